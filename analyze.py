@@ -14,9 +14,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import NoReturn
 
-import options
-from errors import AnalyzeError, one_line
-from options import arguments
+from analyzer import cli
+from analyzer.base.errors import AnalyzeError, one_line
+from analyzer.cli import arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AnalyzeError as error:
         return _failed(str(error), error.exit_code)
     except BrokenPipeError:  # `--help | head` closed our standard output: nothing is wrong
-        from outputs.atomic import abandon
+        from analyzer.base.outputs.atomic import abandon
 
         abandon(sys.stdout)
         return 0
@@ -45,23 +45,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: Namespace) -> int:
-    from outputs.atomic import Outputs
-    from outputs.rules import check_named, guard
+    from analyzer.base.outputs.atomic import Outputs
+    from analyzer.base.outputs.rules import check_named, guard
     from trace_utils import is_input
 
     with Outputs(guard(args, is_input)) as outputs:
         check_named(args, outputs)
         with contextlib.ExitStack() as stack:
             if args.cluster is not None:
-                import parallel
-                from parallel import cluster
+                from analyzer.base import parallel
+                from analyzer.base.parallel import cluster
 
                 workers = stack.enter_context(cluster.connected(cluster.checked_address(args.cluster)))
                 stack.enter_context(parallel.working_on(workers))
-            result = options.load(args.option).run(args)
-        import report
+            result = cli.load(args.option).run(args)
+        from analyzer.report import show
 
-        report.show(result, args, outputs)
+        show.show(result, args, outputs)
     return result.exit_code
 
 

@@ -1,17 +1,17 @@
 """The door to graphs: recorded steps (`load_steps`), their critical paths, and the DAGs of GML files.
 
-Who only takes a `Recording` apart imports its types from `dag.step_graph`.
+Who only takes a `Recording` apart imports its types from `graph.step_graph`.
 """
 
 from __future__ import annotations
 
-from dag.critical_path import CATS, GAP, NO_EVENT, CriticalPath, critical_path, slack_ns
-from dag.dependencies import mean_dags
-from dag.job_steps import LoadedSteps, choose_step, load_steps, read_partitions
-from dag.join_ranks import by_link
-from dag.marked_timeline import marked_rows, recorded_row
-from dag.model import Dag, LongestPath, longest_path, new_dag
-from dag.path_summary import (
+from analyzer.model.graph.critical_path import CATS, GAP, NO_EVENT, CriticalPath, critical_path, slack_ns
+from analyzer.model.graph.dependencies import mean_dags
+from analyzer.model.graph.job_steps import LoadedSteps, choose_step, load_steps, read_partitions
+from analyzer.model.graph.join_ranks import by_link
+from analyzer.model.graph.marked_timeline import marked_rows, recorded_row
+from analyzer.model.graph.model import Dag, LongestPath, longest_path, new_dag
+from analyzer.model.graph.path_summary import (
     NamedPath,
     by_category,
     by_name,
@@ -21,10 +21,10 @@ from dag.path_summary import (
     kind_of_work,
     named_path,
 )
-from dag.rank_record import Partitions, RankFacts
-from dag.scopes import OperationSlack, Scope, longest_chain, scopes_of, step_operations
-from dag.step_graph import Recording, StepGraph
-from dag.step_timeline import group_of, key_of, step_timeline, stretch_key
+from analyzer.model.graph.rank_record import Partitions, RankFacts
+from analyzer.model.graph.scopes import OperationSlack, Scope, longest_chain, scopes_of, step_operations
+from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.model.graph.step_timeline import group_of, key_of, step_timeline, stretch_key
 
 __all__ = [
     "CATS", "GAP", "NO_EVENT", "CriticalPath", "Dag", "LoadedSteps",

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
-from arrays import Float64, Int64
-from dag.step_graph import Recording
-from errors import TraceError, UsageError
+from analyzer.base.arrays import Float64, Int64
+from analyzer.base.errors import TraceError, UsageError
+from analyzer.model.graph.step_graph import Recording
 from replay.runs import replayed_ns
 from replay.uncertainty import mean_interval
 

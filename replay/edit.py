@@ -11,10 +11,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dag.step_graph import Recording, StepGraph
+from analyzer.base.errors import UsageError
+from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.reading.formats.columns import Trace
 from dag_utils import LoadedSteps, RankFacts
-from errors import UsageError
-from formats.columns import Trace
 from replay.links import LinkRate, link_rate, with_sizes
 from replay.messages import as_messages
 from replay.uncertainty import EXTRAPOLATED

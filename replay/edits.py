@@ -12,8 +12,8 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from dag.step_graph import Recording
-from errors import SIMILAR, UsageError
+from analyzer.base.errors import SIMILAR, UsageError
+from analyzer.model.graph.step_graph import Recording
 from replay.edit import Edit, EditRequest, Job
 from replay.whatif import (
     bandwidth,

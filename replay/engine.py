@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from arrays import Float64, Int64
-from errors import TraceError
-from formats import native
+from analyzer.base.arrays import Float64, Int64
+from analyzer.base.errors import TraceError
+from analyzer.reading.formats import native
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -8,13 +8,13 @@ from typing import TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Float64, Int64
-from arrays.median import medians_of_others
-from arrays.numbering import unique
-from dag.step_graph import Bool, Recording, StepGraph
-from dialects.edge_rules import EdgeKind, kinds_of
-from dialects.roles import Role
-from dialects.step_parts import Joint
+from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays.median import medians_of_others
+from analyzer.base.arrays.numbering import unique
+from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
+from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.step_parts import Joint
 from replay.selection import pipeline_stages
 
 #: Makes of the times of each owner and kind of work (owners, kinds) those that they are to take.

@@ -10,11 +10,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from arrays import Float64, Int64
-from arrays.median import FEWEST, longest_usual
-from dag.step_graph import Bool, LazySteps, Recording, StepBounds, StepGraph
-from dialects.edge_rules import EdgeKind, kinds_of
-from dialects.roles import Phase
+from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays.median import FEWEST, longest_usual
+from analyzer.model.graph.step_graph import Bool, LazySteps, Recording, StepBounds, StepGraph
+from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
+from analyzer.reading.dialects.roles import Phase
 from replay.answer import Answer, answer
 from replay.edit import Edit, EditRequest, Job
 from replay.edits import EditedJob, in_order

@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Float64, Int64
-from dag.step_graph import NO_LINK, Recording, StepGraph
-from dialects.step_parts import Direction, Joint, Operation
+from analyzer.base.arrays import Float64, Int64
+from analyzer.model.graph.step_graph import NO_LINK, Recording, StepGraph
+from analyzer.reading.dialects.step_parts import Direction, Joint, Operation
 
 #: A stretch of time tells a link's rate if it holds this share of what the link carries in a step: the first
 #: bytes after a pause may be faster than the link lasts (a token bucket). A link is busy that carries this

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Float64, Int64
-from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
-from dialects.edge_rules import Rule
-from dialects.step_parts import Joint, Operation, edge_rows
+from analyzer.base.arrays import Float64, Int64
+from analyzer.model.graph.step_graph import NO_LINK, Bool, Recording, StepGraph
+from analyzer.reading.dialects.edge_rules import Rule
+from analyzer.reading.dialects.step_parts import Joint, Operation, edge_rows
 from replay.engine import make_plan, simulate
 from replay.links import LinkRate, bytes_of, connection, ends_of, receiving
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Float64, Int64, NDArray
-from arrays.numbering import narrowest, occurrence_number
-from dag.step_graph import Recording, StepGraph
+from analyzer.base.arrays import Float64, Int64, NDArray
+from analyzer.base.arrays.numbering import narrowest, occurrence_number
+from analyzer.model.graph.step_graph import Recording, StepGraph
 
 #: A table of slots and steps in which fewer than one place in so many is taken is not worth its memory.
 _SPARSE = 4

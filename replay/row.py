@@ -13,11 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
-from arrays import Int64
-from arrays.numbering import unique
-from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
-from dialects.step_parts import Joint
-from formats.columns import Track
+from analyzer.base.arrays import Int64
+from analyzer.base.arrays.numbering import unique
+from analyzer.model.graph.step_graph import NO_LINK, Bool, Recording, StepGraph
+from analyzer.reading.dialects.step_parts import Joint
+from analyzer.reading.formats.columns import Track
 
 
 class Row:

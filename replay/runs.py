@@ -14,10 +14,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from arrays import Int32, Int64
-from arrays.numbering import unique
-from dag.step_graph import NO_LINK, Recording, StepGraph, operation_edges
-from dialects.step_parts import narrow
+from analyzer.base.arrays import Int32, Int64
+from analyzer.base.arrays.numbering import unique
+from analyzer.model.graph.step_graph import NO_LINK, Recording, StepGraph, operation_edges
+from analyzer.reading.dialects.step_parts import narrow
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
 from replay.row import Row
 

@@ -7,14 +7,14 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from arrays.numbering import connected, occurrence_number
-from dag.step_graph import Bool, Recording, StepGraph
-from dialects.edge_rules import EdgeKind, kinds_of
-from dialects.name_rules import is_point_to_point
-from dialects.roles import Phase, Role
-from dialects.step_parts import Operation
-from errors import UsageError, meant
-from function_names import brief
+from analyzer.base.arrays.numbering import connected, occurrence_number
+from analyzer.base.errors import UsageError, meant
+from analyzer.base.function_names import brief
+from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
+from analyzer.reading.dialects.name_rules import is_point_to_point
+from analyzer.reading.dialects.roles import Phase, Role
+from analyzer.reading.dialects.step_parts import Operation
 from replay.edit import EditRequest
 
 _OWNER = re.compile(r"(?:wk(?P<worker>\d{1,18})\.?)?(?:rank(?P<rank>\d{1,18})\.?)?(?P<target>.*)", re.DOTALL)

@@ -8,12 +8,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from arrays import Float64
-from dag.step_graph import Recording, StepGraph
+from analyzer.base.arrays import Float64
+from analyzer.base.parallel.progress import bar
+from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.reading.dialects.roles import Phase, Role
+from analyzer.reading.dialects.step_parts import Operation
 from dag_utils import critical_path
-from dialects.roles import Phase, Role
-from dialects.step_parts import Operation
-from parallel.progress import bar
 from replay.occurrences import with_usual_gaps
 from replay.runs import Simulation, replayed_ns, simulated
 from replay.selection import Selection

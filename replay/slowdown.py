@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from arrays import Int64
-from dag.step_graph import Bool, Recording
+from analyzer.base.arrays import Int64
+from analyzer.model.graph.step_graph import Bool, Recording
 from replay.runs import Runs
 from replay.selection import pipeline_stages
 from replay.whatif.straggler import at_mean_work

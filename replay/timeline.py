@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from arrays.numbering import unique
+from analyzer.base.arrays.numbering import unique
+from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, write_timeline
+from analyzer.reading.formats.columns import Track
 from dag_utils import recorded_row
-from formats.chrome_writer import Slice, ThreadRow, write_timeline
-from formats.columns import Track
 from replay.runs import Simulation
 
 

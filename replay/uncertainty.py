@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from arrays import Float64
-from arrays.distributions import student_quantile
-from arrays.median import FEWEST, longest_usual
+from analyzer.base.arrays import Float64
+from analyzer.base.arrays.distributions import student_quantile
+from analyzer.base.arrays.median import FEWEST, longest_usual
 
 #: What a what-if is wrong by where nothing varies: the standard deviation of its relative error.
 MODEL_ERROR = 0.05

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import dialects
-from clocks.offsets import Alignment, align
-from dialects.sync_points import merged
-from formats.columns import Trace
+from analyzer.model.clocks.offsets import Alignment, align
+from analyzer.reading import dialects
+from analyzer.reading.dialects.sync_points import merged
+from analyzer.reading.formats.columns import Trace
 
 
 def align_job(traces: Sequence[Trace], hosts: Sequence[int]) -> Alignment:

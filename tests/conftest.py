@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import analyze
-from formats import native
+from analyzer.reading.formats import native
 
 if TYPE_CHECKING:
     from selenium import webdriver

@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 
 import mutations
 
-import options
+from analyzer import cli
+from analyzer.cli.arguments import parser_of
+from analyzer.reading.formats import native
 from conftest import REPO, run_cli
-from formats import native
-from options.arguments import parser_of
 
 #: What a run may take beside a second and ten bytes of memory for each byte of its input.
 _MOST_S, _MOST_BYTES = 10, 300 << 20
@@ -283,7 +283,7 @@ def _watch(event: str, args: tuple[Any, ...]) -> None:
 
 def _command(rng: random.Random, kind: str, job: Path, out: Path) -> list[object]:
     """Return a command line with flags that its option knows, and now and then one that it does not."""
-    option = "graph" if kind == "graph" else rng.choice([*options.MODULES, "diagnose", "whatif"])
+    option = "graph" if kind == "graph" else rng.choice([*cli.MODULES, "diagnose", "whatif"])
     files = sorted(path for path in job.rglob("*") if path.is_file())
     path: object = job if not files or (rng.random() < 0.8 and kind not in _FILES) else rng.choice(files)
     paths = [path]
@@ -297,7 +297,7 @@ def _command(rng: random.Random, kind: str, job: Path, out: Path) -> list[object
         words = [",".join(map(str, paths))] if option == "diagnose" else [option, ",".join(map(str, paths))]
     heeded = {action.dest for action in parser_of(str(option))._actions}
     flags: list[tuple[str, Callable[[], list[object]]]] = [
-        ("group_by", lambda: ["--group_by", rng.choice(("operation", "rank", *options.GROUPS))]),
+        ("group_by", lambda: ["--group_by", rng.choice(("operation", "rank", *cli.GROUPS))]),
         ("rank_by", lambda: ["--rank_by", rng.choice(_FIELDS)]),
         ("step_by", lambda: ["--step_by", rng.choice(_FIELDS)]),
         ("filter", lambda: ["--filter", rng.choice(_WORDS)]),

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from arrays import Float64
+from analyzer.base.arrays import Float64
 
 Event = dict[str, Any]
 

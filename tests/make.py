@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
-from dag.critical_path import CATS, CriticalPath
-from dag.join_ranks import join
-from dag.model import Dag, new_dag
-from dag.step_graph import Recording
-from dialects.step_parts import Edge, Meeting, Operation, RankStep, RankSteps, Transfer
-from formats.columns import ArgColumn, Trace, Track
+from analyzer.model.graph.critical_path import CATS, CriticalPath
+from analyzer.model.graph.join_ranks import join
+from analyzer.model.graph.model import Dag, new_dag
+from analyzer.model.graph.step_graph import Recording
+from analyzer.reading.dialects.step_parts import Edge, Meeting, Operation, RankStep, RankSteps, Transfer
+from analyzer.reading.formats.columns import ArgColumn, Trace, Track
 
 
 def trace_of(

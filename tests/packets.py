@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from formats.perfetto.trace_packets import messages
+from analyzer.reading.formats.perfetto.trace_packets import messages
 
 
 def annotation(**members: Any) -> bytes:

@@ -12,17 +12,17 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-import dialects
+from analyzer.model.figures.job_figures import JobFigures, load_figures
+from analyzer.model.figures.rank_figures import Wanted
+from analyzer.reading import dialects
+from analyzer.reading.dialects import Need, Role, System
+from analyzer.reading.dialects.roles import Phase
+from analyzer.reading.dialects.step_parts import RankTrace
+from analyzer.reading.formats.columns import Trace
+from analyzer.reading.traces.ranks import Ranks
 from conftest import ask, run_cli
 from dag_utils import load_steps
-from dialects import Need, Role, System
-from dialects.roles import Phase
-from dialects.step_parts import RankTrace
-from figures.job_figures import JobFigures, load_figures
-from figures.rank_figures import Wanted
-from formats.columns import Trace
 from trace_utils import Request, read_ranks
-from traces.ranks import Ranks
 
 #: Figures with steps as a breakdown, `compare` and a digest ask for them.
 _ASKED = (

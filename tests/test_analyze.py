@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from analyzer.cli import arguments
+from analyzer.cli.arguments import expand_paths
 from conftest import REPO, run_cli
-from options import arguments
-from options.arguments import expand_paths
 
 TRACE = '{"traceEvents": [{"ph": "X", "name": "FW.a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}]}'
 

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import system_laws
 
-import dialects
-import options
+from analyzer import cli
+from analyzer.answers.diagnose import diagnosis
+from analyzer.base.errors import TraceError
+from analyzer.reading import dialects
+from analyzer.reading.dialects import Role
+from analyzer.reading.dialects.owners import SHARED, split_by_slices
+from analyzer.reading.dialects.steps import Step, Steps
+from analyzer.reading.traces import readers
 from conftest import REPO, ask, run_cli
-from diagnose import diagnosis
-from dialects import Role
-from dialects.owners import SHARED, split_by_slices
-from dialects.steps import Step, Steps
-from errors import TraceError
 from replay import edits
-from traces import readers
 
 #: What the examples take for granted.
 _IMPORTS = """
@@ -32,24 +32,24 @@ from types import MappingProxyType
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
-import dialects
-from arrays.numbering import numbered
-from dialects import Need, Role, System
-from dialects.masks import by_cat
-from dialects.owners import SHARED, Owned, split_by_slices
-from dialects.steps import Steps, spans
-from errors import TraceError
-from formats.columns import Trace, Track
-from formats.stream import read_text
-from traces.readers import Decoding, Reader
+from analyzer.reading import dialects
+from analyzer.base.arrays.numbering import numbered
+from analyzer.reading.dialects import Need, Role, System
+from analyzer.reading.dialects.masks import by_cat
+from analyzer.reading.dialects.owners import SHARED, Owned, split_by_slices
+from analyzer.reading.dialects.steps import Steps, spans
+from analyzer.base.errors import TraceError
+from analyzer.reading.formats.columns import Trace, Track
+from analyzer.reading.formats.stream import read_text
+from analyzer.reading.traces.readers import Decoding, Reader
 from argparse import ArgumentParser, Namespace
-from options import add_flags
-from result import Column, Result, Table
+from analyzer.cli import add_flags
+from analyzer.report.result import Column, Result, Table
 from collections.abc import Iterator
-from diagnose.evidence import longest_events
-from diagnose.finding import Finding, Skipped, edit
-from diagnose.job_view import JobView
-from dialects.roles import Phase
+from analyzer.answers.diagnose.evidence import longest_events
+from analyzer.answers.diagnose.finding import Finding, Skipped, edit
+from analyzer.answers.diagnose.job_view import JobView
+from analyzer.reading.dialects.roles import Phase
 from replay.edit import Edit, EditRequest, Job
 from replay.even_work import scaled
 from replay.selection import as_ratio
@@ -128,8 +128,8 @@ def test_each_law_has_its_test() -> None:
 def test_the_example_of_an_option_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("longest")
     module.__dict__.update(example("How to add an option"))
-    monkeypatch.setitem(sys.modules, "options.longest", module)
-    monkeypatch.setitem(options.MODULES, "longest", "options.longest")
+    monkeypatch.setitem(sys.modules, "cli.longest", module)
+    monkeypatch.setitem(cli.MODULES, "longest", "cli.longest")
     slices = [("a", 0, 1000), ("b", 1000, 3000), ("c", 4000, 2000)]
     events = [{"ph": "X", "pid": 0, "tid": 0, "name": n, "ts": at, "dur": us} for n, at, us in slices]
     (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events}))

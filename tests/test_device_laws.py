@@ -21,17 +21,17 @@ import numpy as np
 import pytest
 from exposed_transfers import exposed_ns
 
-from arrays.intervals import clipped_lengths, union
+from analyzer.answers.diagnose.detectors.device import _busy_share
+from analyzer.answers.diagnose.detectors.memory import _peaks
+from analyzer.answers.diagnose.job_view import JobView
+from analyzer.base.arrays.intervals import clipped_lengths, union
+from analyzer.model.figures.job_figures import load_figures
+from analyzer.model.figures.rank_figures import Wanted
+from analyzer.model.graph.critical_path import CATS, critical_path
+from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.reading.dialects import Role
 from conftest import few, run_cli
-from dag.critical_path import CATS, critical_path
-from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import load_steps
-from diagnose.detectors.device import _busy_share
-from diagnose.detectors.memory import _peaks
-from diagnose.job_view import JobView
-from dialects import Role
-from figures.job_figures import load_figures
-from figures.rank_figures import Wanted
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecasts
 from replay.runs import replayed_ns
@@ -453,7 +453,7 @@ def test_some_of_many_steps_are_as_they_are_among_all(
     """Of 40 steps those from 16 to 31 are left out, and what ran in them is not looked at."""
     path = made(tmp_path / "job", name, steps=40)
     every = recording_of(path)
-    monkeypatch.setattr("dag.job_steps._MOST_STEPS", 20)
+    monkeypatch.setattr("analyzer.model.graph.job_steps._MOST_STEPS", 20)
     some = load_steps([path], Request(jobs=1, progress=False), sizes=True).recording
     numbers = [one.number for one in some.bounds]
     assert numbers == [n for n in range(1 + (name == "two_streams"), 41) if n // 16 % 2 == 0]

@@ -15,16 +15,16 @@ import jsonschema
 import mutations
 import pytest
 
-import options
+from analyzer import cli
+from analyzer.answers.diagnose.finding import FindingKind
+from analyzer.cli import critical, statistic
+from analyzer.cli.compare.comparison_tables import CHANGE
+from analyzer.cli.critical import BY_NAME, PATH
+from analyzer.cli.diagnose import hang_tables
+from analyzer.cli.statistic import collective_table
+from analyzer.report.result import Column
 from collector.network import network_tables as network
 from conftest import REPO, few, run_cli
-from diagnose.finding import FindingKind
-from options import critical, statistic
-from options.compare.comparison_tables import CHANGE
-from options.critical import BY_NAME, PATH
-from options.diagnose import hang_tables
-from options.statistic import collective_table
-from result import Column
 
 pytestmark = pytest.mark.slow
 
@@ -175,7 +175,7 @@ def closed(found: Any) -> Any:
     return {**made, "additionalProperties": False} if isinstance(found.get("properties"), dict) else made
 
 
-@pytest.mark.parametrize("option", options.MODULES)
+@pytest.mark.parametrize("option", cli.MODULES)
 def test_the_schema_in_the_documentation_is_that_of_the_types(
     option: str, request: pytest.FixtureRequest
 ) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-import dialects
-import options
+from analyzer import cli
+from analyzer.reading import dialects
 from conftest import REPO
 
 #: Names that two modules still have; none may join them.
@@ -66,12 +66,12 @@ def test_every_system_has_one_module_or_package() -> None:
 
 
 #: What several options do; a module of an option's own lies in its package.
-_SHARED_BY_OPTIONS = {"options.arguments", "options.runs", "options.step_charts"}
+_SHARED_BY_OPTIONS = {"analyzer.cli.arguments", "analyzer.cli.runs", "analyzer.cli.step_charts"}
 
 
 def test_options_holds_one_module_or_package_per_option_and_what_they_share() -> None:
     top = {name for name in MODULES if name.startswith("options.") and name.count(".") == 1}
-    assert top == set(options.MODULES.values()) | _SHARED_BY_OPTIONS
+    assert top == set(cli.MODULES.values()) | _SHARED_BY_OPTIONS
 
 
 def test_no_folder_is_a_drawer() -> None:
@@ -81,7 +81,7 @@ def test_no_folder_is_a_drawer() -> None:
 
 #: Modules that read files of this program itself: its sources, and what a run has just written.
 _READ_THEIR_OWN = {
-    "parallel.cluster", "formats.native", "report.html", "combine.merge", "combine.rewrite_source",
+    "analyzer.base.parallel.cluster", "analyzer.reading.formats.native", "analyzer.report.html", "analyzer.answers.combine.merge", "analyzer.answers.combine.rewrite_source",
     "collector.gpu.final_trace",
 }  # fmt: skip
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from analyzer.cli import INSTALLED
+from analyzer.cli.arguments import VERSION
 from conftest import REPO
-from options import INSTALLED
-from options.arguments import VERSION
 
 tomllib = pytest.importorskip("tomllib", reason="of Python 3.11")
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())

@@ -146,7 +146,6 @@ def test_an_output_that_fails_costs_all_of_them(job: Path) -> None:
 def test_an_interrupt_before_the_result_is_shown_leaves_nothing(
     job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import report
 
     def interrupted(*_: object) -> None:
         assert len(temporary(job)) == 1  # the timeline is prepared
@@ -249,7 +248,7 @@ def test_worker_processes_end_with_a_killed_parent() -> None:
 
 
 def test_a_timeline_among_the_ranks_is_not_read_as_one(tmp_path: Path) -> None:
-    from traces.layouts import find_job
+    from analyzer.reading.traces.layouts import find_job
 
     event = {"ph": "X", "name": "FW.a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}
     for rank in (0, 1):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import options
+from analyzer import cli
+from analyzer.cli.arguments import parser_of
 from conftest import REPO, run_cli
-from options.arguments import parser_of
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def test_output_is_cut_where_the_documentation_cuts_it() -> None:
     assert cut_like(["a", "b"], ["x"]) == ["a", "b"]
 
 
-@pytest.mark.parametrize("name", options.MODULES)
+@pytest.mark.parametrize("name", cli.MODULES)
 def test_every_option_has_an_example_in_the_readme_and_a_page(name: str) -> None:
     for page in (REPO / "README.md", MANUAL / f"{name}.md"):
         words = [name, {"diagnose": "examples", "replay": "whatif"}.get(name, name)]
@@ -90,7 +90,7 @@ def test_every_option_has_an_example_in_the_readme_and_a_page(name: str) -> None
         assert any(shown.search(block[0]) for block in _BLOCK.finditer(page.read_text()))
 
 
-@pytest.mark.parametrize("name", options.MODULES)
+@pytest.mark.parametrize("name", cli.MODULES)
 def test_every_flag_of_an_option_is_in_the_manual(name: str) -> None:
     manual = (MANUAL / "README.md").read_text() + (MANUAL / f"{name}.md").read_text()
     flags = [

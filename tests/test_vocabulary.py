@@ -8,7 +8,7 @@ from functools import cache
 
 from test_floors import nodes
 
-import dialects
+from analyzer.reading import dialects
 from conftest import REPO
 
 #: Where a system's files are read and what they say is known; the grammar of BytePS's names is `opname`.

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 from msgspec import Struct, field
 
-from formats.gml import Gml
+from analyzer.reading.formats.gml import Gml
 
 _OUTPUT = re.compile(r"\s*output\[\d+\]=(.+)\(\d+\)")
 _ARG = re.compile(r"\s*arg\[\d+\]=(.+)\(\d+\)")

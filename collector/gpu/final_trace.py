@@ -13,7 +13,18 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-import parallel
+from analyzer.base import parallel
+from analyzer.base.errors import AnalyzeError, Repairs, TraceError
+from analyzer.base.opname import OpName
+from analyzer.base.outputs.atomic import open_output
+from analyzer.base.parallel import FilePart, OnRead
+from analyzer.base.parallel import progress as bars
+from analyzer.reading.dialects.byteps.byteps_names import GradientNames, read_names
+from analyzer.reading.formats.columns import Trace
+from analyzer.reading.formats.gml import format_gml, read_gml
+from analyzer.reading.formats.stream import read_text
+from analyzer.reading.traces.files import read_document, read_trace
+from analyzer.reading.traces.gpu_folders import GpuDir
 from collector.gpu.dag_from_symbols import Graph, from_gml, from_symbols
 from collector.gpu.parts import (
     PARTS,
@@ -29,17 +40,6 @@ from collector.gpu.parts import (
     part_of,
     time_of,
 )
-from dialects.byteps.byteps_names import GradientNames, read_names
-from errors import AnalyzeError, Repairs, TraceError
-from formats.columns import Trace
-from formats.gml import format_gml, read_gml
-from formats.stream import read_text
-from opname import OpName
-from outputs.atomic import open_output
-from parallel import FilePart, OnRead
-from parallel import progress as bars
-from traces.files import read_document, read_trace
-from traces.gpu_folders import GpuDir
 
 SOURCES: Mapping[PartName, str] = {
     "io": "io.json", "step": "step.json", "comm": "comm.json", "operator": "temp.json"

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-import dialects
-from dialects.steps import Step
-from formats.columns import Trace
+from analyzer.reading import dialects
+from analyzer.reading.dialects.steps import Step
+from analyzer.reading.formats.columns import Trace
 
 
 class StepTime(NamedTuple):

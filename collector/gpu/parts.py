@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
-from arrays import Int64
-from arrays.numbering import unique
-from dialects.byteps.byteps_names import GradientNames, gradient_index
-from errors import counted, listed
-from formats.columns import Id, Trace
-from opname import OpName
+from analyzer.base.arrays import Int64
+from analyzer.base.arrays.numbering import unique
+from analyzer.base.errors import counted, listed
+from analyzer.base.opname import OpName
+from analyzer.reading.dialects.byteps.byteps_names import GradientNames, gradient_index
+from analyzer.reading.formats.columns import Id, Trace
 
 Event = Mapping[str, Any]  # one event of a chrome trace, as an object
 PartName = Literal["io", "step", "comm", "operator"]

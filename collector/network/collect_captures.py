@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
-from arrays.numbering import places_by_value
+from analyzer.base.arrays.numbering import places_by_value
+from analyzer.base.errors import Repairs, TraceError, missing
+from analyzer.base.opname import OpName, split_key
+from analyzer.base.parallel import FilePart, OnRead, map_files, size_of
+from analyzer.base.parallel import progress as bars
+from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, write_timeline
 from collector.network.endpoints import named_connections
 from collector.network.packets import is_capture
 from collector.network.partition_keys import Keys, files_below, read_keys
 from collector.network.server_timeline import ServerKey, served_keys
 from collector.network.transfers import Connection, Traffic, read_traffic
 from collector.network.wire import UNKNOWN, Wire, job_size, merge, with_waiting
-from errors import Repairs, TraceError, missing
-from formats.chrome_writer import Slice, ThreadRow, write_timeline
-from opname import OpName, split_key
-from parallel import FilePart, OnRead, map_files, size_of
-from parallel import progress as bars
 
 TIMELINE = "comm_timeline.json"
 _PART = "part"  # category of what lies within a slice: not to be counted with it

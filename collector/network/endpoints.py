@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Int64
+from analyzer.base.arrays import Int64
 from collector.network.pslite import key_base, server_rank
 from collector.network.transfers import Connection, Traffic
 

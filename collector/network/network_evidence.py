@@ -8,13 +8,13 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from analyzer.base.errors import TraceError
+from analyzer.base.units import in_ms, in_percent
+from analyzer.reading.traces.gpu_folders import find_gpus
 from collector.network.collect_captures import read_captures
 from collector.network.packets import is_capture
 from collector.network.partition_keys import files_below
 from collector.network.server_timeline import ServerKey, ServerOperation, read_served
-from errors import TraceError
-from traces.gpu_folders import find_gpus
-from units import in_ms, in_percent
 
 _SERVER = re.compile(r"server_(\d{1,3})")
 

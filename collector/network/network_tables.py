@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import TraceError
-from result import Column, Result, Table, ms_column
-from units import in_digits, in_ms, in_percent
+from analyzer.base.errors import TraceError
+from analyzer.base.units import in_digits, in_ms, in_percent
+from analyzer.report.result import Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
     from collector.network.server_timeline import ServerKey

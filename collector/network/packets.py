@@ -15,9 +15,9 @@ from typing import IO, Any, NamedTuple, cast
 
 from msgspec import Struct, field
 
-from errors import TraceError
-from formats.values import FARTHEST_NS
-from inputs import opened, unreadable
+from analyzer.base.errors import TraceError
+from analyzer.base.inputs import opened, unreadable
+from analyzer.reading.formats.values import FARTHEST_NS
 
 _LARGEST = 1 << 20  # bytes of a packet; captures hold at most 512 KiB
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from analyzer.reading.formats.protobuf_messages import declared
 from collector.network.zmtp import Message
-from formats.protobuf_messages import declared
 
 RAW_META, RAW_NODE = 112, 552  # bytes of the structs
 MORE_SHORT = 1  # flags of a short frame that is not the last of its message

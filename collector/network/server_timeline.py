@@ -8,14 +8,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from analyzer.base.errors import Repairs, TraceError, missing
+from analyzer.base.opname import split_key
+from analyzer.base.parallel import progress as bars
+from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, write_timeline
 from collector.network.endpoints import index_in_path
 from collector.network.partition_keys import Keys, attempt, lines_of, read_keys, text_files
 from collector.network.pslite import key_base
 from collector.network.server_logs import Interval, Log, read_log
-from errors import Repairs, TraceError, missing
-from formats.chrome_writer import Slice, ThreadRow, write_timeline
-from opname import split_key
-from parallel import progress as bars
 
 TIMELINE = "server_timeline.json"
 _CATEGORY = "Server"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct, field
 
-from arrays import Int64, NDArray
+from analyzer.base.arrays import Int64, NDArray
 from collector.network.packets import Capture, Ends, read_segments
 from collector.network.pslite import Node, begins_message, identity, read_header
 from collector.network.tcp import Receiver, Streams

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Int64, NDArray
-from arrays.numbering import places_by_value
+from analyzer.base.arrays import Int64, NDArray
+from analyzer.base.arrays.numbering import places_by_value
+from analyzer.base.errors import Repairs
 from collector.network.endpoints import index_in_path, n_announced, partition_keys
 from collector.network.transfers import Connection, Traffic, Transfers
-from errors import Repairs
 
 UNKNOWN = -1
 

@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Float64
-from dag.step_graph import Recording
-from dialects.step_parts import Direction, Operation
-from errors import TraceError
+from analyzer.base.arrays import Float64
+from analyzer.base.errors import TraceError
+from analyzer.model.graph.step_graph import Recording
+from analyzer.reading.dialects.step_parts import Direction, Operation
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.even_work import scaled
 from replay.links import LinkRate, bytes_of, is_sized, with_sizes

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Float64, Int64
-from arrays.intervals import clipped_lengths, union
-from arrays.numbering import unique
-from dag.step_graph import Bool, Recording, StepGraph
-from dialects.roles import Role
+from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays.intervals import clipped_lengths, union
+from analyzer.base.arrays.numbering import unique
+from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.reading.dialects.roles import Role
 from replay.edit import Edit, EditRequest, Job, measured
 from replay.even_work import for_all, ratio_of, scaled
 from replay.whatif.sized_collectives import events_by_owner, turns

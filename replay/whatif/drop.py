@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Int64
-from arrays.intervals import clipped_lengths, union
-from dag.step_graph import Bool, Recording, StepGraph
-from dialects.edge_rules import EdgeKind, kinds_of
-from dialects.step_parts import Joint
-from formats.columns import Trace, Track
+from analyzer.base.arrays import Int64
+from analyzer.base.arrays.intervals import clipped_lengths, union
+from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
+from analyzer.reading.dialects.step_parts import Joint
+from analyzer.reading.formats.columns import Trace, Track
 from replay.edit import Edit, EditRequest, Job
 from replay.selection import Selection, named_owners, select
 

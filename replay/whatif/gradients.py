@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Float64, Int64
-from dag.step_graph import Bool, Recording, StepGraph, operation_edges
-from dialects.edge_rules import Rule
-from dialects.recorded_collectives import may_reduce
-from dialects.roles import Phase
-from dialects.step_parts import Joint
+from analyzer.base.arrays import Float64, Int64
+from analyzer.model.graph.step_graph import Bool, Recording, StepGraph, operation_edges
+from analyzer.reading.dialects.edge_rules import Rule
+from analyzer.reading.dialects.recorded_collectives import may_reduce
+from analyzer.reading.dialects.roles import Phase
+from analyzer.reading.dialects.step_parts import Joint
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.engine import make_plan, simulate
 from replay.uncertainty import CROWDED

@@ -7,10 +7,10 @@ import re
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Int64
-from dag.step_graph import Bool, Recording, StepGraph
-from dialects.edge_rules import EdgeKind, kinds_of
-from dialects.step_parts import Operation
+from analyzer.base.arrays import Int64
+from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
+from analyzer.reading.dialects.step_parts import Operation
 from replay.edit import Edit, EditRequest, Job
 from replay.even_work import scaled
 

@@ -8,12 +8,12 @@ from typing import TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Float64, Int64
-from arrays.median import longest_usual
-from dag.step_graph import Bool, Recording, StepGraph
-from dialects.edge_rules import EdgeKind, kinds_of
-from dialects.roles import Role
-from dialects.step_parts import Operation
+from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays.median import longest_usual
+from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
+from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.step_parts import Operation
 from replay.edit import Edit, EditRequest, Job, measured
 
 NAME = "negotiation=none, ready=first, rank1.ready=peers"

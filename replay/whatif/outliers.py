@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from dag.step_graph import Recording
+from analyzer.model.graph.step_graph import Recording
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.occurrences import slots, usual
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Int64
-from dag.step_graph import NO_LINK, Recording, StepGraph
-from dialects.step_parts import Operation
-from errors import TraceError, whole_number
+from analyzer.base.arrays import Int64
+from analyzer.base.errors import TraceError, whole_number
+from analyzer.model.graph.step_graph import NO_LINK, Recording, StepGraph
+from analyzer.reading.dialects.step_parts import Operation
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.links import connection, ends_of
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from dag.step_graph import Recording, StepGraph
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from replay.edit import Edit, EditRequest, Job, Order, measured
 from replay.even_work import (
     as_peers,

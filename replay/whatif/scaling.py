@@ -7,8 +7,8 @@ import re
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Int64
-from dag.step_graph import Bool, Recording, StepGraph
+from analyzer.base.arrays import Int64
+from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.selection import Selection, as_ratio, of_stage, select
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from dag.step_graph import Recording, StepGraph
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from replay.edit import Edit, EditRequest, Job, Order
 
 NAME = "schedule=priority|fifo"

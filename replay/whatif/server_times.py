@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Float64, Int64
-from arrays.numbering import unique
-from dag.step_graph import Recording, StepGraph
+from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays.numbering import unique
+from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.reading.dialects.step_parts import Direction, Operation
 from dag_utils import by_link
-from dialects.step_parts import Direction, Operation
 from replay.edit import Edit, EditRequest, Job, measured
 from replay.even_work import scaled
 from replay.links import LinkRate, Side, busy_sides, is_sized, slower_nodes

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from arrays import Float64, Int64
-from arrays.intervals import overlap_groups
-from arrays.numbering import unique
-from dag.step_graph import Bool, Recording, StepGraph
+from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays.intervals import overlap_groups
+from analyzer.base.arrays.numbering import unique
+from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.reading.dialects.recorded_collectives import bus_factor, size_classes
 from dag_utils import RankFacts
-from dialects.recorded_collectives import bus_factor, size_classes
 
 #: The end of an event and that of its slice differ by no more than this.
 _TOLERANCE_NS = 2_000

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Int64
-from dag.step_graph import Recording
-from dialects.roles import Role
+from analyzer.base.arrays import Int64
+from analyzer.base.units import in_percent
+from analyzer.model.graph.step_graph import Recording
+from analyzer.reading.dialects.roles import Role
 from replay.edit import Edit, EditRequest, Job, Order, measured
 from replay.even_work import (
     as_peers,
@@ -19,7 +20,6 @@ from replay.even_work import (
     work_by_owner,
 )
 from replay.occurrences import medians
-from units import in_percent
 
 NAME = "straggler=none|even|mean|each_step"
 HELP = (

@@ -19,8 +19,8 @@ from typing import TypeAlias
 import numpy as np
 
 from accuracy.step_logs import about_and_table
+from analyzer.base.errors import UsageError
 from dag_utils import load_steps, read_partitions
-from errors import UsageError
 from oracles import known_byteps, known_nccl
 from replay.answer import measured_ns
 from replay.edit import EditRequest, Job

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from arrays import Float64
+from analyzer.base.arrays import Float64
 from oracles.simulated_cluster import Clock, Core, SharedLimits
 
 #: What a message without a tensor carries, and what headers add to the bytes of one that has.

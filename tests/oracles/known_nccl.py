@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from arrays import Float64
+from analyzer.base.arrays import Float64
 from oracles.simulated_cluster import Clock, Core, SharedLimits
 
 _MIB = 1 << 20

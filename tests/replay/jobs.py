@@ -7,13 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from dag.join_ranks import join
-from dag.step_graph import Recording
-from dialects.byteps.byteps_events import DIRECTIONS
-from dialects.edge_rules import Rule
-from dialects.roles import Phase, Role
-from dialects.step_parts import Edge, Joint, Meeting, Operation, RankStep, RankSteps, Transfer
-from formats.columns import Track
+from analyzer.model.graph.join_ranks import join
+from analyzer.model.graph.step_graph import Recording
+from analyzer.reading.dialects.byteps.byteps_events import DIRECTIONS
+from analyzer.reading.dialects.edge_rules import Rule
+from analyzer.reading.dialects.roles import Phase, Role
+from analyzer.reading.dialects.step_parts import (
+    Edge,
+    Joint,
+    Meeting,
+    Operation,
+    RankStep,
+    RankSteps,
+    Transfer,
+)
+from analyzer.reading.formats.columns import Track
 from replay.edit import EditRequest, Job
 from replay.edits import EditedJob
 from replay.forecast import Forecast, Forecasts

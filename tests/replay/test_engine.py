@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analyzer.base.errors import TraceError
 from conftest import examples
-from errors import TraceError
 from replay.engine import UNLIMITED, Plan, make_plan, simulate
 
 

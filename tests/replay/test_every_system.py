@@ -10,8 +10,8 @@ import pytest
 from jobs import apply
 from msgspec.structs import replace
 
+from analyzer.model.graph.step_graph import Recording
 from conftest import few
-from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
 from replay.runs import simulated
 from trace_utils import Request

@@ -11,10 +11,10 @@ import pytest
 from jobs import MS, Times, apply, foreseen, job, lockstep, one_gpu, rank
 from msgspec.structs import replace
 
-from dag.step_graph import Recording
+from analyzer.base.errors import UsageError
+from analyzer.model.graph.step_graph import Recording
+from analyzer.reading.dialects.recorded_collectives import Call, Collectives
 from dag_utils import RankFacts
-from dialects.recorded_collectives import Call, Collectives
-from errors import UsageError
 from replay.edit import EditRequest, Job
 from replay.edits import EditedJob
 from replay.runs import simulated

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from jobs import foreseen
 
+from analyzer.model.graph.step_graph import Recording
 from conftest import few
-from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
 from oracles.known_byteps import BytePSJob, other_job, random_job
 from replay.answer import measured_ns

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from jobs import MS, foreseen, lockstep, partitions
 from test_known_nccl import DATA_PARALLEL
 
+from analyzer.model.graph.step_graph import Recording
 from conftest import examples
-from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts

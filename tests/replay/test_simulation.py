@@ -11,14 +11,22 @@ from hypothesis import strategies as st
 from jobs import MS, apply, job, rank
 from msgspec.structs import replace
 
+from analyzer.model.graph.critical_path import critical_path
+from analyzer.model.graph.join_ranks import join
+from analyzer.model.graph.step_graph import Recording
+from analyzer.reading.dialects.edge_rules import Rule
+from analyzer.reading.dialects.step_parts import (
+    Edge,
+    Joint,
+    Meeting,
+    Operation,
+    RankStep,
+    RankSteps,
+    Transfer,
+)
+from analyzer.reading.formats.columns import Track
 from conftest import examples, few
-from dag.critical_path import critical_path
-from dag.join_ranks import join
-from dag.step_graph import Recording
 from dag_utils import load_steps
-from dialects.edge_rules import Rule
-from dialects.step_parts import Edge, Joint, Meeting, Operation, RankStep, RankSteps, Transfer
-from formats.columns import Track
 from make import stretches_of
 from replay.runs import simulated
 from trace_utils import Request

@@ -12,11 +12,11 @@ import pytest
 from jobs import KEY, MS, apply, foreseen, job, lockstep, one_gpu, partitions, rank
 from msgspec.structs import replace
 
+from analyzer.base.errors import UsageError
+from analyzer.model.graph.step_graph import Recording
+from analyzer.reading.dialects.edge_rules import Rule
+from analyzer.reading.dialects.roles import Role
 from conftest import REPO, run_cli
-from dag.step_graph import Recording
-from dialects.edge_rules import Rule
-from dialects.roles import Role
-from errors import UsageError
 from make import span, step, write
 from replay.edits import EDITS
 from replay.links import link_rate

@@ -20,10 +20,10 @@ import pytest
 from openpyxl.utils.escape import unescape
 from PIL import Image
 
+from analyzer.base.errors import printable
+from analyzer.reading.formats.gml import Gml, format_gml, parse_gml
+from analyzer.report.xlsx import sheet_name
 from conftest import open_page, run_cli
-from errors import printable
-from formats.gml import Gml, format_gml, parse_gml
-from report.xlsx import sheet_name
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
+from analyzer.report import colours
 from conftest import REPO
-from report import colours
 
 _ALL = tuple(colours.PALETTE.values())
 _DARK_INK = "#e6e9ee"

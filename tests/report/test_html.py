@@ -15,11 +15,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 
-from conftest import open_page, waiting
-from errors import printable
-from report import html
-from report.tables import cell_texts
-from result import (
+from analyzer.base.errors import printable
+from analyzer.report import html
+from analyzer.report.result import (
     Bars,
     Card,
     Chart,
@@ -34,6 +32,8 @@ from result import (
     Table,
     Timeline,
 )
+from analyzer.report.tables import cell_texts
+from conftest import open_page, waiting
 
 pytestmark = pytest.mark.slow
 

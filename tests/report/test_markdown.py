@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from argparse import Namespace
 
-from report import markdown
-from result import Card, Column, Command, Result, Table
+from analyzer.report import markdown
+from analyzer.report.result import Card, Column, Command, Result, Table
 
 ARGS = Namespace(full=False, head=None)
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from errors import printable
-from function_names import brief, without_parameters
-from report.names import short_functions, short_names
-from report.tables import display_width
+from analyzer.base.errors import printable
+from analyzer.base.function_names import brief, without_parameters
+from analyzer.report.names import short_functions, short_names
+from analyzer.report.tables import display_width
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
+from analyzer.report import colours, plot
+from analyzer.report.result import Bars, Chart, GraphNode, HeatMap, Network, Result
 from conftest import few
-from report import colours, plot
-from result import Bars, Chart, GraphNode, HeatMap, Network, Result
 
 pytestmark = pytest.mark.slow
 

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import report
-import report.csv
-import report.json
-from errors import AnalyzeError, OutputError
-from lazy_sequence import LazySequence
-from outputs.atomic import Outputs
-from result import Column, Result, Table
+from analyzer.base.errors import AnalyzeError, OutputError
+from analyzer.base.lazy_sequence import LazySequence
+from analyzer.base.outputs.atomic import Outputs
+from analyzer.report import csv as report_csv
+from analyzer.report import json as report_json
+from analyzer.report import show
+from analyzer.report.result import Column, Result, Table
 
 TABLE = Table(
     "operations",
@@ -47,13 +47,13 @@ def arguments(**given: Any) -> Namespace:
 
 def json_of(document: dict[str, Any], repairs: tuple[str, ...] = (), headline: str = "") -> Any:
     stream = io.StringIO()
-    report.json.write(Result("o", "T", document, repairs=repairs, headline=headline), stream, arguments())
+    report_json.write(Result("o", "T", document, repairs=repairs, headline=headline), stream, arguments())
     return json.loads(stream.getvalue())
 
 
 def csv_of(result: Result) -> str:
     stream = io.StringIO()
-    report.csv.write(result, stream, arguments())
+    report_csv.write(result, stream, arguments())
     return stream.getvalue()
 
 
@@ -96,7 +96,7 @@ json_values = st.recursive(
 @pytest.mark.slow
 @given(st.dictionaries(st.text(), json_values))
 def test_json_reads_back_as_it_was(document: dict[str, Any]) -> None:
-    assert json.loads(report.json.encode(document)) == document
+    assert json.loads(report_json.encode(document)) == document
 
 
 def test_csv_is_the_first_table_with_its_keys() -> None:
@@ -118,7 +118,7 @@ def test_csv_of_a_result_without_a_table_is_refused() -> None:
 
 def test_each_repair_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     with Outputs() as outputs:
-        report.show(Result("o", "T", {}, repairs=("a.json: cut\noff", "b.json: empty")), arguments(), outputs)
+        show.show(Result("o", "T", {}, repairs=("a.json: cut\noff", "b.json: empty")), arguments(), outputs)
     assert [record.getMessage() for record in caplog.records] == [r"a.json: cut\noff", "b.json: empty"]
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_written_does_not_cost_the_answer(
     path = tmp_path / "nowhere" / "a.xlsx"
     unwritten = r"nowhere/a\.xlsx: cannot be written: there is no directory"
     with pytest.raises(OutputError, match=unwritten), Outputs() as outputs:
-        report.show(Result("o", "The title", {}, (TABLE,)), arguments(xlsx=str(path)), outputs)
+        show.show(Result("o", "The title", {}, (TABLE,)), arguments(xlsx=str(path)), outputs)
     assert "The title" in capsys.readouterr().out
 
 
@@ -137,6 +137,6 @@ def test_a_file_that_cannot_be_written_does_not_cost_the_answer(
 def test_a_row_of_csv_stays_one_whatever_a_name_holds(name: str) -> None:
     table = Table("operations", "Operations", (Column("name", "Name"), Column("n", "n", "int")), [(name, 1)])
     stream = io.StringIO(newline="")
-    report.csv.write(Result("o", "", {}, (table,)), stream, Namespace())
+    report_csv.write(Result("o", "", {}, (table,)), stream, Namespace())
     assert list(csv.reader(io.StringIO(stream.getvalue(), newline=""))) == [["name", "n"], [name, "1"]]
     assert stream.getvalue().startswith("name,n\n")

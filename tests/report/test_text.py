@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from errors import printable
-from report import tables, text
-from result import Bars, Card, Column, Result, Table
+from analyzer.base.errors import printable
+from analyzer.report import tables, text
+from analyzer.report.result import Bars, Card, Column, Result, Table
 
 NAME = Column("name", "Name")
 COUNT = Column("count", "Count", "int")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from report import xlsx
-from result import Cell, Column, Result, Table
+from analyzer.report import xlsx
+from analyzer.report.result import Cell, Column, Result, Table
 
 NAME = Column("name", "Name")
 COUNT = Column("count", "Count", "int")

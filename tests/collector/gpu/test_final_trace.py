@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from analyzer.base.opname import partition_key
+from analyzer.reading.dialects.byteps.byteps_names import GradientNames
 from collector.gpu.dag_from_symbols import from_symbols
 from collector.gpu.final_trace import gather
 from collector.gpu.parts import collect_comm, collect_operators, node_of
 from conftest import ask, run_cli
-from dialects.byteps.byteps_names import GradientNames
-from opname import partition_key
 from trace_utils import find_gpus
 
 Event = Mapping[str, Any]

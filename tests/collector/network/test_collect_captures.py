@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analyzer.base.errors import TraceError
 from collector.network.collect_captures import TIMELINE, Captured, read_captures, write_captured
-from errors import TraceError
 from trace_utils import find_gpus
 from traffic import NEW, SERVER_BASE, Connection, Packet, in_order, message, pcap, struct_meta, train
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analyzer.base.errors import TraceError
 from collector.network.packets import Capture, Segment, read_segments
 from conftest import examples
-from errors import TraceError
 from traffic import ACK, Packet, framed, pcap, pcapng, tagged, tcp
 
 Form = Callable[[Iterable[Packet]], Iterator[bytes]]

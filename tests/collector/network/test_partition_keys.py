@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from analyzer.base.errors import Repairs
 from collector.network.partition_keys import read_keys
-from errors import Repairs
 
 _GRADIENT = (
     "[x: D operations.cc:245] byteps.gradient_0 partitioned to 2 part(s), "

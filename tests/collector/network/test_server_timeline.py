@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analyzer.base.errors import Repairs
 from collector.network.partition_keys import read_keys
 from collector.network.server_logs import read_log
 from collector.network.server_timeline import TIMELINE, Served, read_served, write_served
 from conftest import examples
-from errors import Repairs
 from trace_utils import read_trace
 
 US = 1000

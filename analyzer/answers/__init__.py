@@ -1,0 +1,1 @@
+"""Answers to the options' questions, as numbers, findings and tables."""

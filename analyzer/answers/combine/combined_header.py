@@ -1,0 +1,171 @@
+"""The header and metadata of a combined file: names and order of processes and threads, merged headers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from analyzer.answers.combine.distinct_ids import SourceProcess, SourceThread, frame_id
+from analyzer.answers.combine.rewrite_source import Rewritten
+from analyzer.answers.combine.sources import Member, Timing
+from analyzer.base.inputs import natural
+from analyzer.base.outputs.marks import MEMBER, PROGRAM
+from analyzer.reading import dialects
+from analyzer.reading.dialects.system import BASE, System
+from analyzer.reading.formats.chrome_writer import metadata
+from analyzer.reading.formats.values import clean_text
+
+_ENCODE = msgspec.json.Encoder().encode
+_LAST = 99_999  # Composer's sort index of a thread that is not the front one
+_OWN = (MEMBER, "traceEvents", BASE, "stackFrames", "otherData")
+
+
+class Labels:
+    """The names by which the sources of a combined file are told apart, and their order."""
+
+    def __init__(self, members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> None:
+        self.system = system = dialects.named(dialect)
+        self.ranks = [(m.source.rank or 0) if system.names_by_rank else m.source.rank for m in members]
+        self.world_size = max(system.rank(source.about)[1] or 0 for source in sources)
+        by_rank = system.names_by_rank
+        self.texts = [member.prefix for member in members] if by_rank else _distinct(members, self.ranks)
+        places = [(m.source.worker or 0, r is None, r or 0) for m, r in zip(members, self.ranks, strict=True)]
+        self.order = sorted(range(len(members)), key=places.__getitem__)
+
+    def process(self, source: int, process: SourceProcess) -> str:
+        """Return the name of a process: the rank, and the name it has in its own file."""
+        label = self.texts[source]
+        own = process.name if process.name is not None else process.text
+        if self.system.names_by_rank:
+            is_number = process.name is None and process.text.lstrip("-").isdigit()
+            return f"{label}pid {own}" if is_number else (label + own).rstrip(".")
+        if not own or own.lower().startswith(label.lower()):
+            return own or label
+        return f"{label}: {own}"
+
+
+def _distinct(members: Sequence[Member], ranks: Sequence[int | None]) -> list[str]:
+    """Return ``rank <r>``, or as much of the end of the path as tells the sources apart."""
+    texts = [_label(m, r) for m, r in zip(members, ranks, strict=True)]
+    for depth in range(2, 8):
+        doubled = {text for text, n in Counter(texts).items() if n > 1}
+        if not doubled:
+            break
+        for i, member in enumerate(members):
+            if texts[i] in doubled:
+                parts = "/".join(member.source.path.parts[-depth:])
+                texts[i] = parts if ranks[i] is None else f"rank {ranks[i]} ({parts})"
+    return list(map(clean_text, texts))  # a file's name may have bytes that are not text
+
+
+def _label(member: Member, rank: int | None) -> str:
+    worker = member.source.worker
+    if rank is None:
+        return member.source.path.name if worker is None else f"worker {worker}"
+    return f"rank {rank}" if worker is None else f"worker {worker} rank {rank}"
+
+
+def metadata_events(labels: Labels, sources: Sequence[Rewritten]) -> list[bytes]:
+    """Return the metadata events that name and order the processes and threads, as JSON."""
+    lines = []
+    named: set[int] = set()
+    for i in labels.order:
+        within = {id(track.of) for track in sources[i].tracks}  # those whose threads are the rank's
+        within -= {id(p) for p in sources[i].processes if p.taken}  # but for some
+        for process in sorted(sources[i].processes, key=lambda p: _process_order(p, labels.system)):
+            if process.pid not in named and id(process) not in within:
+                lines.append(_meta("process_name", process.pid, 0, labels.process(i, process)))
+                lines.append(_meta("process_sort_index", process.pid, 0, len(named)))
+                named.add(process.pid)
+        lines += _threads(labels, i, sources[i])
+    return lines
+
+
+def _threads(labels: Labels, i: int, source: Rewritten) -> Iterator[bytes]:
+    processes = {process.pid: process for process in source.processes}
+    for track in source.tracks:
+        name = track.name
+        if name is None and track.text is not None:
+            name = track.text or labels.process(i, processes[track.pid])
+        if track.of is not None:
+            name = _within_rank(track, track.of)
+        if name is not None:
+            yield _meta("thread_name", track.pid, track.tid, name)
+        index = _thread_order(track, labels.system, source)
+        if index is not None:
+            yield _meta("thread_sort_index", track.pid, track.tid, index)
+
+
+def _within_rank(track: SourceThread, process: SourceProcess) -> str:
+    """Return the name of a thread that had a process of its own: tensor and partition."""
+    own = process.text if process.name is None else process.name
+    thread = track.name or (str(track.tid) if track.text is None else track.text)
+    return thread if own.lstrip("-").isdigit() and thread else f"{own} {thread}".rstrip()
+
+
+def _thread_order(track: SourceThread, system: System, source: Rewritten) -> float | None:
+    """Return a thread's sort index: BytePS's whole communications first, then partitions by key."""
+    if system.pid_is_rank:
+        if track.tid == source.front_tid:
+            return 1
+        return _LAST if track.sort_index is None else track.sort_index
+    if track.sort_index is None and system.names_by_track:
+        if track.of is not None and track.text not in (None, "total"):
+            return -2  # operators
+        return -1 if track.text == "total" else track.tid
+    return track.sort_index
+
+
+def _process_order(process: SourceProcess, system: System) -> tuple[bool, float, list[tuple[int, str]]]:
+    name = natural(process.text) if system.names_by_rank else []
+    return process.sort_index is None, process.sort_index or 0, name
+
+
+def _meta(name: str, pid: int, tid: int, value: str | float) -> bytes:
+    return _ENCODE(metadata(name, pid, tid, value))
+
+
+def merged_header(labels: Labels, sources: Sequence[Rewritten], times: Timing) -> bytes:
+    """Return the members of the combined object beside its events, as JSON without the last brace.
+
+    A member that all files agree on stays where it was; the others are under ``otherData``, for each
+    source, beside what was done to its times.
+    """
+    headers = [source.about.header for source in sources]
+    common = {MEMBER: PROGRAM} | {
+        key: value
+        for key, value in headers[0].items()
+        if key not in _OWN and all(key in header and header[key] == value for header in headers)
+    }
+    common.setdefault("displayTimeUnit", headers[0].get("displayTimeUnit", "ms"))
+    if times.base_ns:
+        common[BASE] = times.base_ns
+    if frames := _stack_frames(headers):
+        common["stackFrames"] = frames
+    others = [
+        {
+            "source": labels.texts[i].rstrip("."),
+            "offset_us": times.clocks[i].offset_us,
+            "bound_us": times.clocks[i].bound_us,
+            "drift_ppm": 0.0,  # scripts read it: drifts are no longer corrected
+            **{key: value for key, value in headers[i].items() if key not in common},
+        }
+        for i in labels.order
+    ]
+    common["otherData"] = {"aligned_by": times.aligned_by, "combined": others}
+    return _ENCODE(common)[:-1]
+
+
+def _stack_frames(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the stack frames of all sources under keys of their own."""
+    merged = {}
+    for i, header in enumerate(headers):
+        frames = header.get("stackFrames")
+        for key, frame in frames.items() if isinstance(frames, Mapping) else ():
+            if isinstance(frame, Mapping) and "parent" in frame:
+                frame = {**frame, "parent": frame_id(frame["parent"], i)}
+            merged[frame_id(key, i)] = frame
+    return merged

@@ -1,0 +1,186 @@
+"""Numbers that no two sources share: of processes, threads, flows, asynchronous spans and stack frames."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from analyzer.base.errors import TraceError, whole_number
+from analyzer.reading.dialects.system import SecondAxis
+from analyzer.reading.formats.whole import ID_LIMIT, OddEvent, WholeEvent
+
+_FIRST_INVENTED = 2_000_000_000  # above every thread number of an operating system, below 2^31
+_RANK = ("rank",)  # key of the process that stands for the rank: no pid of a file
+_LARGEST = 1 << 31  # Perfetto reads larger or negative process ids as 0
+
+
+class SourcePlace(Struct, frozen=True):
+    """The numbers and names that distinguish one source in the combined file; picklable.
+
+    `first_pid` to `first_pid` + `n_pids` - 1 are this source's process ids; a Composer source has the
+    one pid `only_pid`, its rank. Where names have a `prefix` (BytePS), processes of the file are tensors, and
+    become threads of one process, the rank.
+    """
+
+    path: Path
+    number: int
+    dialect: str
+    prefix: str  # of names: "wk0.rank1."
+    first_pid: int
+    n_pids: int
+    only_pid: int | None = None
+    axis: SecondAxis | None = None  # of times that are by another clock than the file's others
+    names: tuple[str, ...] = ()  # --filter
+    comm: tuple[str, ...] = ()  # --comm
+    owner: str = ""  # the prefix by which a name of these is meant here only: "rank1."
+
+
+class SourceProcess(Struct):
+    """One process of a source: its id in the combined file, and what its metadata said."""
+
+    pid: int
+    text: str  # its pid as the file has it
+    name: str | None = None
+    sort_index: float | None = None
+    taken: set[int] = field(default_factory=set)  # thread ids in use
+
+
+class SourceThread(Struct):
+    """One thread of a process, the same way."""
+
+    pid: int
+    tid: int
+    text: str | None  # its tid as the file has it, where that is not `tid` itself; "" where it has none
+    name: str | None = None
+    sort_index: float | None = None
+    of: SourceProcess | None = None  # what the file calls its process, where it is in the rank's
+
+
+class Tables:
+    """Processes and tracks of one source, and the numbers they get."""
+
+    def __init__(self, place: SourcePlace) -> None:
+        self._place = place
+        self.processes: dict[Any, SourceProcess] = {}
+        self.tracks: dict[Any, SourceThread] = {}
+        self._invented = 0
+        self._rank = self.process(_RANK) if place.prefix else None
+
+    def process(self, pid: Any) -> SourceProcess:
+        """Return the process that the file calls `pid`, a new one where it is the first time."""
+        key = _number(pid)
+        if key not in self.processes:
+            self.processes[key] = SourceProcess(self._new_pid(), "" if pid in (None, _RANK) else str(pid))
+        return self.processes[key]
+
+    def name_of(self, pid: Any) -> str | None:
+        """Return the name of the process `pid` of the file, as far as the file was read."""
+        process = self.processes.get(_number(pid))
+        return None if process is None else process.name
+
+    def track(self, pid: Any, tid: Any) -> SourceThread:
+        """Return the thread that the file calls `tid` in `pid`, likewise."""
+        key = (_number(pid), _number(tid))
+        if key not in self.tracks:
+            of_file = process = self.process(pid)
+            if self._rank is not None and key[1] not in self._rank.taken:  # numbers are keys of partitions
+                process = self._rank
+            number = self._new_tid(process, key[1])
+            text = None if number == key[1] else "" if tid is None else str(tid)
+            self.tracks[key] = SourceThread(
+                process.pid, number, text, of=None if process is of_file else of_file
+            )
+        return self.tracks[key]
+
+    def _new_pid(self) -> int:
+        if self._place.only_pid is not None:
+            return self._place.only_pid
+        n = len(self.processes)
+        if n >= self._place.n_pids:
+            raise TraceError(f"{self._place.path}: more than {n:,} processes, too many to combine")
+        return self._place.first_pid + n
+
+    def _new_tid(self, process: SourceProcess, tid: Any) -> int:
+        taken = process.taken
+        number = 0 if tid is None else tid
+        if not isinstance(number, int) or not 0 <= number < _LARGEST or number in taken:
+            self._invented += 1
+            number = _FIRST_INVENTED + self._invented
+            while number in taken:
+                number += 1
+        taken.add(number)
+        return int(number)
+
+
+def _number(value: Any) -> Any:
+    """Return numeric text as the number it is, so that 7 and "7" are one process or track."""
+    if isinstance(value, str) and value.isascii() and (number := whole_number(value)) is not None:
+        return number
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+_ID_BITS = ID_LIMIT.bit_length() - 1  # those of the first 8,192 sources stay exact in JavaScript
+EXACT_SOURCES = 1 << (53 - _ID_BITS)
+OWN_SCOPE = frozenset("NODC")  # phases whose ids belong to a process: already apart
+
+
+def first_id(source: int) -> int:
+    """Return the offset that is added to small ids of a source, so that no other source has them."""
+    return source << _ID_BITS
+
+
+def make_unique(events: Sequence[WholeEvent], source: int) -> None:
+    """Change the ids of flows, asynchronous events and stack frames so that no other source has them."""
+    for event in events:
+        if event.id is not None and event.ph not in OWN_SCOPE:
+            event.id = unique_id(event.id, source)
+    if OddEvent in set(map(type, events)):
+        for event in events:
+            if isinstance(event, OddEvent):
+                event.others = _unique_others(event, source)
+
+
+def unique_id(value: Any, source: int) -> int | str:
+    """Return an id that no other source has: a number, or hexadecimal text as Perfetto reads it.
+
+    Small numbers stay exact in viewers (below 2^53); other texts are replaced by a 64-bit digest.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < ID_LIMIT:
+        if source < EXACT_SOURCES:
+            return value + first_id(source)
+    elif isinstance(value, str):
+        try:
+            number = -1 if "_" in value else int(value, 16)
+        except ValueError:
+            number = -1
+        if 0 <= number < ID_LIMIT and source < 1 << 23:
+            return hex(number + first_id(source))
+    digest = hashlib.blake2b(f"{source}:{value!r}".encode(errors="replace"), digest_size=8)
+    return "0x" + digest.hexdigest()
+
+
+def _unique_others(event: OddEvent, source: int) -> dict[str, Any]:
+    """Return the rarer members with their ids changed: `bind_id`, `id2.global`, stack frames."""
+    others = dict(event.others)
+    if "bind_id" in others:
+        others["bind_id"] = unique_id(msgspec.json.decode(others["bind_id"]), source)
+    if "id2" in others:
+        ids = msgspec.json.decode(others["id2"])
+        if isinstance(ids, dict) and "global" in ids and event.ph not in OWN_SCOPE:
+            others["id2"] = {**ids, "global": unique_id(ids["global"], source)}
+    for key in ("sf", "esf"):
+        if key in others:
+            others[key] = frame_id(msgspec.json.decode(others[key]), source)
+    return others
+
+
+def frame_id(frame: Any, source: int) -> str:
+    """Return the key of a stack frame in the combined file."""
+    return f"{source}.{frame}"

@@ -1,0 +1,242 @@
+"""Combines many traces: rewrites them in parallel, puts them on one clock, merges them in order of time.
+
+Two passes. The first reads every source once and rewrites its events into a temporary file
+(`combine.rewrite_source`); it also gathers what clocks are compared by. Then the clocks are known, and the
+second pass sorts the events of all sources by time and copies their texts, each after its new time. Memory
+holds some 30 bytes an event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, TypeVar
+
+import numpy as np
+from msgspec import Struct
+
+from analyzer.answers.combine.combined_header import Labels, merged_header, metadata_events
+from analyzer.answers.combine.distinct_ids import SourcePlace
+from analyzer.answers.combine.event_times import microseconds
+from analyzer.answers.combine.rewrite_source import Rewritten, read_columns, rewrite
+from analyzer.answers.combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
+from analyzer.base.arrays import Int64
+from analyzer.base.outputs.atomic import as_output_error, check_output, open_output, temporary_directory
+from analyzer.base.parallel import FilePart, cores, process_pool, size_of, unpacked_size
+from analyzer.base.parallel import progress as bars
+from analyzer.model.clocks.offsets import Clock
+from analyzer.reading import dialects
+from analyzer.reading.formats import native
+from trace_utils import CommFilter
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
+_STRIDE = 100_000  # process ids that a source gets, where there are few enough sources
+_MAX_PID = (1 << 31) - 1
+_BLOCK = 1 << 13  # events that are copied at a time
+_BEFORE = b'},\n{"ts":'
+_FORK_WORTH = 4 << 20  # bytes below which a second process costs more than it saves
+_IF_FULL = "temporary files as large as inputs and result may be needed beside it"
+_T = TypeVar("_T")
+
+
+class Combined(Struct, frozen=True):
+    """The file that was written, and how each source got on the common clock."""
+
+    members: Sequence[Member]  # those that have events, with hosts and workers as their dialect has them
+    n_events: int
+    dialect: str
+    clocks: Sequence[Clock]  # per member, like the ranks
+    ranks: Sequence[int | None]
+    world_size: int  # how many ranks the files say there are; 0 where none says so
+    aligned_by: str
+    warnings: Sequence[str]  # input that was repaired or left out, clocks that could not be aligned
+
+
+def combine(
+    members: Sequence[Member],
+    output: Path,
+    *,
+    skip_broken: bool = False,
+    align: bool = True,
+    names: Sequence[str] = (),
+    comm: Sequence[str] = (),
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> Combined:
+    """Write the traces of `members` as one to `output`; it appears when it is complete.
+
+    Parameters
+    ----------
+    skip_broken : whether to leave out files that are not traces, as long as a trace is left
+    align : whether to estimate the offsets of clocks; if not, times stay as recorded
+    names : communications to keep, as for `traces.filter.CommFilter`; empty keeps all
+    comm : what is communication, too, as for `dialects.named`
+
+    Raises
+    ------
+    TraceError
+        A source is not a trace, none has events, or they are of several dialects.
+    OutputError
+        The result, or a temporary file beside it, cannot be written.
+    """
+    check_output(output)
+    jobs = jobs or cores()
+    files = [FilePart(member.file, size=size_of(member.file)) for member in members]
+    n = min(jobs, len(members)) if sum(file.size for file in files) > _FORK_WORTH else 1
+    scan = native.is_worth(unpacked_size(files)) and native.library() is not None
+    beside = output.resolve() if output.is_file() or not output.exists() else None  # elsewhere for a pipe
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(as_output_error(output, _IF_FULL))
+        spill = stack.enter_context(temporary_directory(beside))
+        pool = stack.enter_context(process_pool(n)) if n > 1 else None
+        beginnings = _run(pool, sniffed, [(member.file, scan) for member in members])
+        members, kinds, left_out = usable(members, beginnings, skip_broken=skip_broken)
+        dialect = kinds[0].dialect
+        places = _places(members, kinds, names, comm)
+        with bars.bar(
+            sum(size_of(member.file) for member in members), "B", what="reading", enabled=progress
+        ) as bar:
+            tasks = [(place, spill / f"{place.number}.events") for place in places]
+            sources = _run(pool, rewrite, tasks, lambda i: bar.update(size_of(members[i].file)))
+        CommFilter.check(names, {name for source in sources for name in source.known})
+        members = with_ranks(members, dialect, sources)
+        repairs = [
+            f"{member.source.path}: {'; '.join(source.repairs)}"
+            for member, source in zip(members, sources, strict=True)
+            if source.repairs
+        ]
+        times = timing(members, sources, align=align)
+        labels = Labels(members, dialect, sources)
+        head = merged_header(labels, sources, times)
+        metadata = metadata_events(labels, sources)
+        metadata += [text for source in sources for text in source.untimed]
+        n_timed = sum(s.n_events - len(s.untimed) for s in sources)
+        writing = bars.bar(n_timed, "events", what="writing", enabled=progress)
+        with open_output(output) as file, writing as bar:
+            _write(file, head, metadata, _texts(sources, times.shifts_ns, bar.update))
+    return Combined(
+        members=members,
+        n_events=len(metadata) + n_timed,
+        dialect=dialect,
+        clocks=times.clocks,
+        ranks=labels.ranks,
+        world_size=labels.world_size,
+        aligned_by=times.aligned_by,
+        warnings=[*left_out, *repairs, *times.warnings],
+    )
+
+
+def _places(
+    members: Sequence[Member],
+    kinds: Sequence[Beginning],
+    names: Sequence[str],
+    comm: Sequence[str],
+) -> list[SourcePlace]:
+    stride = min(_STRIDE, _MAX_PID // len(members))
+    system = dialects.named(kinds[0].dialect)
+    return [
+        SourcePlace(
+            path=member.file,
+            number=i,
+            dialect=kinds[0].dialect,
+            prefix=member.prefix if system.names_by_rank else "",
+            first_pid=1 + i * stride,
+            n_pids=stride,
+            only_pid=(i if kinds[i].rank is None else kinds[i].rank) if system.pid_is_rank else None,
+            axis=kinds[i].axis,
+            names=tuple(names),
+            comm=tuple(comm),
+            owner=member.of_rank(kinds[i].rank).source.prefix,
+        )
+        for i, member in enumerate(members)
+    ]
+
+
+def _write(file: IO[bytes], head: bytes, metadata: Sequence[bytes], texts: Iterator[bytes]) -> None:
+    """Write the object: the members `head` (JSON, without its last brace), then the events."""
+    file.write(head + b',"traceEvents":[\n' if len(head) > 1 else b'{"traceEvents":[\n')
+    before = b",\n".join(metadata)[:-1]
+    file.write(before)
+    is_first = not before
+    for text in texts:
+        file.write(memoryview(text)[3:] if is_first else text)  # no event ends before the first one
+        is_first = False
+    file.write(b"\n]}\n" if is_first else b"}\n]}\n")
+
+
+def _texts(
+    sources: Sequence[Rewritten], shifts_ns: Sequence[int], on_written: Callable[[int], object]
+) -> Iterator[bytes]:
+    """Yield the events of all sources in time order as JSON, without the last one's closing brace."""
+    counts = [source.n_events - len(source.untimed) for source in sources]
+    last_of = np.cumsum(counts)
+    ts, dur, lengths = (np.empty(last_of[-1], kind) for kind in (np.int64, np.int64, np.int32))
+    for source, shift_ns, last, n in zip(sources, shifts_ns, last_of.tolist(), counts, strict=True):
+        part = slice(last - n, last)
+        ts[part], dur[part], lengths[part] = read_columns(source)
+        ts[part] += shift_ns
+    order = _time_order(ts, dur)
+    del dur
+    number = np.repeat(np.arange(len(sources), dtype=np.int32), counts)
+    end = np.cumsum(lengths, dtype=np.int64)  # of texts, as if all sources lay in one file
+    before = np.append(0, end)[last_of - counts]
+    with contextlib.ExitStack() as stack:
+        texts = [stack.enter_context(_mapped(source.file)) for source in sources]
+        for first in range(0, len(order), _BLOCK):
+            rows = order[first : first + _BLOCK]
+            stops = end[rows] - before[number[rows]]
+            parts = [_BEFORE] * (3 * len(rows))
+            parts[1::3] = microseconds(ts[rows])
+            parts[2::3] = [
+                texts[i][begin:stop]
+                for i, begin, stop in zip(
+                    number[rows].tolist(), (stops - lengths[rows]).tolist(), stops.tolist(), strict=True
+                )
+            ]
+            yield b"".join(parts)
+            on_written(len(rows))
+
+
+def _time_order(ts: Int64, dur: Int64) -> Int64:
+    """Order of events (n,) by time; of one time they stay in order, but longer slices come first.
+
+    So a slice comes before what it contains, and events that are not slices (`dur` -1) keep their places.
+    """
+    order = np.argsort(ts, kind="stable")
+    same = np.diff(ts[order]) == 0
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    tied = tied[dur[order[tied]] >= 0]
+    rows = order[tied]
+    order[tied] = rows[np.lexsort((-dur[rows], ts[rows]))]
+    return order
+
+
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
+    """Map a file, which may be empty, into memory."""
+    with open(path, "rb") as file:
+        if not path.stat().st_size:
+            yield b""
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            yield text
+
+
+def _run(
+    pool: ProcessPoolExecutor | None,
+    work: Callable[..., _T],
+    tasks: Sequence[tuple[object, ...]],
+    done: Callable[[int], object] = int,
+) -> list[_T]:
+    """Return the result of a function for each argument list; `done` is called after each."""
+    results = []
+    made = itertools.starmap(work, tasks) if pool is None else pool.map(work, *zip(*tasks, strict=True))
+    for i, result in enumerate(made):
+        results.append(result)
+        done(i)
+    return results

@@ -1,0 +1,321 @@
+"""One trace rewritten for a place among others: new pids, tids, names and ids, in a temporary file.
+
+The events pass through in pieces. A time, a duration and a length of each stay in memory, with the tables of
+processes and tracks, and the begins and ends of the operations by which clocks are compared. The text of an
+event lacks its time, which depends on the clocks: it begins with the comma after it. Processes and threads
+are numbered in the order in which the file names them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from analyzer.answers.combine.distinct_ids import (
+    SourcePlace,
+    SourceProcess,
+    SourceThread,
+    Tables,
+    make_unique,
+)
+from analyzer.answers.combine.event_times import LONGEST_WRITTEN_NS, Times, exact_times, microseconds, times
+from analyzer.base.arrays import Int32, Int64, NDArray
+from analyzer.base.arrays.numbering import places_by_value
+from analyzer.base.errors import counted
+from analyzer.reading import dialects
+from analyzer.reading.dialects.sync_points import SyncPart, SyncPoints, collected
+from analyzer.reading.dialects.system import Need, System
+from analyzer.reading.formats.columns import Trace, no_slices
+from analyzer.reading.formats.event import NO_TIME, args_object
+from analyzer.reading.formats.reader import EventReader
+from analyzer.reading.formats.times import FLOAT_LIMIT_US, InexactError
+from analyzer.reading.formats.values import cleaned
+from analyzer.reading.formats.whole import OddEvent, WholeEvent, decode, decode_exact, encode
+from trace_utils import CommFilter
+
+_ENCODE = msgspec.json.Encoder().encode
+_LOOK = 1  # a role of which only an event's args tell which operation it is part of
+_FIRST = 2  # the number of the first operation that name and track tell
+_REMEMBERED = 1 << 17  # names with their tracks, and arguments
+_DURATION = b',"dur":'
+KEPT, LEFT_OUT, DROPPED = range(3)  # fates of events of a kind; dropped ones are counted
+NO_ROLE = 0  # of events by which no clocks are compared
+#: Metadata that is gathered, and written anew at the head of the combined file.
+_GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
+
+
+class _Placed(NamedTuple):
+    """The rewriting of the events of one name, category, process and thread."""
+
+    name: Any
+    pid: int
+    tid: int
+    role: int  # for `SyncFinder`
+    fate: int
+    is_front: bool  # whether they show the thread that is shown first
+
+
+class _Rewriter:
+    """Rewrites the events of one source, and gathers its processes, threads, metadata and sync points.
+
+    Events that have a time go to `file`; those without are in `untimed`, ready to be written.
+    """
+
+    def __init__(self, place: SourcePlace, file: IO[bytes]) -> None:
+        self._place = place
+        self._system = dialects.named(place.dialect, place.comm)
+        self._file = file
+        none = np.zeros(0, np.int64)
+        self.columns = [(none, none, none.astype(np.int32))]  # times, durations and lengths, by pieces
+        self.tables = Tables(place)
+        self.anchors = SyncFinder(self._system)
+        self.filter = CommFilter(self._system, place.names, place.owner)
+        self.packs_args = bool(place.prefix)  # BytePS writes four short lines of them for each event
+        self._packed = lru_cache(_REMEMBERED)(_packed)
+        self._placed = lru_cache(_REMEMBERED)(self._newly_placed)
+        self.untimed: list[bytes] = []
+        self.n_events = 0
+        self.dropped = 0
+        self.metadata: list[dict[str, Any]] = []  # what tells of the whole file
+        self.front_tid: int | None = None
+
+    def add(self, events: list[WholeEvent], times: Times) -> None:
+        """Rewrite the events of one piece; `times` are theirs."""
+        is_slice = np.fromiter((event.ph == "X" for event in events), np.bool_, len(events))
+        if self._place.axis is not None:
+            times = times._replace(ts=self._place.axis.corrected(times.ts))
+        # as events are sorted by them: -1 where there is none
+        dur = np.where(is_slice & (times.dur >= 0), np.minimum(times.dur, LONGEST_WRITTEN_NS), -1)
+        roles, rows = self._place_events(events)
+        self.anchors.add(events, roles, times.ts, dur)
+        kept = [events[row] for row in rows.tolist()]
+        self.n_events += len(kept)
+        if self.packs_args:
+            for event in kept:
+                if bytes(event.args):
+                    event.args = msgspec.Raw(self._packed(bytes(event.args)))
+        make_unique(kept, self._place.number)
+        texts = _texts(kept, times.dur[rows], (is_slice & times.is_exact)[rows])
+        is_timed = times.ts[rows] != NO_TIME
+        self.untimed += [b"{" + text[1:] + b"}" for text in itertools.compress(texts, ~is_timed)]
+        rows, texts = rows[is_timed], list(itertools.compress(texts, is_timed))
+        self.columns.append((times.ts[rows], dur[rows], np.fromiter(map(len, texts), np.int32, len(texts))))
+        self._file.write(b"".join(texts))
+
+    def _place_events(self, events: Sequence[WholeEvent]) -> tuple[Int64, Int64]:
+        """Give events their new names, processes and threads; return the roles of all, and which are kept."""
+        rows, roles = [], []
+        for row, event in enumerate(events):
+            if event.ph == "M" and self._gather(event):
+                roles.append(NO_ROLE)
+                continue
+            placed = self._placed(event.name, event.cat, event.pid, event.tid)
+            roles.append(placed.role)
+            if placed.fate == KEPT:
+                event.name, event.pid, event.tid, event.ts = placed.name, placed.pid, placed.tid, None
+                rows.append(row)
+                if placed.is_front:
+                    self.front_tid = placed.tid
+            elif placed.fate == DROPPED:
+                self.dropped += 1
+        return np.array(roles, np.int64), np.array(rows, np.int64)
+
+    def _newly_placed(self, name: Any, cat: Any, pid: Any, tid: Any) -> _Placed:
+        """Decide how events of a name, category, process and thread are rewritten."""
+        role, fate = self.anchors.role(name, cat, tid), self._fate(name, cat, pid, tid)
+        if fate != KEPT:
+            return _Placed(name, 0, 0, role, fate, is_front=False)
+        track = self.tables.track(pid, tid)
+        is_front = name is not None and name == self._system.front_operation
+        new = self._place.prefix + name if isinstance(name, str) else name
+        return _Placed(new, track.pid, track.tid, role, fate, is_front)
+
+    def _fate(self, name: Any, cat: Any, pid: Any, tid: Any) -> int:
+        if self._place.only_pid is not None and (pid is None or tid is None):
+            return DROPPED
+        if self._system.is_left_out(tid):
+            return LEFT_OUT
+        if self._place.names:
+            known = name if isinstance(name, str) else ""
+            if self.filter.keeps(known, str(cat or ""), tid, self.tables.name_of(pid)) is False:
+                return LEFT_OUT
+        return KEPT
+
+    def _gather(self, event: WholeEvent) -> bool:
+        """Take note of a metadata event; True if it is to be written anew at the end."""
+        args = cleaned(args_object(event.args))
+        kind, _, what = str(event.name).partition("_")
+        if event.name not in _GATHERED or (args and what not in args):
+            named = {key: cleaned(getattr(event, key)) for key in ("name", "pid", "tid")}
+            self.metadata.append({**named, "args": args})
+            return event.name in _GATHERED
+        process = self.tables.process(event.pid)
+        if kind == "thread" and self._system.is_left_out(event.tid):
+            return True
+        entry: SourceProcess | SourceThread = (
+            process if kind == "process" else self.tables.track(event.pid, event.tid)
+        )
+        value = args.get(what)
+        if what == "name" and value is not None:
+            is_new, entry.name = entry.name != str(value), str(value)
+            if kind == "process" and self._place.names and is_new:  # it may be an operation
+                self._placed.cache_clear()
+        elif what == "sort_index" and isinstance(value, (int, float)):
+            entry.sort_index = value
+        return True
+
+
+class SyncFinder:
+    """Collects begins and ends of one source's synchronous operations, as `System.sync_part` tells them."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._parts: dict[SyncPart, int] = {}
+        self._may_matter = lru_cache(None)(self._system.may_synchronise)
+        self._roles: list[Int64] = []
+        self._begins: list[Int64] = []
+        self._ends: list[Int64] = []
+
+    def role(self, name: Any, cat: Any, tid: Any) -> int:
+        """Return the role of events of that name, category and thread: what `add` is to take them for."""
+        if not isinstance(name, str) or not self._may_matter(name):
+            return NO_ROLE
+        if self._system.args.get(Need.SYNC):
+            return _LOOK
+        return self._number(self._system.sync_part(name, str(cat or ""), tid, {}))
+
+    def add(self, events: Sequence[WholeEvent], roles: Int64, ts: Int64, dur: Int64) -> None:
+        """Look through the events of one piece, `roles`, `ts` and `dur` (n,); -1 means no duration."""
+        rows = np.flatnonzero((roles != NO_ROLE) & (dur >= 0))
+        roles = roles[rows]
+        if self._system.args.get(Need.SYNC):
+            roles = np.fromiter((self._looked_at(events[i]) for i in rows.tolist()), np.int64, len(rows))
+            rows, roles = rows[roles != NO_ROLE], roles[roles != NO_ROLE]
+        if len(rows):
+            self._roles.append(roles)
+            self._begins.append(ts[rows])
+            self._ends.append(ts[rows] + dur[rows])
+
+    def found(self, about: Trace) -> SyncPoints:
+        """Return the operations, in nanoseconds on the source's own clock; `about` has its metadata."""
+        if not self._roles:
+            return self._system.sync_points(about)
+        roles, begins, ends = map(np.concatenate, (self._roles, self._begins, self._ends))
+        parts = list(self._parts)
+        narrow = roles.astype(np.min_scalar_type(len(self._parts) + _FIRST))
+        points = collected(
+            (parts[int(roles[rows[0]]) - _FIRST], begins[rows], ends[rows])
+            for rows in places_by_value(narrow)
+        )
+        return self._system.in_groups(points, about.header)
+
+    def _looked_at(self, event: WholeEvent) -> int:
+        args = args_object(event.args) if isinstance(event.args, msgspec.Raw) else {}
+        return self._number(self._system.sync_part(str(event.name), str(event.cat or ""), None, args))
+
+    def _number(self, part: SyncPart | None) -> int:
+        return NO_ROLE if part is None else self._parts.setdefault(part, len(self._parts) + _FIRST)
+
+
+class Rewritten(Struct, frozen=True):
+    """The result of rewriting one source; picklable."""
+
+    file: Path  # the texts of the events that have a time, one after another
+    columns: (
+        Path  # three arrays (n,): their times and durations (ns on the source's clock, -1: none), lengths
+    )
+    extent: tuple[int, int] | None  # from the first begin to the last end; None without events
+    untimed: Sequence[bytes]  # events without a time, ready to be written
+    n_events: int
+    processes: Sequence[SourceProcess]
+    tracks: Sequence[SourceThread]
+    about: Trace  # the header and the metadata of the whole file, without events
+    sync_points: SyncPoints
+    front_tid: int | None  # the thread that is shown first
+    known: Sequence[str]  # names that --filter may have; () without it
+    repairs: Sequence[str]
+
+
+def read_columns(source: Rewritten) -> tuple[Int64, Int64, Int32]:
+    """Read the times, durations and lengths of a source's events."""
+    with open(source.columns, "rb") as file:
+        return np.load(file), np.load(file), np.load(file)
+
+
+def rewrite(place: SourcePlace, path: Path) -> Rewritten:
+    """Rewrite one source into the file `path`; `TraceError` if it is not a readable trace."""
+    reader = EventReader(place.path, decode)
+    with open(path, "wb") as file:
+        work = _Rewriter(place, file)
+        is_exact = False  # whether times are decoded as text
+        for events, text in reader:
+            if not is_exact:
+                try:
+                    work.add(events, times(events))
+                    continue
+                except InexactError:
+                    is_exact = True
+                    reader.use(decode_exact)
+                    events = decode_exact(text)
+            work.add(*exact_times(events))
+    about = no_slices(str(place.path), place.dialect, reader.header, work.metadata)
+    ts, dur, lengths = map(np.concatenate, zip(*work.columns, strict=True))
+    columns = path.with_suffix(".columns")
+    with open(columns, "wb") as file:
+        for column in (ts, dur, lengths):
+            np.save(file, column)
+    return Rewritten(
+        file=path,
+        columns=columns,
+        extent=(int(ts.min()), int((ts + np.maximum(dur, 0)).max())) if len(ts) else None,
+        untimed=work.untimed,
+        n_events=work.n_events,
+        processes=list(work.tables.processes.values()),
+        tracks=list(work.tables.tracks.values()),
+        about=about,
+        sync_points=work.anchors.found(about),
+        front_tid=work.front_tid,
+        known=tuple(work.filter.known),
+        repairs=[*reader.damage.phrases(), *_remarks(place, work)],
+    )
+
+
+def _remarks(place: SourcePlace, work: _Rewriter) -> Iterator[str]:
+    """Yield notes for the user about the rewriting; damage of the file is not among them."""
+    if place.axis is not None:
+        yield place.axis.remark
+    if work.dropped:
+        yield f"{counted(work.dropped, 'event')} without a pid or tid left out"
+
+
+def _texts(events: Sequence[WholeEvent], dur_ns: Int64, is_exact: NDArray[np.bool_]) -> list[bytes]:
+    """Encode events as JSON members after a comma, a duration in nanoseconds first where it is exact."""
+    texts = iter(microseconds(dur_ns[is_exact]))
+    starts = [_DURATION + next(texts) if exact else b"" for exact in is_exact.tolist()]
+    for event, start in zip(events, starts, strict=True):
+        if start:
+            event.dur = None
+        elif type(event.dur) is float and event.dur.is_integer() and abs(event.dur) < FLOAT_LIMIT_US:
+            event.dur = int(event.dur)  # as it may have been written: types of one kind of number differ
+    write = encode if OddEvent in set(map(type, events)) else _ENCODE
+    return [start + _members(write(event)) for start, event in zip(starts, events, strict=True)]
+
+
+def _members(text: bytes) -> bytes:
+    """Strip the braces of a JSON object, and put a comma before its members if there are any."""
+    return b"," + text[1:-1] if len(text) > 2 else b""
+
+
+def _packed(text: bytes) -> bytes:
+    """Strip the white space between the members of JSON."""
+    try:
+        return msgspec.json.format(text, indent=-1)
+    except msgspec.DecodeError:
+        return text

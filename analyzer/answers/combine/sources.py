@@ -1,0 +1,219 @@
+"""The traces to be combined: the system that wrote each, its rank and host, and the shift of its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from analyzer.answers.combine.rewrite_source import Rewritten
+from analyzer.base.errors import TraceError
+from analyzer.model.clocks.job_clocks import doubts
+from analyzer.model.clocks.offsets import Clock, align
+from analyzer.reading import dialects
+from analyzer.reading.dialects.sync_points import SyncPoints, merged
+from analyzer.reading.dialects.system import BASE, SecondAxis
+from analyzer.reading.formats import chrome
+from trace_utils import Source, check_chrome
+
+_SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
+
+
+class Member(Struct, frozen=True):
+    """A trace to be combined: its file, and the clock (host), worker and rank it belongs to."""
+
+    source: Source
+    file: Path  # what is read: of a GPU without a final trace, one put together elsewhere
+    host: int
+    owner: Path  # what the user knows the host by: a worker's directory, or the file itself
+
+    def of_rank(self, rank: int | None) -> Member:
+        """Return the member with the rank that its contents tell, where they do."""
+        return self if rank is None else replace(self, source=replace(self.source, rank=rank))
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of BytePS names: ``wk<i>.rank<r>.``, or ``rank<r>.`` for a single worker."""
+        return replace(self.source, rank=self.source.rank or 0).prefix
+
+
+class Beginning(Struct, frozen=True):
+    """The beginning of a file: the system that wrote it, and its rank."""
+
+    dialect: str
+    rank: int | None
+    has_events: bool  # other than metadata: what tells the dialect
+    axis: SecondAxis | None = None
+
+
+class Timing(Struct, frozen=True):
+    """The alignment of the sources to one clock: `shifts_ns` and `clocks` are per source."""
+
+    shifts_ns: Sequence[int]
+    base_ns: int  # what the combined file's times count from
+    clocks: Sequence[Clock]
+    aligned_by: str  # what the clocks were compared by
+    warnings: Sequence[str]
+
+
+def sniffed(path: Path, scan: bool = False) -> Beginning | TraceError:
+    """Return the system and rank of a file, or the error that says why it cannot be combined.
+
+    They are read from its first pieces; from all of it where these are nothing but metadata. `scan`: in C.
+    """
+    try:
+        return _sniff(path, scan)
+    except TraceError as error:
+        return error
+
+
+def _sniff(path: Path, scan: bool) -> Beginning:
+    check_chrome(path)
+    part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=scan)
+    if not _has_events(part):
+        part = chrome.read_part(path, dialects.keys_for(()), scan=scan)
+    if not part.rows.keys and part.damage.strays:
+        raise TraceError(f"{path}: not a trace: nothing in its list is an event")
+    trace = chrome.assemble(path, part)
+    system = dialects.recognise(trace)
+    axis = system.second_axis(
+        lambda: chrome.assemble(path, chrome.read_part(path, scan=scan), system.pairing)
+    )
+    return Beginning(system.name, system.rank(trace)[0], _has_events(part), axis)
+
+
+def _has_events(part: chrome.Part) -> bool:
+    return any(phase != "M" for phase, *_ in part.rows.keys)
+
+
+def usable(
+    members: Sequence[Member], beginnings: Sequence[Beginning | TraceError], *, skip_broken: bool
+) -> tuple[list[Member], list[Beginning], list[str]]:
+    """Return the members that have events, their beginnings, and a line for each that is left out.
+
+    A rank that was killed before it wrote leaves a trace without events, which says nothing about its
+    dialect and its clock. With `skip_broken`, files that are not traces are left out. For a system without
+    workers it is not known which files share a host: each has a clock of its own.
+
+    Raises
+    ------
+    TraceError
+        A member is not a trace, nothing is left, or the rest is of several dialects.
+    """
+    pairs = list(zip(members, beginnings, strict=True))
+    kept = [(member, kind) for member, kind in pairs if isinstance(kind, Beginning) and kind.has_events]
+    errors = [error for error in beginnings if isinstance(error, TraceError)]
+    if errors and not (skip_broken and kept):
+        raise errors[0]
+    if not kept:
+        others = "" if len(members) == 1 else ", nor in the others"
+        raise TraceError(f"{members[0].source.path}: no events in it{others}: nothing to combine")
+    notes = [
+        f"{kind}; left out" if isinstance(kind, TraceError) else f"{member.source.path}: no events, left out"
+        for member, kind in pairs
+        if isinstance(kind, TraceError) or not kind.has_events
+    ]
+    first, dialect = kept[0][0], kept[0][1].dialect
+    for member, kind in kept:
+        if kind.dialect != dialect:
+            raise TraceError(
+                f"{member.source.path}: a {kind.dialect} trace, but {first.source.path} is a {dialect} one; "
+                "combine one kind at a time"
+            )
+    left = [member for member, _ in kept]
+    if not dialects.named(dialect).has_workers:
+        left = [Member(replace(m.source, worker=None), m.file, i, m.source.path) for i, m in enumerate(left)]
+    return left, [kind for _, kind in kept], notes
+
+
+def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> list[Member]:
+    """Return the members with the ranks that their contents state; files of one rank have one clock.
+
+    They are recorded one after the other. Where files that claim the same rank overlap, one of them is
+    mistaken, and nothing is known of its clock.
+    """
+    system = dialects.named(dialect)
+    if system.has_workers:
+        return list(members)
+    ranked = [m.of_rank(system.rank(s.about)[0]) for m, s in zip(members, sources, strict=True)]
+    spans = [source.extent for source in sources]
+    last: dict[int, int] = {}  # rank -> its latest file
+    for i in sorted(range(len(members)), key=lambda i: spans[i] or (0, 0)):
+        rank, span = ranked[i].source.rank, spans[i]
+        if rank is None or span is None:
+            continue
+        before = last.get(rank)
+        if before is not None and (spans[before] or span)[1] <= span[0]:
+            ranked[i] = replace(ranked[i], host=ranked[before].host, owner=ranked[before].owner)
+        last[rank] = i
+    return ranked
+
+
+def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bool) -> Timing:
+    """Return the shift that puts each source on the common clock."""
+    bases = [dialects.epoch_ns(dialects.named(source.about.dialect), source.about) for source in sources]
+    base_ns = bases[0] if all(BASE in source.about.header for source in sources) and all(bases) else 0
+    hosts = _hosts(members, sources, bases)
+    clocks, by, warnings = _clocks(hosts) if align else ([Clock() for _ in hosts], "none", [])
+    of_host = {host.number: clock for host, clock in zip(hosts, clocks, strict=True)}
+    return Timing(
+        [base - base_ns + of_host[m.host].offset_ns for m, base in zip(members, bases, strict=True)],
+        base_ns,
+        [of_host[member.host] for member in members],
+        by,
+        warnings,
+    )
+
+
+class _Host(Struct, frozen=True):
+    """A clock, and what was recorded by it."""
+
+    number: int
+    owner: Path
+    points: SyncPoints
+    span: tuple[int, int] | None  # the first begin and the last end on it (ns); None without events
+    common: str  # the metadata that puts its times on the clock of all
+    machine: str  # on which it ran, "" where that is not recorded
+
+
+def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Sequence[int]) -> list[_Host]:
+    rows = list(zip(members, sources, bases, strict=True))
+    hosts = []
+    for number in dict.fromkeys(member.host for member in members):
+        of_host = [row for row in rows if row[0].host == number]
+        points = merged(_on_epoch(source.sync_points, base) for _, source, base in of_host)
+        span = _span([(source, base) for _, source, base in of_host])
+        about = [source.about for _, source, _ in of_host]
+        system = dialects.named(about[0].dialect)
+        common = next(filter(None, map(system.common_clock, about)), "")
+        hosts.append(_Host(number, of_host[0][0].owner, points, span, common, system.machine(about[0])))
+    return hosts
+
+
+def _on_epoch(points: SyncPoints, base_ns: int) -> SyncPoints:
+    return {
+        key: point._replace(begin_ns=point.begin_ns + base_ns, end_ns=point.end_ns + base_ns)
+        for key, point in points.items()
+    }
+
+
+def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
+    """Return the clocks of the hosts, by what they were compared, and what the user must know of them."""
+    if len(hosts) < 2:
+        return [Clock()], "none", []
+    if all(host.common and not host.points for host in hosts):  # the clocks are taken to agree
+        return [Clock() for _ in hosts], hosts[0].common, []
+    alignment = align(
+        [host.points for host in hosts], [host.span for host in hosts], [host.machine for host in hosts]
+    )
+    tied = any(clock.is_tied for clock in alignment.clocks[1:])
+    by = "none" if not tied else "matched ends" if alignment.by_ends else hosts[0].common or "causality"
+    return list(alignment.clocks), by, doubts([str(host.owner) for host in hosts], alignment)
+
+
+def _span(sources: Sequence[tuple[Rewritten, int]]) -> tuple[int, int] | None:
+    """Return the first begin and the last end of sources, each with its base (ns); None without events."""
+    spans = [(source.extent[0] + base, source.extent[1] + base) for source, base in sources if source.extent]
+    return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None

@@ -1,0 +1,168 @@
+"""Changes between two runs: whether significant, and what of the step they explain."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from analyzer.answers.compare.significance import Change, Samples, changes, sample
+from analyzer.base.arrays import NDArray
+from analyzer.base.errors import TraceError, counted
+from analyzer.model.figures.job_figures import JobFigures, filtered
+from analyzer.model.figures.operations_by_step import OpKey
+from analyzer.model.figures.time_by_role import NOTHING
+from analyzer.reading import dialects
+
+
+class _Side:
+    """One of the two runs: its m operations, step by step, and the category of each."""
+
+    def __init__(self, run: JobFigures, *, tell_workers: bool) -> None:
+        self.ops = run.operations(tell_workers=tell_workers)
+        system = dialects.named(run.dialects[0])
+        self.category = {key: system.category(key.name, key.cat) for key in self.ops.keys}
+        self._row = {key: row for row, key in enumerate(self.ops.keys)}
+
+    def by_operation(self, keys: Sequence[OpKey]) -> tuple[list[int], Samples, Samples]:
+        """Count, average duration and time taken of a step, of operations that the run may lack."""
+        rows = [self._row.get(key, -1) for key in keys]
+
+        def table(of_operations: NDArray[Any]) -> NDArray[Any]:
+            return np.pad(of_operations, ((0, 1), (0, 0)))[rows]  # -1 is the row of zeros
+
+        count = table(self.ops.count)
+        spent = table(self.ops.spent_ns[:, :-1].T)
+        return count.sum(1).tolist(), sample(table(self.ops.total_ns), count), sample(spent)
+
+    def by_category(self, names: Sequence[str]) -> tuple[list[int], Samples, Samples]:
+        """Count, average duration and time taken of a step, of all operations of a category."""
+        categories = np.array([*self.category.values(), NOTHING], np.object_)
+
+        def added(of_operations: NDArray[Any]) -> NDArray[Any]:
+            rows = categories[: len(of_operations)]
+            return np.array([of_operations[rows == name].sum(0) for name in names])
+
+        count = added(self.ops.count)
+        spent = added(self.ops.spent_ns.T)
+        return count.sum(1).tolist(), sample(added(self.ops.total_ns), count), sample(spent)
+
+
+class OpChange(Struct, frozen=True):
+    """One operation of both runs, or all of a category, whose name is then that of the category."""
+
+    name: str
+    cat: str
+    kind: str  # the category under which it is counted
+    count: tuple[int, int]
+    average: Change
+    explained: Change  # what it took of a step; see `figures.time_by_role`
+
+
+class Comparison(Struct, frozen=True):
+    """Run `b` against the base `a`, and the names of both."""
+
+    a: JobFigures
+    b: JobFigures
+    names: tuple[str, str]
+    operations: Sequence[OpChange]  # of both runs, by first appearance in a
+    only_in: tuple[Sequence[OpChange], Sequence[OpChange]]  # which took nothing of the other run's steps
+    categories: Sequence[OpChange]  # largest change of the step's time first
+    iteration: Change
+    steps: tuple[int, int]
+    notes: Sequence[str]
+
+    @property
+    def of_either(self) -> list[OpChange]:
+        """The operations of both runs, and those of one."""
+        return [*self.operations, *self.only_in[0], *self.only_in[1]]
+
+
+def compare(
+    a: JobFigures, b: JobFigures, names: tuple[str, str] = ("base", "new"), *, wanted: Collection[str] = ()
+) -> Comparison:
+    """Compare two runs, the first being the base.
+
+    Parameters
+    ----------
+    names : what the runs are called
+    wanted : communication operations to list, beside all that is not communication; () lists all.
+        Categories and steps are those of everything in either case. `AnalyzeError` if neither has one.
+
+    Raises
+    ------
+    TraceError
+        They have no operation in common.
+    """
+    tell_workers = len(a.workers) > 1 and a.workers == b.workers
+    base, new = (_Side(run, tell_workers=tell_workers) for run in (a, b))
+    in_both = [key for key in base.ops.keys if key in new.category]
+    only_a = [key for key in base.ops.keys if key not in new.category]
+    only_b = [key for key in new.ops.keys if key not in base.category]
+    if not in_both:
+        raise TraceError(_nothing_common(a, b))
+    notes = []
+    if max(len(a.workers), len(b.workers)) > 1 and not tell_workers:
+        pooled = " against ".join(counted(max(1, len(run.workers)), "worker") for run in (a, b))
+        notes.append(f"{pooled}: their operations are pooled")
+    if a.dialects != b.dialects:
+        notes.append(f"different kinds of traces: {', '.join(a.dialects)} against {', '.join(b.dialects)}")
+    operations, of_a, of_b = (_op_changes(base, new, keys) for keys in (in_both, only_a, only_b))
+    if wanted:
+        runs = filtered((a, b), wanted)
+        keys_a, keys_b = (set(run.operations(tell_workers=tell_workers).keys) for run in runs)
+        operations, of_a, of_b = (
+            [op for op in ops if OpKey(op.name, op.cat) in keys]
+            for ops, keys in ((operations, keys_a), (of_a, keys_a), (of_b, keys_b))
+        )
+    iteration, steps = _iteration(a, b)
+    categories = _categories(base, new)
+    return Comparison(a, b, names, operations, (of_a, of_b), categories, iteration, steps, notes)
+
+
+def _nothing_common(a: JobFigures, b: JobFigures) -> str:
+    kinds = [" and ".join(run.dialects) for run in (a, b)]
+    if kinds[0] != kinds[1]:
+        return (
+            f"{a.path} and {b.path}: different kinds of traces ({kinds[0]}, {kinds[1]}), "
+            "no operation in common"
+        )
+    return f"{a.path} and {b.path}: no operation in common; are these runs of one model?"
+
+
+def _op_changes(a: _Side, b: _Side, keys: Sequence[OpKey]) -> list[OpChange]:
+    kinds = b.category | a.category
+    changed = _changes(a.by_operation(keys), b.by_operation(keys))
+    return [
+        OpChange(key.name, key.cat, kinds[key], count, average, part)
+        for key, (count, average, part) in zip(keys, changed, strict=True)
+    ]
+
+
+def _categories(a: _Side, b: _Side) -> list[OpChange]:
+    names = list(dict.fromkeys([*a.category.values(), *b.category.values(), NOTHING]))
+    changed = _changes(a.by_category(names), b.by_category(names))
+    categories = [
+        OpChange(name, name, name, count, average, part)
+        for name, (count, average, part) in zip(names, changed, strict=True)
+        if any(count) or (part.a_ns or 0) > 0 or (part.b_ns or 0) > 0
+    ]
+    return sorted(categories, key=lambda each: -abs(each.explained.ns or 0))
+
+
+def _changes(
+    a: tuple[list[int], Samples, Samples], b: tuple[list[int], Samples, Samples]
+) -> Iterator[tuple[tuple[int, int], Change, Change]]:
+    """Yield counts, and the changes of the average and of the time taken, of each quantity."""
+    counts = zip(a[0], b[0], strict=True)
+    return zip(counts, changes(a[1], b[1]), changes(a[2], b[2]), strict=True)
+
+
+def _iteration(a: JobFigures, b: JobFigures) -> tuple[Change, tuple[int, int]]:
+    times = [a.iteration_ns, b.iteration_ns]
+    steps = (len(times[0]), len(times[1]))
+    if not all(steps):
+        return Change(*(float(each.mean()) if len(each) else None for each in times)), steps
+    return changes(sample(times[0]), sample(times[1]))[0], steps

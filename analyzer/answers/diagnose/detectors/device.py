@@ -1,0 +1,229 @@
+"""Causes of an idle device: a host that launches too slowly or waits for it, allocations, and copies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.answers.diagnose.evidence import longest_events, usual_step
+from analyzer.answers.diagnose.finding import Finding, FindingScope, Skipped, edit
+from analyzer.answers.diagnose.finding_thresholds import EXPOSED, HALF, LIMIT, NEARLY_ALL, NOTICEABLE, SPIKY
+from analyzer.answers.diagnose.job_view import JobView
+from analyzer.base.arrays.intervals import union_length
+from analyzer.base.arrays.numbering import unique
+from analyzer.base.function_names import brief, named
+from analyzer.base.units import in_ms, in_percent
+from analyzer.model.graph.step_graph import Bool, StepGraph
+from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.step_parts import Operation
+from replay.whatif.host import allocates, is_allocation, is_sync, prepares
+from replay.whatif.scaling import GONE
+from replay.whatif.sized_collectives import events_by_owner
+
+_BETWEEN = re.compile(r"\b(?:HtoD|DtoH)\b|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
+NO_DEVICE = "no work of a device is recorded"
+NO_COMPUTATION = "no computation is recorded; the time before a transfer stands for it"
+
+
+def long_operation(view: JobView, least: float = LIMIT) -> Iterator[Finding]:
+    """Find one operation of the host for which alone the device waits, for `least` of its idle time."""
+    launching = view.which(prepares)
+    on_path = view.path_work_ns(launching)
+    largest, is_largest = view.largest(
+        launching & view.which(lambda operation: operation.role is not Role.CALL)
+    )
+    alone = launching & is_largest
+    alone_ns = view.path_work_ns(alone)
+    is_long = _longest_ns(usual_step(view), alone) >= NOTICEABLE * view.step_ns
+    if not view.has_device or not is_long or alone_ns < EXPOSED * view.step_ns:
+        return
+    if on_path >= HALF * view.step_ns and alone_ns <= HALF * on_path:
+        return  # that is launching
+    if alone_ns < least * (1 - _busy_share(view)) * view.step_ns:
+        return
+    yield Finding(
+        kind="host_bound",
+        title=f"the device waits for {brief(largest[0])}",
+        cause=f"it takes {in_ms(alone_ns)} on the critical path",
+        action="make this faster, or do it ahead: in another thread or process, while the device works",
+        edits=[edit(largest[0], GONE)],
+        scope=FindingScope(operations=largest[:1]),
+        evidence=longest_events(view, alone, 3),
+    )
+
+
+def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find steps whose length the host decides, because it launches more slowly than the device works."""
+    if not view.has_device:
+        yield Skipped("host_bound", NO_DEVICE)
+        return
+    if findings := list(long_operation(view, least=0.0)):
+        yield from findings
+        return
+    launching = view.which(prepares)
+    on_path, left_ns = view.path_work_ns(launching), float(np.median(view.iteration_ns))
+    if on_path < HALF * left_ns or _longest_ns(usual_step(view), launching) > HALF * on_path:
+        return  # one long call is not launching
+    largest, is_largest = view.largest(launching)
+    kernels, usual_ns = _kernels(view)
+    yield Finding(
+        kind="host_bound",
+        title="the CPU launches kernels too slowly (host-bound)",
+        cause=f"{in_percent(on_path / left_ns)} of the critical path is CPU time, most of it in "
+        f"{named(largest)}; the device is busy {in_percent(_busy_share(view))} of the step, with "
+        f"{kernels:,.0f} kernels "
+        f"of {usual_ns / 1e3:.0f} µs",
+        action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
+        edits=[edit("host", "none")],
+        scope=FindingScope(operations=largest),
+        evidence=longest_events(view, launching & is_largest, 3),
+        caveat="upper bound: assumes a host that takes no time",
+        look=("critical", "--head", "10"),
+    )
+
+
+def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find host calls that wait for the device, after which the device waits for the host."""
+    if not view.has_device:
+        yield Skipped("host_sync", NO_DEVICE)
+        return
+    waits = {name: wait for name, wait in _sync_waits(view).items() if not is_allocation(name)}
+    total = sum(waits.values())
+    if total < NOTICEABLE * view.step_ns:
+        return
+    largest = sorted(waits, key=lambda name: -waits[name])[:3]
+    chosen = view.which(lambda operation: not operation.on_device and operation.name in largest)
+    yield Finding(
+        kind="host_sync",
+        title="CPU–GPU synchronisation stalls both",
+        cause=f"{in_ms(total)} in {named(largest)}; the device is busy {in_percent(_busy_share(view))} "
+        "of the step",
+        action="keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
+        "non-blocking copies; unset CUDA_LAUNCH_BLOCKING if it is set",
+        edits=[edit("sync", "none")],
+        scope=FindingScope(operations=largest),
+        evidence=longest_events(view, chosen, 3),
+        caveat="this assumes that the host needs none of the results at once",
+    )
+
+
+def allocations(view: JobView) -> Iterator[Finding]:
+    """Find calls of the driver that allocate and free memory of the device in every step."""
+    calls = view.which(allocates)
+    if not calls.any() or not view.recording.has_steps:  # without a loop they may all be start-up
+        return
+    n_calls, took_ns = [], []
+    for step in view.steps:
+        events = np.flatnonzero(calls[step.operation])
+        n_calls.append(len(events))
+        took_ns.append(int((step.end_ns - step.start_ns)[events].sum()))
+    n_owners = len(view.recording.owners)
+    names = sorted({operation.name for operation in view.recording.chosen_kinds(calls)})
+    number = view.recording.numbered(lambda operation: operation.name)[1]
+    once_ns = sum(start_up_ns(view, calls & (number == name)) for name in unique(number[calls]).tolist())
+    usual_ns = (float(np.sum(took_ns)) - once_ns) / len(took_ns) / n_owners
+    if usual_ns < NOTICEABLE * view.step_ns:
+        return
+    yield Finding(
+        kind="memory",
+        title="memory of the device is allocated in the loop",
+        cause=f"{in_ms(usual_ns)} in {named(names)}, "
+        f"{np.median(n_calls) / n_owners:,.0f} calls: "
+        "while one runs nothing is launched, and one that frees waits until the device is idle",
+        action="let PyTorch keep the memory that it has: no empty_cache() in the loop, "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation, or less memory in use "
+        "(a smaller batch, checkpointing)",
+        edits=[edit("allocations", "none")],
+        scope=FindingScope(operations=names),
+        evidence=longest_events(view, calls, 3),
+    )
+
+
+def start_up_ns(view: JobView, chosen: Bool) -> float:
+    """Return the work of the one event of the `chosen` operations (n,) that is start-up; 0 without one.
+
+    It takes nearly all of their time, or is the first and takes far longer than any other.
+    """
+    works = [step.work_ns[chosen[step.operation]] for step in view.steps]
+    ordered = np.sort(np.concatenate(works))
+    first = next((row for row, work in zip(view.rows, works, strict=True) if len(work)), None)
+    if first is None:
+        return 0.0
+    step = view.recording.steps[first]
+    events = np.flatnonzero(chosen[step.operation])
+    is_first = step.work_ns[events[step.start_ns[events].argmin()]] == ordered[-1]
+    is_alone = ordered[-1] > NEARLY_ALL * ordered.sum()
+    is_far_longer = len(ordered) > 1 and ordered[-1] > SPIKY * ordered[-2]
+    return float(ordered[-1]) if is_alone or (is_first and is_far_longer) else 0.0
+
+
+def copies(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find copies between host and device on the critical path."""
+    if not view.has_device:
+        yield Skipped("copies", NO_DEVICE)
+        return
+    copying = view.which(lambda operation: operation.role is Role.COPY and _BETWEEN.search(operation.name))
+    on_path = view.path_work_ns(copying)
+    if on_path < NOTICEABLE * view.step_ns:
+        return
+    names = sorted({operation.name for operation in view.recording.chosen_kinds(copying)})
+    yield Finding(
+        kind="copies",
+        title="copies between host and device are not overlapped",
+        cause=f"{in_ms(on_path)} of {named(names)} on the critical path",
+        action="copy from pinned memory, ahead of time and on a stream of its own; send smaller types",
+        edits=[edit(name, GONE) for name in names],
+        scope=FindingScope(operations=names),
+        evidence=longest_events(view, copying, 3),
+    )
+
+
+# ---- signals
+
+
+def computes(operation: Operation) -> bool:
+    """Whether an operation is recorded computation, not the time that stands for some."""
+    return operation.is_compute and operation.role not in (Role.UNTRACED, Role.WAIT)
+
+
+def _longest_ns(step: StepGraph, chosen: Bool) -> int:
+    """Return the work of the longest event of the `chosen` operations (n,) in a step."""
+    return int(step.work_ns[chosen[step.operation]].max(initial=0))
+
+
+def _kernels(view: JobView) -> tuple[float, float]:
+    """Return the number of kernels of an owner in a step, and their median duration (ns)."""
+    kernel = view.which(lambda operation: operation.is_kernel)
+    works = [step.work_ns[kernel[step.operation]] for step in view.steps]
+    per_step = float(np.median([len(work) for work in works])) / len(view.recording.owners)
+    return per_step, float(np.median(np.concatenate(works))) if per_step else 0.0
+
+
+def _busy_share(view: JobView) -> float:
+    """Return the share of a step in which a device works: the union of its events, the median over steps."""
+    device = view.which(lambda operation: operation.on_device)
+    shares = []
+    for step in view.steps:
+        for owner, events in enumerate(events_by_owner(view.recording, step, device)):
+            begin, end = int(step.begin_ns[owner]), int(step.next_ns[owner])
+            end = end if end > begin else int(step.end_ns[events].max(initial=begin))
+            starts, ends = (np.clip(ns[events], begin, end) for ns in (step.start_ns, step.end_ns))
+            busy = union_length(starts, ends)
+            shares.append(busy / max(end - begin, 1))
+    return float(np.median(shares))
+
+
+def _sync_waits(view: JobView) -> dict[str, float]:
+    """Return the time for which calls wait for a device in a step (ns), by name: the mean over owners."""
+    recording, device = view.recording, view.which(lambda operation: operation.on_device)
+    total: dict[str, float] = {}
+    for step in view.steps:
+        targets = np.unique(step.edges[is_sync(step.edges, device[step.operation]), 1])
+        waits = (step.end_ns - step.start_ns - step.work_ns)[targets]
+        for event, wait in zip(targets.tolist(), waits.tolist(), strict=True):
+            name = recording.operations[int(step.operation[event])].name
+            total[name] = total.get(name, 0.0) + wait
+    parts = len(view.rows) * len(recording.owners)
+    return {name: wait / parts for name, wait in total.items() if wait}

@@ -1,0 +1,139 @@
+"""Time that no computation hides: loading of input, transfers, and waiting for other ranks and stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.answers.diagnose.detectors.slow_transfers import NO_COMMUNICATION
+from analyzer.answers.diagnose.evidence import busy_step, longest_events, longest_gaps
+from analyzer.answers.diagnose.finding import Finding, FindingScope, Skipped, edit
+from analyzer.answers.diagnose.finding_thresholds import EXPOSED, NOTICEABLE
+from analyzer.answers.diagnose.job_view import JobView, names_of
+from analyzer.answers.diagnose.meetings import last_arrivals, longest_awaited
+from analyzer.base.arrays import Float64
+from analyzer.base.arrays.median import FEWEST
+from analyzer.base.function_names import named
+from analyzer.base.units import in_ms, in_percent
+from analyzer.reading.dialects.roles import Phase, Role
+from replay.whatif.scaling import GONE
+
+
+def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find steps that wait for the loader."""
+    if not view.is_input.any():
+        yield Skipped("input", "no loading of input is recorded")
+        return
+    on_path = view.path_work_ns(view.is_input)
+    if on_path < NOTICEABLE * view.step_ns:
+        return
+    yield Finding(
+        kind="input",
+        title="the steps wait for their input",
+        cause=f"loading takes {in_ms(on_path)} on the critical path, "
+        f"{in_percent(on_path / view.iteration_ns.mean())} of the mean step",
+        action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
+        edits=[edit(Phase.INPUT.word, GONE)],
+        scope=FindingScope(operations=names_of(view, view.is_input)),
+        evidence=longest_events(view, view.is_input, 3, busy_step(view, view.is_input)),
+        caveat=whose_loading(view),
+    )
+
+
+def whose_loading(view: JobView) -> str:
+    """Return a caveat where ranks wait for each other in their loading, or load ahead; else ""."""
+    loads = [kind for kind in view.recording.table.kinds if kind.phase is Phase.INPUT]
+    waits = any(kind.is_collective for kind in loads)
+    ahead = any(rank.loads_ahead for rank in view.loaded.ranks)
+    if len(view.recording.owners) < 2 or not (waits or ahead):
+        return ""
+    return "loaders work ahead, or end together, so the recording does not tell whose loading is slow"
+
+
+def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find transfers on the critical path, and ranks that wait for a different rank in each step."""
+    transfers = view.is_communication
+    if not transfers.any():
+        yield Skipped("exposed_communication", NO_COMMUNICATION)
+    yield from _pauses_in_turn(view)
+    on_path = view.path_work_ns(transfers)
+    waiting = _above_mean(view, view.owner_work_ns(~view.is_communication))
+    if on_path + waiting < EXPOSED * view.step_ns:
+        return
+    least = NOTICEABLE * view.step_ns
+    largest, is_largest = view.largest(transfers)
+    if on_path > least:
+        yield Finding(
+            kind="exposed_communication",
+            title="communication is not overlapped",
+            cause=f"{in_ms(on_path)} of transfers on the critical path, mostly {named(largest)}",
+            action="overlap it with computation (smaller buckets, priorities), send less (compression, "
+            "fewer synchronisations), or use a faster network",
+            edits=[edit(Role.COMM.word, GONE)],
+            scope=FindingScope(operations=largest),
+            evidence=longest_events(view, transfers & is_largest, 3),
+            caveat="upper bound: assumes free transfers",
+        )
+    if waiting > least:
+        yield Finding(
+            kind="exposed_communication",
+            title="the slowest rank changes from step to step",
+            cause=f"the rank with the most work in a step has {in_ms(waiting)} more than the mean rank",
+            action="give all ranks inputs of the same length, and look for other processes on the machines",
+            edits=[edit("straggler", "each_step")],
+            caveat="upper bound: every rank is taken to work as long as the mean one in each step",
+        )
+
+
+def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find a pipeline of which even the busiest stage mostly waits: it fills and drains in each step."""
+    if not view.stage.any():
+        return
+    on_device = view.which(lambda operation: operation.is_kernel)
+    work = view.owner_work_ns(on_device if on_device.any() else ~view.is_communication)
+    stages = range(view.stage.max() + 1)
+    by_stage = np.array([work[:, view.stage == stage].mean(axis=1) for stage in stages])
+    busiest = int(by_stage.mean(axis=1).argmax())
+    share = float(np.median(by_stage[busiest] / view.iteration_ns))
+    if 1 - share < EXPOSED:
+        return
+    yield Finding(
+        kind="idle",
+        title=f"the busiest pipeline stage is idle {in_percent(1 - share)} of the step",
+        cause=f"stage {busiest} computes for {in_ms(np.median(by_stage[busiest]))}; then it waits for "
+        "other stages, as the pipeline fills and drains, or for transfers",
+        action="cut the batch into more micro-batches, or give each rank several shorter stages (an "
+        "interleaved schedule)",
+        caveat="no gain is claimed: how a step is cut into micro-batches is not recorded",
+        look=("critical",),
+        weight=1 - share,
+    )
+
+
+def _pauses_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find pauses for which the others wait, each time on a different rank."""
+    gaps, arrivals = view.owner_gap_ns(~view.is_communication), last_arrivals(view)
+    more_ns, meets = _above_mean(view, gaps), [len(owner) > 0 for owner, _ in arrivals]
+    is_last = gaps.argmax(axis=1)[meets] == longest_awaited(arrivals)
+    if len(gaps) < FEWEST or more_ns < EXPOSED * view.step_ns or is_last.sum() <= len(gaps) / 2:
+        return
+    yield Finding(
+        kind="exposed_communication",
+        title="a different rank pauses in every step",
+        cause=f"the rank with the longest gaps in a step has {in_ms(more_ns)} more of them than the mean",
+        action="look at what ranks do in turn: logging, garbage collection, checkpoints, other processes",
+        edits=[edit("gap", "even")],
+        evidence=longest_gaps(view, ~view.is_communication, 3),
+        caveat="upper bound: every rank is taken to pause as long as the mean one in each step",
+    )
+
+
+def _above_mean(view: JobView, time: Float64) -> float:
+    """Return the excess of the largest `time` of an owner (steps, m) over the mean, the median over steps.
+
+    0 where ranks do nothing together.
+    """
+    if not any(len(met.meeting) for met in view.meetings):
+        return 0.0
+    return float(np.median(time.max(axis=1) - time.mean(axis=1)))

@@ -1,0 +1,102 @@
+"""Memory of the devices: whether it grows or nearly fills them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from analyzer.answers.diagnose.finding import BREAKDOWN, Finding, FindingScope, Skipped
+from analyzer.answers.diagnose.finding_thresholds import FULL, NEGLIGIBLE
+from analyzer.answers.diagnose.job_view import JobView
+from analyzer.base.arrays import Float64
+from analyzer.base.arrays.median import FEWEST
+from analyzer.base.errors import listed
+from analyzer.base.units import in_percent
+from analyzer.reading import dialects
+from analyzer.reading.dialects.system import MemorySamples
+
+_NOTHING = "no memory events are recorded"
+_HOST_ONLY = "memory events of the host are recorded, but none of a device"
+
+
+def memory(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find memory that grows over the steps, or nearly fills a device."""
+    peaks: dict[str, Float64] = {}
+    filled: dict[str, float] = {}
+    for owner, rank in enumerate(view.loaded.ranks):
+        name = view.recording.owners[owner]
+        if rank.memory is not None and len(by_step := _peaks(view, owner, rank.memory)):
+            peaks[name] = by_step
+            filled[name] = float(by_step.max()) / rank.memory.capacity if rank.memory.capacity else 0.0
+    if not peaks:
+        on_host = any(rank.memory is not None for rank in view.loaded.ranks)
+        setting = dialects.named(view.loaded.files[0].dialect).memory_setting
+        remedy = f"; {setting} records them" if setting else ""
+        yield Skipped("memory", _HOST_ONLY if on_host else _NOTHING + remedy)
+        return
+    yield from _growing(peaks)
+    yield from _full(peaks, filled)
+
+
+def _growing(peaks: Mapping[str, Float64]) -> Iterator[Finding]:
+    growing = {rank: share for rank, by_step in peaks.items() if (share := _growth(by_step)) > NEGLIGIBLE}
+    if not growing:
+        return
+    worst = max(growing, key=lambda rank: growing[rank])
+    steps = peaks[worst]
+    yield _finding(
+        f"memory grows from step to step on {listed(list(growing))}",
+        f"the peak on {worst} grows from {_gb(steps[0])} to {_gb(steps[-1])} in {len(steps)} steps",
+        "look for what is kept: losses that hold their graph, growing lists, caches",
+        list(growing),
+        growing[worst],
+    )
+
+
+def _full(peaks: Mapping[str, Float64], filled: Mapping[str, float]) -> Iterator[Finding]:
+    full = [rank for rank, share in filled.items() if share > FULL]
+    if not full:
+        return
+    worst = max(full, key=lambda rank: filled[rank])
+    yield _finding(
+        f"memory is nearly full on {listed(full)}",
+        f"{_gb(peaks[worst].max())}, {in_percent(filled[worst])}, are allocated on {worst}",
+        "allocations may have to wait for freed blocks: a smaller batch, recomputation, sharded states",
+        full,
+        filled[worst] - FULL,
+    )
+
+
+def _finding(title: str, cause: str, action: str, ranks: Sequence[str], weight: float) -> Finding:
+    caveat = "no gain is claimed"
+    return Finding(
+        "memory",
+        title,
+        cause,
+        action,
+        scope=FindingScope(ranks),
+        caveat=caveat,
+        look=BREAKDOWN,
+        weight=weight,
+    )
+
+
+def _gb(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.2f} GB"
+
+
+def _growth(by_step: Float64) -> float:
+    """Return the share by which the peak grows over the steps, if it grows in each; else 0."""
+    if len(by_step) < FEWEST or (np.diff(by_step) <= 0).any():
+        return 0.0
+    return float(by_step[-1] / max(by_step[0], 1.0) - 1)
+
+
+def _peaks(view: JobView, owner: int, samples: MemorySamples) -> Float64:
+    """Return the most bytes in each whole step of an owner in which any are recorded."""
+    peaks = []
+    for step in (view.loaded.recording.steps[row] for row in view.rows):
+        within = (samples.at_ns >= step.begin_ns[owner]) & (samples.at_ns < step.next_ns[owner])
+        peaks.append(samples.n_bytes[within].max(initial=0.0))
+    return np.array([peak for peak in peaks if peak > 0], np.float64)

@@ -1,0 +1,245 @@
+"""Transfers that take longer than their bytes need: slow links, slow collectives, many small messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from analyzer.answers.diagnose.evidence import longest_events
+from analyzer.answers.diagnose.finding import Finding, FindingScope, Skipped, edit
+from analyzer.answers.diagnose.finding_thresholds import (
+    BYTES_OF_A_RANK,
+    HALF,
+    LARGE_BYTES,
+    MANY_MESSAGES,
+    MOST_LATENCY_NS,
+    SLOW,
+    SLOWEST_LINK_GBS,
+    SMALL_BYTES,
+)
+from analyzer.answers.diagnose.job_view import JobView, names_of
+from analyzer.base.arrays import Float64
+from analyzer.base.errors import counted
+from analyzer.base.function_names import brief
+from analyzer.base.units import in_digits, in_ms
+from analyzer.model.graph.step_graph import Bool, StepGraph
+from analyzer.reading.dialects.step_parts import Transfer
+from replay.whatif.collective_times import LATENCY, MERGED, short_collectives, slow_collectives
+from replay.whatif.scaling import GONE
+from replay.whatif.sized_collectives import Rates, events_by_owner, turns
+
+NO_BYTES = "the bytes of the transfers are not recorded"
+NO_COMMUNICATION = "no communication between ranks is recorded"
+
+
+def stages_of(view: JobView, accept: Callable[[Transfer], bool]) -> list[str]:
+    """Return the system's names of the stages of the transfers that are accepted, in their order."""
+    transfers = (kind.transfer for kind in view.recording.table.kinds)
+    return list(dict.fromkeys(transfer.stage for transfer in transfers if accept(transfer)))
+
+
+def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find the worker whose pushes take longer than those of the same partitions elsewhere."""
+    pushes = view.which(lambda operation: operation.transfer.is_sent)
+    if not pushes.any() or len(view.recording.owners) < 2:
+        yield from slow_ones(view)
+        return
+    ratios = _ratios(view, pushes)
+    owner = int(ratios.argmax())
+    if ratios[owner] <= SLOW:
+        return
+    name = view.recording.owners[owner]
+    slow = dict.fromkeys(stages_of(view, lambda transfer: transfer.is_sent), float(ratios[owner]))
+    pulls = view.which(lambda operation: operation.transfer.is_answer)
+    back = float(_ratios(view, pulls)[owner])
+    if back > SLOW:
+        slow |= dict.fromkeys(stages_of(view, lambda transfer: transfer.is_answer), back)
+    yield Finding(
+        kind="slow_collective",
+        title=f"the link of {name} is slow",
+        cause=f"its pushes take {ratios[owner]:.1f} times as long as its peers', its pulls {back:.1f} times; "
+        "transfers of the same partitions are compared, without the waiting for the link",
+        action="look at its network: speed of the port, errors, other traffic, the path to the servers",
+        edits=[edit(f"{name}.{stage}", 1 / ratio) for stage, ratio in slow.items()],
+        scope=FindingScope([name], operations=list(slow)),
+        evidence=longest_events(view, pushes & view.which(lambda operation: operation.owner == owner), 3),
+    )
+
+
+def _ratios(view: JobView, chosen: Bool) -> Float64:
+    """Return the ratio of what `chosen` transfers (n,) of each owner (m,) take to its peers'; 0: none.
+
+    The median over the steps; 0 where the steps differ so much that no link is the cause: where the lower
+    quartile is at most its square root.
+    """
+    n_owners = len(view.recording.owners)
+    keys, number = view.recording.numbered(lambda operation: (operation.main, operation.transfer.key))
+    is_sent = np.zeros((n_owners, len(keys)), np.bool_)
+    for step in view.steps:
+        events = chosen[step.operation] & (step.work_ns > 0)
+        is_sent[step.owner[events], number[step.operation[events]]] = True
+    sending = np.flatnonzero(is_sent.any(axis=1))  # of several GPUs of a worker only one pushes
+    by_all = np.flatnonzero(is_sent[sending].all(axis=0))
+    alike = chosen & np.isin(number, by_all)
+    ratios = np.zeros(n_owners)
+    if len(sending) > 1 and alike.any():
+        took = [
+            np.bincount(step.owner, step.work_ns * alike[step.operation], n_owners)[sending]
+            for step in view.steps
+        ]
+        peers = [np.median(np.delete(took, place, axis=1), axis=1) for place in range(len(sending))]
+        by_step = np.array(took) / np.maximum(np.transpose(peers), 1)
+        low, usual = np.quantile(by_step, [0.25, 0.5], axis=0)
+        ratios[sending] = np.where(low**2 > usual, usual, 0.0)
+    return ratios
+
+
+def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find collectives whose bus bandwidth is below any link's, or that of others of their kind and size."""
+    job = view.job
+    if not job.collectives:
+        yield Skipped("slow_collective", NO_BYTES if view.is_communication.any() else NO_COMMUNICATION)
+        return
+    if (finding := _slower_than_links(view, job.collectives.rates)) is not None:
+        yield finding
+        return
+    slow = slow_collectives(job)
+    if not slow:
+        return
+    worst, operations = (
+        min(slow, key=lambda collective: collective.rate / collective.usual),
+        job.recording.operations,
+    )
+    chosen = np.zeros(len(operations), np.bool_)
+    chosen[[collective.operation for collective in slow]] = True
+    n_slow = len({collective.turn for collective in slow})
+    yield Finding(
+        kind="slow_collective",
+        title=f"{counted(n_slow, 'collective')} {'is' if n_slow == 1 else 'are'} slower than others of the "
+        f"same size, above all {brief(operations[worst.operation].main)}",
+        cause=f"its bus bandwidth is {in_digits(worst.rate)} GB/s where others of its kind and size have "
+        f"{in_digits(worst.usual)}",
+        action="look at what runs beside it, at the ranks of its group, and at the links between their hosts",
+        edits=[edit("collectives", "peers")],
+        scope=FindingScope(
+            [view.recording.owners[owner] for owner in sorted({operations[c.operation].owner for c in slow})],
+            operations=sorted({operations[c.operation].main for c in slow}),
+        ),
+        evidence=longest_events(view, chosen, 3),
+        caveat="ranks are not recorded: it may be slow, or wait for one of them"
+        if _lacks_ranks(view)
+        else "",
+    )
+
+
+def _lacks_ranks(view: JobView) -> bool:
+    """Whether ranks of the job are not recorded, for which those that are may wait."""
+    world = max(rank.world_size or 0 for rank in view.loaded.ranks)
+    return len(view.recording.owners) == 1 or world > len(view.recording.owners)
+
+
+def _slower_than_links(view: JobView, known: Rates) -> Finding | None:
+    """Return the finding that even large collectives of devices have far less than any link of a host."""
+    operations = view.recording.operations
+    on_device = np.array([operations[i].on_device for i in known.operation.tolist()], np.bool_)
+    is_large = on_device & (known.n_bytes >= np.maximum(BYTES_OF_A_RANK * known.n_ranks, LARGE_BYTES))
+    large = known.operation[is_large]
+    usual_ns, shortest_ns = (ns[large] for ns in _work_ns(view))
+    best = float((known.bus[is_large] * usual_ns / shortest_ns).max(initial=0.0))
+    if not len(large) or best > HALF * SLOWEST_LINK_GBS:
+        return None
+    n_bytes = known.n_bytes[is_large]
+    largest = int(n_bytes.argmax())
+    chosen = np.zeros(len(operations), np.bool_)
+    chosen[large] = True
+    edits = [edit("bandwidth", f"{8 * SLOWEST_LINK_GBS:.0f}Gbit")]
+    if view.job.collectives.latency[chosen].mean() > HALF * usual_ns.mean():
+        edits.append(edit("latency", GONE))
+    return Finding(
+        kind="slow_collective",
+        title=f"collectives reach {best:.2g} GB/s on the bus",
+        cause=f"the slowest link between GPUs of a host (PCIe 3.0 x16) carries {SLOWEST_LINK_GBS:.0f}; "
+        f"{n_bytes[largest] / 1e6:.3g} MB take {in_ms(usual_ns[largest])}",
+        action="look at what they run over (NCCL_DEBUG=INFO prints it: a link, shared memory, a network) and "
+        "at the links (nvidia-smi topo -m, rocm-smi --showtopo); run nccl-tests there to compare",
+        edits=edits,
+        scope=FindingScope(operations=sorted({operations[i].main for i in large.tolist()})),
+        evidence=longest_events(view, chosen, 3),
+        caveat="between hosts a network may carry less"
+        + ("; ranks are not recorded, so they may wait for one of them" if _lacks_ranks(view) else ""),
+        look=("statistic", "--sub_option", "collectives"),
+    )
+
+
+def _work_ns(view: JobView) -> tuple[Float64, Float64]:
+    """Return the median and the shortest work of each operation (n,) over the whole steps, 1 at least."""
+    operation, work = (
+        np.concatenate([getattr(step, column) for step in view.steps]) for column in ("operation", "work_ns")
+    )
+    order = np.lexsort((work, operation))
+    count = np.bincount(operation, minlength=len(view.recording.operations))
+    first = np.cumsum(count) - count
+    usual, shortest = (
+        np.where(count > 0, work[order][np.minimum(places, len(order) - 1)], 1).astype(np.float64)
+        for places in (first + count // 2, first)
+    )
+    return np.maximum(usual, 1.0), np.maximum(shortest, 1.0)
+
+
+def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find many transfers whose time is latency, not bytes."""
+    parts = [operation for operation in view.recording.operations if operation.transfer.key is not None]
+    if not view.is_communication.any():
+        yield Skipped("small_messages", NO_COMMUNICATION)
+        return
+    if not parts:
+        yield from _short_collectives(view)
+        return
+    sizes = np.array([part.transfer.n_bytes for part in parts if part.transfer.n_bytes])
+    if not len(sizes):
+        yield Skipped("small_messages", f"{NO_BYTES}; BytePS's log has them")
+        return
+    tensors = {(part.owner, part.main) for part in parts}
+    per_tensor = len({(part.owner, part.main, part.transfer.key) for part in parts}) / len(tensors)
+    if np.median(sizes) > SMALL_BYTES or per_tensor < 2:
+        return
+    yield Finding(
+        kind="small_messages",
+        title="partitions are small",
+        cause=f"{np.median(sizes) / 1024:,.0f} KiB, {per_tensor:.0f} to a tensor; every partition costs "
+        "a request and an answer, whatever its size",
+        action=f"raise BYTEPS_PARTITION_BYTES (now about {sizes.max()}), e.g. to {LARGE_BYTES}",
+        edits=[edit("partition_bytes", LARGE_BYTES)],
+        scope=FindingScope(operations=sorted({part.main for part in parts})[:3]),
+        evidence=longest_events(view, view.which(lambda operation: operation.transfer.is_sent), 1),
+    )
+
+
+def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
+    short, shortest_ns = short_collectives(view.job)
+    if short.sum() < MANY_MESSAGES * len(view.recording.owners):
+        return
+    has_bytes = any(rank.sizes.n_bytes.any() for rank in view.job.ranks)
+    if view.has_device and shortest_ns > MOST_LATENCY_NS and not has_bytes:
+        return
+    often = float(np.median([_n_turns(view, step, short) for step in view.steps]))
+    if often < MANY_MESSAGES:
+        return
+    yield Finding(
+        kind="small_messages",
+        title=f"{often:,.0f} collectives a step are latency, hardly bytes",
+        cause=f"where nothing delays them they take at most {LATENCY * shortest_ns / 1e3:.0f} µs each, "
+        "not much more than the shortest",
+        action="merge them: larger buckets (bucket_cap_mb), a larger fusion buffer, coalesced collectives",
+        edits=[edit("collectives", "merged")],
+        scope=FindingScope(operations=names_of(view, short)[:3]),
+        evidence=longest_events(view, short, 1),
+        caveat=f"the gain is for one in {MERGED} of them",
+    )
+
+
+def _n_turns(view: JobView, step: StepGraph, short: Bool) -> float:
+    """Count the `short` collectives of a rank in a step, those at once as one; the mean over ranks."""
+    by_owner = events_by_owner(view.recording, step, short)
+    return float(np.mean([len(np.unique(turns(step, events))) for events in by_owner]))

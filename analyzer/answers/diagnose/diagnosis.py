@@ -1,0 +1,282 @@
+"""The diagnosis of a job: every detector is asked, the findings are ranked by what a replay says is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from analyzer.answers.diagnose.detectors.capture import capture_quality
+from analyzer.answers.diagnose.detectors.device import (
+    allocations,
+    copies,
+    host_bound,
+    host_sync,
+    long_operation,
+)
+from analyzer.answers.diagnose.detectors.exposed import exposed_communication, idle_stages, slow_input
+from analyzer.answers.diagnose.detectors.idle import idle
+from analyzer.answers.diagnose.detectors.late_ranks import late_ranks, uneven_work
+from analyzer.answers.diagnose.detectors.memory import memory
+from analyzer.answers.diagnose.detectors.negotiations import negotiation
+from analyzer.answers.diagnose.detectors.operations import hot_operation, outlier_steps, slower_span, start_up
+from analyzer.answers.diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
+from analyzer.answers.diagnose.detectors.slow_transfers import slow_links, small_messages
+from analyzer.answers.diagnose.finding import EVERY_RANK, Finding, FindingKind, ListPlace, Skipped
+from analyzer.answers.diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, NEGLIGIBLE
+from analyzer.answers.diagnose.job_view import JobView, job_ns
+from analyzer.base.arrays import Float64
+from analyzer.base.errors import as_sentence, counted
+from analyzer.base.units import in_ms, in_percent
+from analyzer.reading import dialects
+from dag_utils import LoadedSteps
+from replay.edit import EditRequest, Job
+from replay.forecast import Forecast, Forecasts, Gain
+
+
+class Detector(NamedTuple):
+    """A search for findings of some `kinds` in a job."""
+
+    detect: Callable[[JobView], Iterator[Finding | Skipped]]
+    kinds: Sequence[FindingKind]
+
+
+#: By how general their findings are: what a more specific one explains is not claimed again by a general one.
+DETECTORS: Sequence[Sequence[Detector]] = (
+    (  # one rank, or one step, stands out
+        Detector(late_ranks, ("late_rank", "exposed_communication")),
+        Detector(one_slow_server, ("server",)),
+        Detector(slow_links, ("slow_collective",)),
+        Detector(outlier_steps, ("outlier_steps",)),
+        Detector(slower_span, ("outlier_steps",)),
+        Detector(start_up, ("profiling_overhead",)),
+        Detector(idle, ("idle",)),
+        Detector(idle_stages, ("idle",)),
+        Detector(memory, ("memory",)),
+        Detector(capture_quality, ("capture_quality",)),
+    ),
+    (  # causes that all ranks share
+        Detector(uneven_work, ("uneven_work",)),
+        Detector(slow_input, ("input",)),
+        Detector(small_messages, ("small_messages",)),
+        Detector(slow_server, ("server",)),
+        Detector(priority_inversion, ("priority_inversion",)),
+        Detector(negotiation, ("negotiation",)),
+        Detector(allocations, ("memory",)),
+        Detector(long_operation, ("host_bound",)),
+        Detector(copies, ("copies",)),
+        Detector(host_sync, ("host_sync",)),
+    ),
+    (  # symptoms: what is left when the causes are gone
+        Detector(host_bound, ("host_bound",)),
+        Detector(exposed_communication, ("exposed_communication",)),
+        Detector(hot_operation, ("hot_operation",)),
+    ),
+)
+
+
+class Ranked(Struct, frozen=True):
+    """A finding and its saving.
+
+    Attributes
+    ----------
+    gain : the saving, None where nothing is claimed; `share` of the mean step
+    after_above_ns : the saving that is left when those before it are done already
+    change : the edits whose gain this is: what a what-if with them answers; () where the gain is only what
+        more specific findings leave
+    """
+
+    finding: Finding
+    gain: Gain | None = None
+    share: float | None = None
+    after_above_ns: float | None = None
+    change: Sequence[EditRequest] = ()
+
+
+class Diagnosis(Struct, frozen=True):
+    """The findings in a job, the most rewarding first; `small` ones save too little to be shown."""
+
+    findings: Sequence[Ranked]
+    skipped: Sequence[Skipped]
+    small: int
+    iteration_ns: Float64  # (steps,) without the warm-up
+    job_ns: Float64  # (every step,) until the last rank was through
+    numbers: Sequence[int]  # of every step
+    ranks: Sequence[str]
+    one_step: str  # what a step is called at the start of a sentence
+    view: JobView | None = None  # of the job as it was recorded; None where only figures of it are known
+    #: Numbers of steps, and (ranks, these) the most that a part of them is longer than the median rank's.
+    excess: tuple[Sequence[int], Float64] | None = None
+    answer: str = ""  # the headline where it is not about steps
+    notes: Sequence[str] = ()  # on what of the recording the diagnosis leaves out
+
+
+def diagnose(
+    loaded: LoadedSteps,
+    network: str = "",
+    *,
+    forecasts: Forecasts | None = None,
+) -> Diagnosis:
+    """Diagnose a job.
+
+    What stands out (a rank, a step) is looked for first; the causes that all ranks share in the job
+    without that; the symptoms in the job without either. So nothing is claimed twice, and a general finding
+    (communication is not hidden) is about what the specific ones leave. `network` are clauses about where
+    transfers spend their time, from captures and logs of servers; `forecasts` those of the job, if known.
+    """
+    search = _Search(forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps))
+    view = JobView(loaded, network=network, job=search.forecasts.job)
+    for level in DETECTORS:
+        above = search.edits
+        edited = JobView(loaded, search.forecasts.as_simulated(above), network, view.job) if above else view
+        for detector in level:
+            search.judge(detector.detect(edited), above)
+    recording = view.recording
+    never = dialects.named(loaded.files[0].dialect).never_shows
+    return Diagnosis(
+        findings=_ranked(search, float(view.iteration_ns.mean())),
+        skipped=[skipped for skipped in search.skipped if skipped.kind not in never],
+        small=search.small,
+        iteration_ns=view.iteration_ns,
+        job_ns=job_ns(view, recording.every_whole_step),
+        numbers=[recording.bounds[row].number for row in recording.every_whole_step],
+        ranks=recording.owners,
+        one_step=recording.one_step,
+        view=view,
+    )
+
+
+class _Search(Struct):
+    """Findings so far, and the edits that remove them from the job."""
+
+    forecasts: Forecasts
+    edits: tuple[EditRequest, ...] = ()
+    known: list[tuple[Finding, Forecast | None]] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    small: int = 0
+
+    def judge(self, results: Iterable[Finding | Skipped], above: Sequence[EditRequest]) -> None:
+        """Keep findings that save something after the edits `above`, and still do without the others."""
+        for result in results:
+            if isinstance(result, Skipped):
+                self.skipped.append(result)
+            elif not result.edits:
+                place = ListPlace.BY_GAIN if self._is_of_a_rank(result) else result.place
+                self.known.append((replace(result, place=place), None))
+            elif (forecast := self._forecast(result, above)) is not None:
+                self.known.append((result, forecast))
+                self.edits = (*self.edits, *result.edits)
+
+    def _is_of_a_rank(self, finding: Finding) -> bool:
+        """Whether most of the time that a finding is about is that of a late rank, which is known better."""
+        return any(
+            forecast.saved_ns > HALF * finding.weight * forecast.before_ns
+            for other, forecast in self.known
+            if forecast is not None and other.kind == "late_rank"
+        )
+
+    def _forecast(self, finding: Finding, above: Sequence[EditRequest]) -> Forecast | None:
+        """Return the saving of a finding; None, and count it, if that is too little or not significant.
+
+        It is the saving of its edits alone; where the more specific findings `above` have most of that, or it
+        shows only without them, what they leave.
+        """
+        alone, after = self.forecasts.of(finding.edits), self.forecasts.of(finding.edits, above)
+        least_ns = NEGLIGIBLE * alone.before_ns
+        if after.saved_ns >= least_ns and after.is_certain:
+            left = self.forecasts.of(finding.edits, self.edits)
+            if left.saved_ns >= max(least_ns, HALF * after.saved_ns):
+                is_alike = least_ns <= alone.saved_ns <= ALIKE * after.saved_ns
+                return alone if is_alike else after
+        self.small += after.saved_ns > 0
+        return None
+
+
+def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
+    """Sort the findings, each with the saving left when those before it are done.
+
+    Savings are shares of the mean step of the headline, `step_ns`; of a finding about some steps, of these.
+    """
+    ranked: list[Ranked] = []
+    done: tuple[EditRequest, ...] = ()
+    owners = search.forecasts.job.recording.owners
+    for finding, forecast in sorted(search.known, key=lambda known: _order(known[0], known[1], len(owners))):
+        if finding.scope.ranks is EVERY_RANK:
+            finding = replace(finding, scope=replace(finding.scope, ranks=owners))
+        if forecast is None:
+            ranked.append(Ranked(finding))
+            continue
+        gain = forecast.gain_ns
+        left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
+        change = () if forecast.scale else finding.edits
+        share = gain.mid_ns / step_ns
+        ranked.append(Ranked(finding, gain, share, max(left_ns, 0.0), change))
+        done = (*done, *finding.edits)
+    return ranked
+
+
+def _order(finding: Finding, forecast: Forecast | None, n_ranks: int) -> tuple[bool, int, float]:
+    """Return the sort key of a finding: list, headline and charts have one order.
+
+    What is most of the step leads, then a rank that is far behind its peers, whatever they all could save;
+    savings come before what claims none, and that before assumed savings, which every job has. Steps that may
+    not happen again count in part.
+    """
+    follows = finding.place is not ListPlace.FIRST
+    if forecast is None:
+        return follows, 2 if finding.weight else 4, -finding.weight
+    if finding.place is ListPlace.LAST:
+        return follows, 3, -forecast.saved_ns
+    is_one_of_several = finding.scope.ranks is not EVERY_RANK and len(finding.scope.ranks) < n_ranks
+    is_behind = finding.kind == "late_rank" and is_one_of_several
+    is_behind &= forecast.saved_ns > EXPOSED * forecast.before_ns
+    sure_ns = forecast.saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
+    return follows, 0 if is_behind else 1, -sure_ns
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """Say in one sentence how long a step takes, and the first finding."""
+    if diagnosis.answer:
+        return diagnosis.answer
+    step = f"{diagnosis.one_step} takes {in_ms(float(diagnosis.iteration_ns.mean()))}"
+    main = _main(diagnosis)
+    return f"{step}: {_with_gain(main[0])}." if main else f"{step}; nothing stands out."
+
+
+def further(diagnosis: Diagnosis) -> str:
+    """Say after the headline how steps differ, and the second finding."""
+    if diagnosis.answer:
+        return ""
+    lasts = diagnosis.job_ns[-len(diagnosis.iteration_ns) :]
+    n_steps = counted(len(lasts), diagnosis.one_step.split(" ", 1)[1])
+    lengths = list(dict.fromkeys(in_ms(ns) for ns in (lasts.min(), lasts.max())))
+    steps = [f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps} of {' to '.join(lengths)}"]
+    return " ".join(map(as_sentence, [*steps, *map(_with_gain, _main(diagnosis)[1:2])]))
+
+
+def _main(diagnosis: Diagnosis) -> list[Ranked]:
+    """Return the findings for the first lines: those that save something for sure, then the heaviest."""
+    saving = [
+        ranked
+        for ranked in diagnosis.findings
+        if ranked.finding.place is ListPlace.FIRST
+        or (ranked.gain and ranked.finding.place is ListPlace.BY_GAIN)
+    ]
+    heavy = [ranked for ranked in diagnosis.findings if ranked.finding.weight and _is_on_path(ranked.finding)]
+    return [*saving, *(ranked for ranked in heavy if ranked not in saving)]
+
+
+def _is_on_path(finding: Finding) -> bool:
+    """Whether a finding without a saving tells where time of the path goes, or since when there is more."""
+    return finding.kind == "idle" or finding.scope.span is not None or bool(finding.scope.operations)
+
+
+def _with_gain(ranked: Ranked) -> str:
+    finding = ranked.finding
+    if ranked.gain is None or ranked.share is None:
+        return finding.title
+    saved = f"up to {in_ms(ranked.gain.mid_ns)} ({in_percent(ranked.share)})"
+    of_these = " of each of these steps" if finding.scope.span and not finding.scope.steps else ""
+    return f"{finding.title}; {saved}{of_these} can be saved"

@@ -1,0 +1,81 @@
+"""Recorded events and gaps that show a finding."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from analyzer.answers.diagnose.finding import Evidence
+from analyzer.answers.diagnose.job_view import JobView
+from analyzer.base.arrays import Int64
+from analyzer.model.graph.step_graph import Bool, StepGraph
+from dag_utils import choose_step
+
+
+def longest_events(
+    view: JobView, chosen: Bool, most: int = 1, step: StepGraph | None = None
+) -> list[Evidence]:
+    """Return the longest events of the `chosen` operations (n,) in a step (the one of median length)."""
+    step = usual_step(view) if step is None else step
+    return [event_of(view, step, event) for event in _longest(step, step.work_ns, chosen, most)]
+
+
+def longest_gaps(view: JobView, chosen: Bool, most: int) -> list[Evidence]:
+    """Return the longest gaps before the `chosen` operations (n,) in the step of median length."""
+    step = usual_step(view)
+    return [gap_before(view, step, event) for event in _longest(step, step.gap_ns, chosen, most)]
+
+
+def _longest(step: StepGraph, times: Int64, chosen: Bool, most: int) -> list[int]:
+    events = np.flatnonzero(chosen[step.operation])
+    longest: list[int] = events[np.argsort(-times[events], kind="stable")][:most].tolist()
+    return longest
+
+
+def usual_step(view: JobView) -> StepGraph:
+    """Return the step of median length."""
+    return view.recording.steps[choose_step(view.recording)]
+
+
+def busy_step(view: JobView, chosen: Bool) -> StepGraph:
+    """Return the step in which the `chosen` operations (n,) work as in the median one, or just longer."""
+    work = view.work_by_kind[:, view.of_kinds(chosen)].sum(axis=1)
+    much = np.flatnonzero(work >= np.median(work))
+    return view.recording.steps[view.rows[int(much[np.argmin(work[much])])]]
+
+
+def event_of(view: JobView, step: StepGraph, event: int) -> Evidence:
+    """One event of a step."""
+    owner = int(step.owner[event])
+    return Evidence(
+        path=view.loaded.ranks[owner].path,
+        rank=view.recording.owners[owner],
+        step=step.number,
+        name=view.recording.operations[int(step.operation[event])].label,
+        start_ns=int(step.start_ns[event] - step.begin_ns[owner]),
+        dur_ns=int(step.end_ns[event] - step.start_ns[event]),
+    )
+
+
+def gap_before(view: JobView, step: StepGraph, event: int) -> Evidence:
+    """Return the gap before an event of a step."""
+    after, gap_ns = event_of(view, step, event), int(step.gap_ns[event])
+    end_ns, start_ns = int(step.start_ns[event]), after.start_ns - gap_ns
+    function = _function_during(view, int(step.owner[event]), end_ns - gap_ns, end_ns)
+    return replace(after, name=f"the gap before {after.name}{function}", start_ns=start_ns, dur_ns=gap_ns)
+
+
+def tail_of(view: JobView, step: StepGraph, owner: int) -> Evidence:
+    """Return the time between an owner's last event of a step and the next step."""
+    tail_ns, end_ns = int(step.tail_ns[owner]), int(step.next_ns[owner])
+    start_ns = int(step.last_end_ns[owner] - step.begin_ns[owner])
+    path, rank = view.loaded.ranks[owner].path, view.recording.owners[owner]
+    name = f"the gap before the next step{_function_during(view, owner, end_ns - tail_ns, end_ns)}"
+    return Evidence(path, rank, step.number, name, start_ns, tail_ns)
+
+
+def _function_during(view: JobView, owner: int, begin_ns: int, end_ns: int) -> str:
+    """Name the Python function that ran between two instants, in words; "" where none is recorded."""
+    frames = view.loaded.ranks[owner].frames
+    function = frames.during(begin_ns, end_ns)[0] if frames is not None else ""
+    return f", in which {function} ran" if function else ""

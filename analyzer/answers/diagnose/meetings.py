@@ -1,0 +1,106 @@
+"""Who comes when to what several ranks do together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from msgspec import Struct
+
+from analyzer.base.arrays import Int64
+from analyzer.base.arrays.numbering import connected, unique
+from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
+from analyzer.reading.dialects.roles import Role
+
+if TYPE_CHECKING:
+    from analyzer.answers.diagnose.job_view import JobView
+
+
+class Arrivals(Struct, frozen=True):
+    """Who came when to what several ranks do together in one step: k arrivals.
+
+    `meeting` (k,) counts from 0; `owner`, `event` (k,) of the arrival; `at_ns` (k,) when the event began.
+    """
+
+    meeting: Int64
+    owner: Int64
+    event: Int64
+    at_ns: Int64
+
+
+def meetings_of(recording: Recording, rows: Sequence[int]) -> list[Arrivals]:
+    """Return the meetings of each of the steps `rows`."""
+    pieces, is_meeting = _pieces(recording), recording.which(lambda one: one.role is Role.MEETING)
+    steps = (recording.steps[row] for row in rows)
+    return [_of_step(len(recording.owners), step, pieces, is_meeting) for step in steps]
+
+
+def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) -> Arrivals:
+    """Return the meetings of a step: events that edges between owners connect, or one partition's pushes.
+
+    `piece_of` (n,) is the partition of each operation (see `_pieces`), `is_meeting` (n,) whether it is one.
+    """
+    edges = step.edges[np.isin(kinds_of(step.edges), (EdgeKind.GROUP, EdgeKind.MESSAGE))]
+    meets = is_meeting[step.operation[edges[:, :2]]].any(axis=1)
+    edges = edges[(step.owner[edges[:, 0]] != step.owner[edges[:, 1]]) | meets]
+    source, target = edges[:, 0], edges[:, 1]
+    pieces = piece_of[step.operation[source]]
+    order = np.argsort(pieces, kind="stable")
+    alike = (pieces[order[1:]] == pieces[order[:-1]]) & (pieces[order[1:]] >= 0)
+    tails = np.concatenate([source, source[order[1:][alike]]])
+    heads = np.concatenate([target, source[order[:-1][alike]]])
+    events, place = np.unique(np.concatenate([tails, heads]), return_inverse=True)
+    part = connected(len(events), *place.reshape(2, -1))
+    source = unique(source[~is_meeting[step.operation[source]]])
+    part, owner = part[np.searchsorted(events, source)], step.owner[source]
+    arrivals = np.column_stack([part, owner, source, step.start_ns[source]])
+    arrivals = arrivals[np.lexsort((source, owner, part))]
+    cell = arrivals[:, 0] * n_owners + arrivals[:, 1]
+    by_time = np.lexsort((arrivals[:, 3], cell))
+    first = by_time[np.append(np.ones(min(len(cell), 1), np.bool_), np.diff(cell[by_time]) != 0)]
+    arrivals = arrivals[first]  # GPUs of a worker reduce together, and broadcast together later
+    meeting = np.unique(arrivals[:, 0], return_inverse=True)[1].reshape(-1)
+    return Arrivals(meeting, arrivals[:, 1], arrivals[:, 2], arrivals[:, 3])
+
+
+def _pieces(recording: Recording) -> Int64:
+    """Return a number for each operation (n,) on a partition, the same on all ranks; -1 for any other."""
+    number = recording.numbered(lambda one: (one.main, one.transfer.key))[1]
+    return np.where(recording.which(lambda one: one.transfer.key is not None), number, -1)
+
+
+#: Of each meeting of a step the owner that came last, and how long after the one before (ns).
+LastArrivals: TypeAlias = tuple[Int64, Int64]
+
+
+def last_arrivals(
+    view: JobView, *, of_own_step: bool = False, among: Sequence[int] = ()
+) -> list[LastArrivals]:
+    """List the last arrivals of each whole step.
+
+    `of_own_step`: last as counted from the end of its own step before. A rank that is served last ends,
+    and begins, its steps later than the others, without being slow. `among`: only those to which one of
+    these owners comes; () for all.
+    """
+    last = []
+    tails = np.array([step.tail_ns for step in view.recording.steps])
+    for row, met in zip(view.rows, view.meetings, strict=True):
+        step = view.recording.steps[row]
+        before_ns = tails[row - 1] if row else np.median(tails, axis=0)
+        since = (step.begin_ns - before_ns).astype(np.int64)
+        at_ns = met.at_ns - since[met.owner] if of_own_step else met.at_ns
+        order = np.lexsort((at_ns, met.meeting))
+        after_ns = np.diff(at_ns[order], prepend=0)
+        is_last = np.append(np.diff(met.meeting[order]) != 0, np.ones(min(len(order), 1), np.bool_))
+        if len(among):
+            is_last &= np.isin(met.meeting[order], met.meeting[np.isin(met.owner, among)])
+        last.append((met.owner[order[is_last]], after_ns[is_last]))
+    return last
+
+
+def longest_awaited(arrivals: Sequence[LastArrivals]) -> Int64:
+    """Return the owner that was awaited longest in each step with a meeting."""
+    awaited = [np.bincount(owner, after_ns).argmax() for owner, after_ns in arrivals if len(owner)]
+    return np.array(awaited, np.int64)

@@ -1,0 +1,325 @@
+"""Spans of slow steps in a step log: when they are, what they cost, and which rank or part is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from analyzer.answers.diagnose.finding_thresholds import HALF, NEGLIGIBLE, NOTICEABLE, SHARED_BLAME, VISIBLE
+from analyzer.answers.diagnose.log_steps import LogSteps
+from analyzer.base.arrays import Float64, Int64, Mask
+from analyzer.base.arrays.change_points import (
+    LEAST_STEPS,
+    around,
+    clipped_to_noise,
+    difference_error,
+    higher_spans,
+    level_error,
+)
+from analyzer.reading.dialects import Role
+from replay.uncertainty import Z_95
+
+#: Steps around a step; with 11 or 41 the same is found (docs/accuracy.md, 9).
+AROUND = 21
+#: Ranks that may be late in one job.
+FEW = 3
+#: Of ranks and their parts, those that move most: whose parts alone grow is among them.
+_MOST_SERIES = 100
+_MOST_LOOKED_AT = 2_000  # steps, of which a median is near enough
+
+#: A part and a rank.
+_Series = tuple[int, int]
+
+
+class SlowSpan(Struct, frozen=True):
+    """Slow steps from index `begin` to before `end`: what they cost, each, and who or what grew.
+
+    `cost_ns` with its 95 % error; `part` grew by `part_ns` on `ranks`, or on all where these are empty.
+    """
+
+    begin: int
+    end: int
+    cost_ns: float
+    error_ns: float
+    part: int
+    part_ns: float
+    ranks: Sequence[int] = ()
+    grows: bool = False  # step by step
+
+    def shared_with(self, other: SlowSpan) -> float:
+        """Return which part of the shorter span lies in the other."""
+        both = min(self.end, other.end) - max(self.begin, other.begin)
+        return max(both, 0) / min(self.end - self.begin, other.end - other.begin)
+
+
+def slow_spans(log: LogSteps, usual: Mask) -> list[SlowSpan]:
+    """Find the spans of slow steps: those of ranks, then those of all ranks in what they leave.
+
+    The one that costs most comes first. No two of all ranks share half of the shorter one.
+    """
+    if usual.sum() < 2 * LEAST_STEPS:
+        return []
+    search = _Search(log, usual)
+    if len(log.ranks) > 1:
+        search.ranks()
+        search.spans += _always_late(log, np.flatnonzero(usual & ~covered(search.spans, len(usual))))
+    search.all_ranks()
+    return search.spans
+
+
+def covered(spans: Iterable[SlowSpan], n: int) -> Mask:
+    """Return which of n steps are in some span (n,)."""
+    inside = np.zeros(n, np.bool_)
+    for span in spans:
+        inside[span.begin : span.end] = True
+    return inside
+
+
+class _Search:
+    """The `spans` so far, and `step_ns` (k,): how long steps are without them.
+
+    `kept` are the steps without stalls. A span has to be `sure` times as long as its error: hardly any of any
+    series reaches that by chance.
+    """
+
+    def __init__(self, log: LogSteps, usual: Mask) -> None:
+        self.log, self.usual, self.kept = log, usual, np.flatnonzero(usual)
+        self.step_ns = log.step_ns.copy()
+        self.least_ns = NEGLIGIBLE * float(np.median(self.step_ns[self.kept]))
+        self.sure = float(np.sqrt(2 * np.log(len(self.kept) ** 2 * len(log.parts) * len(log.ranks))))
+        self.spans: list[SlowSpan] = []
+
+    def ranks(self) -> None:
+        """Find spans of ranks: where all steps are longer, or a part of a rank against the median rank."""
+        spans = [self._of_ranks(*steps) for steps in self._higher(self.step_ns)]
+        for series in _moved(self.log, self.usual, self.least_ns):
+            spans += [self._of_ranks(*steps, series) for steps in self._higher(self.log.excess_ns(*series))]
+        self._choose(spans)
+
+    def all_ranks(self) -> None:
+        """Find spans of all ranks."""
+        spans = [self._of_all(*steps) for steps in self._higher(self.step_ns)]
+        self._choose(spans)
+
+    def _higher(self, series: Float64) -> Iterator[tuple[Int64, Int64]]:
+        """Yield the kept steps of each span in which a series is higher, and the steps beside it."""
+        for begin, end in higher_spans(series[self.kept], self.least_ns, self.sure):
+            inside = self.kept[begin:end]
+            outside = beside(self.usual, *_extent(inside))
+            if len(outside) >= LEAST_STEPS:
+                yield inside, outside
+
+    def _choose(self, spans: Iterable[SlowSpan | None]) -> None:
+        """Keep the best of spans that share steps, and those of several ranks that are late at once."""
+        best: list[SlowSpan] = []
+        for span in sorted(filter(None, spans), key=self._explained, reverse=True):
+            alike = [other for other in best if (other.part, other.ranks) == (span.part, span.ranks)]
+            if all(span.shared_with(other) < HALF for other in alike):
+                best.append(span)
+        for span in sorted(best, key=lambda span: -span.cost_ns * (span.end - span.begin)):
+            if all(_are_both_late(span, other) for other in self.spans if span.shared_with(other) >= HALF):
+                self.spans.append(_growing(self.log, span, self.usual))
+                steps = slice(span.begin, span.end)
+                self.step_ns[steps] = np.minimum(self.step_ns[steps], self.log.step_ns[steps] - span.cost_ns)
+
+    def _explained(self, span: SlowSpan) -> float:
+        """Return how much nearer values are to a median inside and one outside than to a single one."""
+        values = self.log.excess_ns(span.part, span.ranks[0]) if span.ranks else self.step_ns
+        inside = (self.kept >= span.begin) & (self.kept < span.end)
+        values = values[self.kept]
+        of_two = sum(_deviation(part) for part in (values[inside], values[~inside]))
+        return _deviation(values) - of_two
+
+    # ---- one span
+
+    def _cost(self, inside: Int64, outside: Int64) -> tuple[float, float]:
+        """Return what each step `inside` costs against those outside, and the 95 % error of that."""
+        n, step_ns = len(inside), self.step_ns
+        cost = float(np.median(step_ns[inside])) - float(np.median(step_ns[outside]))
+        error = difference_error(step_ns[self.kept], n)
+        if n > AROUND:
+            error = max(error, level_error(step_ns[inside], n))
+        return cost, Z_95 * error
+
+    def _of_all(self, inside: Int64, outside: Int64) -> SlowSpan | None:
+        """Return a span whose cost no rank explains; None where that may be chance."""
+        cost, error = self._cost(inside, outside)
+        least = NOTICEABLE * float(np.median(self.step_ns[outside]))
+        if cost < max(least, self.sure / Z_95 * error):
+            return None
+        grown = self.log.usual_ns(inside)[0] - self.log.usual_ns(outside)[0]
+        middle = np.sort(grown, axis=1)[:, (len(self.log.ranks) - 1) // 2]
+        part = int(middle.argmax())
+        return SlowSpan(*_extent(inside), cost, error, part, float(middle[part]))
+
+    def _of_ranks(self, inside: Int64, outside: Int64, series: _Series | None = None) -> SlowSpan | None:
+        """Return a span with the late ranks; None where these are not sure.
+
+        If the span is of a `series` and that is nearly the latest, this series is to blame.
+        """
+        cost, error = self._cost(inside, outside)
+        if cost < error:  # steps of a few lengths have means rather than medians
+            plain = clipped_to_noise(self.step_ns[np.concatenate([inside, outside])])
+            cost = float(plain[: len(inside)].mean() - plain[len(inside) :].mean())
+        if cost < max(NEGLIGIBLE * float(np.median(self.step_ns[outside])), error):
+            return None
+        grown = self._grown(inside, outside)
+        part, rank = divmod(int(grown.argmax()), grown.shape[1])
+        if series is not None and grown[series] >= SHARED_BLAME * grown[part, rank]:
+            part, rank = series
+        part_ns = float(grown[part, rank])
+        noise_ns = difference_error(self.log.excess_ns(part, rank)[self.kept], len(inside))
+        late = np.flatnonzero(grown[part] >= SHARED_BLAME * part_ns)
+        is_one_of_many = len(late) > 1 and (
+            len(late) > max(1, len(self.log.ranks) // 2)
+            or (grown[part] >= HALF * part_ns).sum() > len(late)
+            or part_ns < HALF * cost
+        )
+        least_ns = max(VISIBLE * cost, self.sure * noise_ns)
+        begin, end = _extent(inside)
+        if part_ns < least_ns or is_one_of_many:
+            return None
+        if HALF * part_ns < _elsewhere(self.log, self.usual, part, late, begin, end):
+            return None
+        return SlowSpan(begin, end, cost, error, part, part_ns, late.tolist())
+
+    def _grown(self, inside: Int64, outside: Int64) -> Float64:
+        """Return by how much each part grew on each rank, if the rank does not just wait in it."""
+        log = self.log
+        (then, longer), (before, longer_before) = log.usual_ns(inside), log.usual_ns(outside)
+        grown = np.minimum(then - before, longer - longer_before)
+        grown[longer < HALF * grown] = 0  # of what it only had less of before
+        for part, name in enumerate(log.parts):
+            # communication is nearly always waiting
+            grown[part] *= {Role.WAIT: 0.0, Role.COMM: HALF}.get(log.roles[name], 1.0)
+        return grown
+
+
+def _are_both_late(span: SlowSpan, other: SlowSpan) -> bool:
+    """Whether a span that shares steps with another is of other ranks, which delay these visibly."""
+    is_other = bool(span.ranks) and not {*span.ranks} & {*other.ranks}
+    return is_other and span.part_ns >= VISIBLE * other.cost_ns
+
+
+def _extent(steps: Int64) -> tuple[int, int]:
+    return int(steps[0]), int(steps[-1]) + 1
+
+
+def _deviation(values: Float64) -> float:
+    return float(np.abs(values - np.median(values)).sum())
+
+
+def _moved(log: LogSteps, usual: Mask, least_ns: float) -> list[_Series]:
+    """Return the part and the rank of the series that move by more than `least_ns`, most first."""
+    excess = log.longer_ns[:, :, log.stretches_of(usual)]
+    width = max(1, excess.shape[2] // 100)
+    blocks = np.add.reduceat(excess, np.arange(0, excess.shape[2], width), axis=2) / width
+    moved = blocks.max(axis=2) - np.median(blocks, axis=2)
+    most = np.argsort(-moved, axis=None, kind="stable")[:_MOST_SERIES]
+    pairs = [divmod(cell, len(log.ranks)) for cell in most.tolist()]
+    return [pair for pair in pairs if moved[pair] > least_ns]
+
+
+def _growing(log: LogSteps, span: SlowSpan, usual: Mask) -> SlowSpan:
+    """Return a span whose steps grow one after the other from where they begin to; others unchanged.
+
+    They begin where a line up to the span's end explains most (least squares), at most twice the span's
+    length before it; they grow where it rises by half of their mean and explains half of what differs.
+    """
+    series = log.excess_ns(span.part, span.ranks[0]) if span.ranks else log.step_ns
+    first = max(0, span.begin - 2 * (span.end - span.begin))
+    outside = beside(usual, first, span.end)
+    if len(outside) < LEAST_STEPS:
+        return span
+    kept = usual[first : span.end]
+    more = np.where(kept, series[first : span.end] - np.median(series[outside]), 0.0)
+    index = np.arange(len(kept), dtype=np.float64)
+    sums = np.array([kept, kept * index, kept * index * index, more, more * index, more * more])
+    n, x, xx, y, xy, yy = sums[:, ::-1].cumsum(1)[:, ::-1][:, : 1 + len(kept) - LEAST_STEPS]
+    n = np.maximum(n, 1)
+    spread = np.maximum(n * xx - x * x, 1)
+    by_line = (n * xy - x * y) ** 2 / spread / n
+    begin = int((by_line + y * y / n).argmax())
+    slope, level, differs = (n * xy - x * y) / spread, y / n, yy - y * y / n
+    if (slope * n)[begin] < HALF * level[begin] or by_line[begin] < HALF * differs[begin]:
+        return span
+    return replace(span, begin=first + begin, grows=True)
+
+
+def beside(free: Mask, begin: int, end: int) -> Int64:
+    """Return the steps beside a span with which its are compared: as many before it as after it.
+
+    So a drift is in none. Where one side has few, they are those of the other.
+    """
+    most = max(AROUND, end - begin)
+    before, after = np.flatnonzero(free[:begin])[-most:], end + np.flatnonzero(free[end:])[:most]
+    both = min(len(before), len(after))
+    if both >= most // 4:
+        return np.concatenate([before[-both:], after[:both]])
+    return before if len(before) > len(after) else after
+
+
+def _elsewhere(log: LogSteps, free: Mask, part: int, late: Int64, begin: int, end: int) -> float:
+    """Return how much longer a part is at most in so many steps of other ranks, or of `late` at other times.
+
+    The `FEW`-th most of them: some may be late, too. Where hosts are loaded it is about as long on many.
+    """
+    if len(log.ranks) < 4:
+        return 0.0
+    longer = np.where(log.stretches_of(free), log.longer_ns[part], 0.0)
+    longer -= np.median(longer, axis=1)[:, None]
+    n = max(1, (end - begin) * longer.shape[1] // len(log.number))
+    longer[np.ix_(late, (log.begins >= begin) & (log.begins < end))] = 0.0
+    sums = np.pad(longer, ((0, 0), (1, 0))).cumsum(1)
+    most = np.sort((sums[:, n:] - sums[:, :-n]).max(1) / n)
+    return float(most[-min(FEW, len(log.ranks) // 2)])
+
+
+# ---- late in all steps
+
+
+def _always_late(log: LogSteps, kept: Int64) -> list[SlowSpan]:
+    """Return the rank that is late in all steps, if one is in those `kept`, which are in no other span.
+
+    It is longer in one part than all others are, which meet in another one. In which of the two ranks wait
+    tells the part's name, or that each step is as much longer as this rank is at the time.
+    """
+    n = len(log.ranks)
+    if n < 4 or len(kept) < 2 * LEAST_STEPS:
+        return []
+    step = float(np.median(log.step_ns[kept]))
+    _, longer = log.usual_ns(kept)
+    roles = [log.roles[name] for name in log.parts]
+    work = longer * [[role not in (Role.WAIT, Role.COMM)] for role in roles]
+    part, rank = divmod(int(work.argmax()), n)
+    waits_in = int(longer[:, rank].argmin())
+    others = np.arange(n) != rank
+    if work[part, rank] < NOTICEABLE * step or work[part, others].max() > HALF * work[part, rank]:
+        return []
+    is_named = roles[waits_in] in (Role.WAIT, Role.COMM) or roles[part] is Role.INPUT
+    if not is_named and not _leads(log, part, rank, kept):
+        return []
+    most = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_LOOKED_AT)).astype(np.int64)]
+    waits = log.cells(most)[waits_in]
+    less = waits[others].min(0) - waits[rank]  # by so much it is later than the last of all others
+    cost, error = float(np.median(less)), Z_95 * level_error(less, len(less))
+    if cost < max(NOTICEABLE * step, error):
+        return []
+    return [SlowSpan(0, len(log.step_ns), cost, error, part, float(work[part, rank]), [rank])]
+
+
+def _leads(log: LogSteps, part: int, rank: int, kept: Int64) -> bool:
+    """Whether steps, or those after them, are longer by what the part of a rank is longer (least squares)."""
+    excess, step = log.excess_ns(part, rank)[kept], log.step_ns[kept]
+    x, y = (
+        clipped_to_noise(values - around(values, AROUND)) for values in (excess[:-1], step[:-1] + step[1:])
+    )
+    x, y = x - x.mean(), y - y.mean()
+    if not x.any():
+        return False
+    slope = float(x @ y / (x @ x))
+    error = float(np.sqrt(((y - slope * x) ** 2).mean() / (x @ x)))
+    return slope > max(HALF, 2 * error)

@@ -1,0 +1,364 @@
+"""Collectives of a job: transfer apart from waiting, bandwidths, and how much no computation hides.
+
+The transfer lasts from when the last rank has entered to the end, on one clock, and the others wait until
+then. Bandwidths are those of nccl-tests (doc/PERFORMANCE.md there): bytes over the time of the transfer, and
+on the bus times `bus_factor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Float64, Int64, Mask, NDArray
+from analyzer.base.arrays.numbering import numbered, ranges
+from analyzer.base.errors import counted
+from analyzer.model.clocks.job_clocks import aligned
+from analyzer.model.figures.time_by_role import Slices, time_of_ids
+from analyzer.reading import dialects
+from analyzer.reading.dialects import Need, Role, is_communication
+from analyzer.reading.dialects.recorded_collectives import Call, base_of, bus_factor, size_classes
+from analyzer.reading.dialects.step_parts import RankTrace
+from analyzer.reading.dialects.sync_points import SyncPoints
+from analyzer.reading.formats.columns import Trace
+from dag_utils import Partitions
+from trace_utils import Request, Source, read_args, read_ranks
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class CollectiveStat(Struct, frozen=True):
+    """The collectives of one kind, group and size class; None for what is not recorded.
+
+    Attributes
+    ----------
+    ranks : of the group
+    n_bytes : the mean size
+    transfer_ns, waiting_ns : the mean of one collective, and of a rank in it; where not all of the ranks are
+        recorded `waiting_ns` is None, and the transfer is the shortest time of any: at most so long
+    algbw, busbw : GB/s (10⁹), of that transfer
+    exposed_share : of the time that they took on all ranks, what no computation hid
+    total_ns : the time that they took on a rank, the mean
+    """
+
+    kind: str
+    group: str | None
+    ranks: int | None
+    size_class: str | None
+    n_bytes: float | None
+    count: int
+    transfer_ns: float | None
+    waiting_ns: float | None
+    algbw: float | None
+    busbw: float | None
+    exposed_share: float | None
+    total_ns: float
+
+
+class CollectiveStats(Struct, frozen=True):
+    """The collectives of a job, with lines on what they do not tell, and on the files."""
+
+    rows: Sequence[CollectiveStat]
+    notes: Sequence[str]
+    path: Path  # of the first file
+    repairs: Sequence[str]
+
+
+def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Request) -> CollectiveStats:
+    """Return the collectives of the job at `paths`; `asked` says which, and how it is read.
+
+    Raises
+    ------
+    TraceError
+        No such path, or nothing under it is a trace.
+    AnalyzeError
+        A name in `asked.only` is not a communication of the job.
+    """
+    request = asked._replace(needs={Need.SIZES, Need.SYNC, Need.STEPS}, points=True)
+    job = read_ranks(paths, partial(_rank_collectives, partitions=partitions), request)
+    job.check_any()
+    kept = [i for i, rank in enumerate(job.ranks) if rank.n_slices]
+    ranks, names = [job.ranks[i].made for i in kept], [job.names[i] for i in kept]
+    hosts = job.job.hosts
+    moved, is_tied, notes = _on_one_clock(ranks, names, [hosts[i] for i in kept])
+    members = _members(moved, is_tied)
+    found = _joined(members, ranks)
+    return CollectiveStats(
+        rows=[*_rows(found, members, len(ranks))],
+        notes=[*_notes(found, members), *notes],
+        path=job.files[0].path,
+        repairs=job.repairs,
+    )
+
+
+def _on_one_clock(
+    ranks: Sequence[_RankCollectives], names: Sequence[str], hosts: Sequence[int]
+) -> tuple[Sequence[_RankCollectives], list[bool], list[str]]:
+    """Return the ranks on the first host's clock, whether it is known of each, and remarks on the clocks."""
+    hosts = numbered(hosts)[1].tolist()
+    if max(hosts) == 0:
+        return ranks, [True] * len(ranks), []
+    known = ([getattr(rank, key) for rank in ranks] for key in ("points", "span", "machine"))
+    clocks, notes = aligned(names, hosts, *known)
+    own = [clocks[host] for host in hosts]
+    moved = [
+        replace(
+            rank,
+            start_ns=rank.start_ns + clock.offset_ns,
+            end_ns=rank.end_ns + clock.offset_ns,
+        )
+        for rank, clock in zip(ranks, own, strict=True)
+    ]
+    return moved, [host == 0 or clock.is_tied for host, clock in zip(hosts, own, strict=True)], notes
+
+
+# ---- which of them are one collective
+
+
+class _Members(Struct, frozen=True):
+    """The parts (k,) of ranks in collectives, those of one collective beside each other.
+
+    `of` counts the collectives; `call` is an index into `calls`, `exposed_ns` and `taken_ns` as of a rank.
+    `calls` are those of all ranks, without what differs between the members of one group.
+    """
+
+    of: Int64
+    rank: Int64
+    call: Int64
+    n_bytes: Int64
+    start_ns: Int64
+    end_ns: Int64
+    exposed_ns: Float64
+    taken_ns: Float64
+    calls: Sequence[Call]
+    n_unmatched: int
+
+
+def _members(ranks: Sequence[_RankCollectives], is_tied: Sequence[bool]) -> _Members:
+    """Return each rank's part in each collective; matched are those that all ranks have as often."""
+    keys: dict[Hashable, int] = {}
+    calls: dict[Call, int] = {}
+    parts = []
+    for i, (one, tied) in enumerate(zip(ranks, is_tied, strict=True)):
+        table = [
+            (
+                -1 if call.key is None or not tied else keys.setdefault(call.key, len(keys)),
+                calls.setdefault(replace(call, sent=0, received=0, key=None), len(calls)),
+                call.n_bytes,
+            )
+            for call in one.calls
+        ]
+        own = np.array(table, np.int64).reshape(-1, 3)[one.call]
+        parts.append(np.column_stack([own, one.number, np.full(len(own), i), one.start_ns, one.end_ns]))
+    key, call, n_bytes, number, rank, start, end = np.concatenate(parts).T
+    exposed, taken = (
+        np.concatenate([getattr(one, name) for one in ranks]) for name in ("exposed_ns", "taken_ns")
+    )
+    is_odd = _unlike(key, base_of(number), rank)
+    key, number = np.where(is_odd, -1, key), np.where(is_odd | (key < 0), np.arange(len(key)), number)
+    order = np.lexsort((start, rank, number, key))
+    of = _runs(key[order], number[order])
+    first = np.flatnonzero(np.diff(_runs(of, rank[order]), prepend=-1))  # tensors that are fused are one
+    at = order[first]
+    last_end = np.maximum.reduceat(end[order], first)
+    exposed, taken = (np.add.reduceat(column[order], first) for column in (exposed, taken))
+    of_rank = rank[at], call[at], n_bytes[at], start[at], last_end, exposed, taken
+    return _Members(of[first], *of_rank, list(calls), int(is_odd.sum()))
+
+
+def _unlike(key: Int64, base: Int64, rank: Int64) -> Mask:
+    """Return which collectives (k,) are of a key that ranks have a different number of for one base."""
+    order = np.lexsort((rank, base, key))
+    of = _runs(key[order], base[order])
+    of_rank = _runs(of, rank[order])
+    count = np.bincount(of_rank)[of_rank]
+    bounds = np.flatnonzero(np.diff(of, prepend=-1))
+    differ = np.maximum.reduceat(count, bounds) != np.minimum.reduceat(count, bounds)
+    found = np.zeros(len(key), np.bool_)
+    found[order] = differ[of]
+    return found & (key >= 0)
+
+
+def _runs(*columns: Int64) -> Int64:
+    """Return a number for each row (k,) of ordered columns, from 0: the same for equal neighbours."""
+    is_new = np.zeros(len(columns[0]), np.bool_)
+    for column in columns:
+        is_new[1:] |= column[1:] != column[:-1]
+    return np.cumsum(is_new)
+
+
+class _Joined(Struct, frozen=True):
+    """The collectives (c,) of a job.
+
+    `first` is the first member, `n_ranks` 0 where unknown, `is_whole` whether the transfer can be told from
+    the waiting; where not, `transfer_ns` is the shortest time that the recorded ranks allow for it.
+    """
+
+    first: Int64
+    n_ranks: Int64
+    n_bytes: Float64
+    transfer_ns: Int64
+    waiting_ns: Float64
+    is_whole: Mask
+    factor: Float64
+    start_ns: Int64
+
+
+def _joined(members: _Members, ranks: Sequence[_RankCollectives]) -> _Joined:
+    first = np.flatnonzero(np.diff(members.of, prepend=-1))
+    n_met = np.diff(np.append(first, len(members.of)))
+    last_start = np.maximum.reduceat(members.start_ns, first)
+    transfer = np.maximum.reduceat(members.end_ns, first) - last_start
+    waiting = np.add.reduceat(last_start[members.of] - members.start_ns, first) / n_met
+    of_calls = np.array([(call.n_ranks, call.waits) for call in members.calls], np.int64).reshape(-1, 2)
+    n_ranks, waits = of_calls[members.call[first]].T
+    world = max([len(ranks), *(rank.world_size for rank in ranks)])
+    is_of_all = (n_ranks == 0) & (n_met == world) & (world > 1)
+    n_ranks = np.where(is_of_all, world, n_ranks)
+    n_sized = np.add.reduceat((members.n_bytes > 0).astype(np.int64), first)
+    n_bytes = np.add.reduceat(members.n_bytes, first) / np.maximum(n_sized, 1)
+    shortest = np.minimum.reduceat(members.end_ns - members.start_ns, first)
+    kinds = [call.kind for call in members.calls]
+    factor = [
+        bus_factor(kinds[call], n) if n else np.nan
+        for call, n in zip(members.call[first].tolist(), n_ranks.tolist(), strict=True)
+    ]
+    is_whole = ((waits == 0) | (n_met == n_ranks)) & (transfer >= 0)
+    transfer = np.where(transfer >= 0, transfer, shortest)
+    begin = np.minimum.reduceat(members.start_ns, first)
+    return _Joined(first, n_ranks, n_bytes, transfer, waiting, is_whole, np.array(factor, np.float64), begin)
+
+
+# ---- tables
+
+
+def _rows(found: _Joined, members: _Members, n_recorded: int) -> Iterator[CollectiveStat]:
+    """Yield the statistics of each class, by first appearance."""
+    for own, at, size in _classes(found, members):
+        call = members.calls[members.call[found.first[own[0]]]]
+        whole = own[found.is_whole[own]]
+        n_bytes, transfer = found.n_bytes[own], found.transfer_ns[own]
+        factor = float(found.factor[own[0]]) or np.nan
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rates = np.where((n_bytes > 0) & (transfer > 0), n_bytes / transfer, np.nan)
+        usual = _known(np.nanmax(rates)) if not np.isnan(rates).all() else None
+        if len(whole):
+            moved, took = found.n_bytes[whole].sum(), int(found.transfer_ns[whole].sum())
+            usual = float(moved / took) if took and found.n_bytes[whole].all() else None
+        taken = float(members.taken_ns[at].sum())
+        yield CollectiveStat(
+            kind=call.kind,
+            group=call.group or None,
+            ranks=int(found.n_ranks[own[0]]) or None,
+            size_class=_class_text(size),
+            n_bytes=float(n_bytes.mean()) if size >= 0 else None,
+            count=len(own),
+            transfer_ns=float(found.transfer_ns[whole].mean() if len(whole) else transfer.min()),
+            waiting_ns=float(found.waiting_ns[whole].mean()) if len(whole) else None,
+            algbw=usual,
+            busbw=None if usual is None else _known(usual * factor),
+            exposed_share=float(members.exposed_ns[at].sum()) / taken if taken else None,
+            total_ns=float((members.end_ns - members.start_ns)[at].sum()) / n_recorded,
+        )
+
+
+def _classes(found: _Joined, members: _Members) -> Iterator[tuple[Int64, Int64, int]]:
+    """Yield the collectives of each class, their members, and the size class (-1: unknown)."""
+    size = np.where(found.n_bytes > 0, size_classes(found.n_bytes), -1)
+    columns = (members.call[found.first], found.n_ranks, size)
+    order = np.lexsort((found.start_ns, *columns))
+    parts = np.split(order, np.flatnonzero(np.diff(_runs(*(column[order] for column in columns)))) + 1)
+    bounds = np.append(found.first, len(members.of))
+    for own in sorted((part for part in parts if len(part)), key=lambda part: found.start_ns[part[0]]):
+        yield own, ranges(bounds[own], bounds[own + 1])[0], int(size[own[0]])
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _class_text(size: int) -> str | None:
+    """Return a size class in words: ``16 MiB``.
+
+    >>> _class_text(24), _class_text(9), _class_text(-1)
+    ('16 MiB', '512 B', None)
+    """
+    if size < 0:
+        return None
+    unit = min(size // 10, len(_UNITS) - 1)
+    return f"{1 << (size - 10 * unit):,} {_UNITS[unit]}"
+
+
+def _notes(found: _Joined, members: _Members) -> Iterator[str]:
+    """Yield a line for each fact that the recording does not tell of the collectives."""
+    if n := int((~found.is_whole).sum()):
+        yield (
+            f"{counted(n, 'collective')}: transfer and waiting cannot be told apart, as it is not recorded "
+            "when the last rank entered. Rows without a waiting time have the shortest time instead: the "
+            "transfer takes at most that, and its bandwidth is at least the one shown."
+        )
+    if members.n_unmatched:
+        yield (
+            f"{members.n_unmatched:,} of these are not matched between ranks, which recorded different "
+            "numbers of them; each counts for itself."
+        )
+
+
+#: What hides communication, or takes a part of its time.
+_BESIDE = (Role.COMPUTE, Role.COMM, Role.WHOLE_COMM, Role.WAIT, Role.IDLE)
+
+
+class _RankCollectives(Struct, frozen=True):
+    """The k collectives of one rank, as of `Collectives`; times on its own clock.
+
+    `taken_ns` (k,) is the time of each, of those at once each has its part, and `exposed_ns` (k,) what of it
+    no computation hid. `span` is from when to when the rank was recorded.
+    """
+
+    calls: Sequence[Call]
+    call: Int64
+    number: Int64
+    start_ns: Int64
+    end_ns: Int64
+    exposed_ns: Float64
+    taken_ns: Float64
+    span: tuple[int, int] = (0, 0)
+    points: SyncPoints = field(default_factory=dict)
+    machine: str = ""
+    world_size: int = 0
+
+
+def _rank_collectives(source: Source, trace: Trace, partitions: Partitions) -> _RankCollectives:
+    """Return the collectives of a rank's trace that was read for `Need.SIZES`, `SYNC` and `STEPS`."""
+    if not len(trace):
+        none = np.empty(0, np.int64)
+        return _RankCollectives((), none, none, none, none, none.astype(float), none.astype(float))
+    system = dialects.of(trace)
+    args_of = partial(read_args, source.path, slices=True)
+    found = system.collectives(RankTrace("", trace, bytes_of=partitions.bytes_of, args_of=args_of))
+    times = trace.ts_ns[found.row], trace.end_ns[found.row], *_times(trace, system.roles(trace), found.row)
+    span = int(trace.ts_ns.min()), int(trace.end_ns.max())
+    world, machine = trace.world_size or 0, system.machine(trace)
+    known = span, system.sync_points(trace), machine, world
+    return _RankCollectives(found.calls, found.call, found.number, *times, *known)
+
+
+def _times(trace: Trace, roles: NDArray[np.int8], rows: Int64) -> tuple[Float64, Float64]:
+    """Return how much of the time of some communication (k,) no computation hides, and all of its time.
+
+    As in `figures.time_by_role.breakdown`: each instant counts once.
+    """
+    ids = np.full(len(trace), len(rows))
+    ids[rows] = np.arange(len(rows))
+    slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
+    bounds = trace.ts_ns.min(keepdims=True), trace.end_ns.max(keepdims=True)
+    exposed, taken = (
+        time_of_ids(slices.at(own), ids[own], len(rows) + 1, *bounds)[0, :-1]
+        for own in (np.flatnonzero(np.isin(roles, _BESIDE)), np.flatnonzero(is_communication(roles)))
+    )
+    return exposed, taken

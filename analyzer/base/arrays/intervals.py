@@ -1,0 +1,152 @@
+"""Unions and overlaps of time intervals; of nested ones which is the innermost at every moment."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analyzer.base.arrays import Int64, Mask, NDArray
+
+
+def union(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
+    """Return the union of intervals (n,) as disjoint intervals in order; those of no length vanish.
+
+    >>> start, end = union(np.array([0, 2, 9]), np.array([3, 5, 9]))
+    >>> start.tolist(), end.tolist()
+    ([0], [5])
+    """
+    order = np.argsort(start_ns, kind="stable")
+    start, end = start_ns[order], end_ns[order]
+    real = end > start
+    start, end = start[real], end[real]
+    if len(start) == 0:
+        return start, end
+    reach = np.maximum.accumulate(end)
+    first = np.ones(len(start), np.bool_)
+    first[1:] = start[1:] > reach[:-1]
+    last = np.append(first[1:], True)
+    return start[first], reach[last]
+
+
+def overlap_groups(start_ns: Int64, end_ns: Int64) -> Int64:
+    """Return a number for each interval (n,), from 0 in order of time: the same for those that overlap.
+
+    >>> overlap_groups(np.array([7, 0, 2]), np.array([9, 3, 5])).tolist()
+    [1, 0, 0]
+    """
+    order = np.argsort(start_ns, kind="stable")
+    reach = np.maximum.accumulate(end_ns[order])
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(np.append(0, start_ns[order][1:] >= reach[:-1]))[: len(order)]
+    return numbers
+
+
+def clipped_lengths(intervals: tuple[Int64, Int64], starts: Int64, ends: Int64) -> Int64:
+    """Return how much of disjoint, ordered intervals lies in each [start, end) (k,), nanoseconds.
+
+    >>> busy = np.array([0, 10]), np.array([4, 20])
+    >>> clipped_lengths(busy, np.array([0, 3]), np.array([2, 12])).tolist()
+    [2, 3]
+    """
+    total = np.concatenate([[0], np.cumsum(intervals[1] - intervals[0])])
+    bounds = np.concatenate([starts, ends])
+    begun = np.searchsorted(intervals[0], bounds, side="right")
+    still_to_come = np.append(0, intervals[1])[begun] - bounds
+    before = total[begun] - np.where(begun > 0, np.maximum(still_to_come, 0), 0)
+    return np.asarray(before[len(starts) :] - before[: len(starts)])
+
+
+def stretches(chosen: Mask) -> Int64:
+    """Return where each stretch of neighbours that are `chosen` (n,) begins, and the place after it (k, 2).
+
+    >>> stretches(np.array([True, False, True, True])).tolist()
+    [[0, 1], [2, 4]]
+    """
+    return np.flatnonzero(np.diff(chosen, prepend=False, append=False)).reshape(-1, 2)
+
+
+def union_length(start_ns: Int64, end_ns: Int64) -> int:
+    """Return how long at least one of the intervals (n,) was open, nanoseconds."""
+    start, end = union(start_ns, end_ns)
+    return int((end - start).sum())
+
+
+def innermost(
+    start_ns: Int64, end_ns: Int64, track: NDArray[np.integer] | None = None
+) -> tuple[Int64, Int64, Int64]:
+    """Return the segments of time in which one slice is the innermost open one of its track.
+
+    Innermost is the open slice that began last; of those that began together the shortest, then the last
+    one given. A slice may stick out of the slice in which it began.
+
+    Parameters
+    ----------
+    start_ns, end_ns, track : (n,) the slices, in any order; all are of one track if that is not given
+
+    Returns
+    -------
+    owner, start, end : (m,) each
+        The row of the slice that owns the segment, and its times; by track, then by time. Segments of a
+        track do not overlap, and none is empty: a slice that its children cover all the time owns none.
+
+    Examples
+    --------
+    A slice of 10 ns with another one inside, from 3 to 5:
+
+    >>> owner, start, end = innermost(np.array([0, 3]), np.array([10, 5]))
+    >>> list(zip(owner.tolist(), start.tolist(), end.tolist()))
+    [(0, 0, 3), (1, 3, 5), (0, 5, 10)]
+    """
+    n = len(start_ns)
+    if n == 0:
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+    track = np.zeros(n, np.int64) if track is None else track
+    order = np.lexsort((-end_ns, start_ns, track))  # outer slices before inner ones
+    moments, place = _moments(np.concatenate([start_ns, end_ns]), np.tile(track, 2))
+    last = _last_over(place[:n][order], place[n:][order], len(moments))
+    changes = np.flatnonzero(np.diff(last, prepend=-1))
+    begins = last[changes] >= 0
+    until = np.append(changes[1:], len(moments) - 1)  # a segment ends where another one, or none, begins
+    return order[last[changes[begins]]], moments[changes[begins]], moments[until[begins]]
+
+
+def _moments(at_ns: Int64, track: NDArray[np.integer]) -> tuple[Int64, Int64]:
+    """Return the distinct (track, time) pairs' times in order, and the place of each pair among them."""
+    order = np.lexsort((at_ns, track))
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = (np.diff(at_ns[order]) != 0) | (np.diff(track[order]) != 0)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.cumsum(is_new) - 1
+    return at_ns[order][is_new], place
+
+
+def _last_over(left: Int64, right: Int64, n: int) -> Int64:
+    """Return for each place of 0 … n - 1 the last of the ranges [left, right) that covers it; -1 for none.
+
+    Each range is the union of two blocks of one power of two; going down the powers, a block hands what
+    covers it to its two halves.
+    """
+    cover = np.full(n, -1, np.int64)
+    level = np.frexp(np.maximum(right - left, 0).astype(np.float64))[1] - 1  # -1 for an empty range
+    for power in range(int(level.max(initial=-1)), -1, -1):
+        half = 1 << power
+        if power < level.max():
+            cover[half:] = np.maximum(cover[half:], cover[:-half])
+        here = np.flatnonzero(level == power)
+        np.maximum.at(cover, left[here], here)
+        np.maximum.at(cover, right[here] - half, here)
+    return cover
+
+
+def lies_inside(
+    start_ns: Int64, end_ns: Int64, track: NDArray[np.integer], outer: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return which slices (n,) lie inside one of the `outer` (n,) slices of their track but themselves.
+
+    Of equal slices, the later ones lie inside the first.
+    """
+    order = np.lexsort((-end_ns, start_ns, track))
+    found = np.zeros(len(order), np.bool_)
+    for own in np.split(order, np.flatnonzero(np.diff(track[order])) + 1):
+        ends = np.where(outer[own], end_ns[own], np.iinfo(np.int64).min)
+        found[own[1:]] = end_ns[own[1:]] <= np.maximum.accumulate(ends)[:-1]
+    return found

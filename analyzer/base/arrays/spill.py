@@ -1,0 +1,119 @@
+"""Arrays that are put aside in a temporary file, so that memory holds only those that are looked at."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import tempfile
+from collections.abc import Sequence
+from io import FileIO
+from typing import Any, TypeVar
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from analyzer.base.arrays import NDArray
+
+_T = TypeVar("_T", bound=Struct)
+_IN_MEMORY = 32 << 20  # bytes that stay in memory: most jobs have no more
+_LEAST = 1 << 12  # bytes that are worth their place in the file
+_ALIGNED = 8  # bytes, of any number
+_PIECE = 64 << 20  # bytes of the file that are mapped together, and that may be looked at until let go
+
+
+def _is_aside(array: Any) -> bool:
+    """Whether an array was put aside, or is a view of an array that was."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return isinstance(array, mmap.mmap)
+
+
+def _write(file: FileIO, array: NDArray[Any]) -> None:
+    """Write an array; a file without a buffer may take a part of it at a time."""
+    rest = np.ascontiguousarray(array).data.cast("B")
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+class Spill:
+    """A file without a name that takes what many arrays need beyond the first `_IN_MEMORY` bytes.
+
+    What is put there can be read as before, but not changed. The system reads it from the file's pages in
+    its cache, which it can take back. Where the file finds no room, arrays stay in memory.
+    """
+
+    def __init__(self) -> None:
+        self._left: float = _IN_MEMORY
+        self._file: FileIO | None = None
+        self._pieces: list[mmap.mmap] = []
+        self._begin = self._used = 0  # where the last piece begins in the file, and how much of it is taken
+        self._looked_at = 0
+
+    def put(self, record: _T) -> _T:
+        """Return a record whose arrays are put aside; those that already are, or repeat one number, stay."""
+        names, arrays = [], []
+        for name in record.__struct_fields__:
+            value = getattr(record, name)
+            if isinstance(value, np.ndarray) and 0 not in value.strides:
+                names.append(name)
+                arrays.append(value)
+        aside = self.put_arrays(arrays)
+        return record if aside is arrays else replace(record, **dict(zip(names, aside, strict=True)))
+
+    def put_arrays(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        """Return arrays that are put aside together; the same ones where they stay in memory."""
+        n_bytes = sum(map(self._own_bytes, arrays))
+        self._left -= n_bytes
+        if self._left >= 0 or n_bytes <= _LEAST:
+            return arrays
+        try:
+            return self._put(arrays, n_bytes)
+        except OSError:  # no room, or no temporary files
+            self._left = float("inf")
+            return arrays
+
+    @staticmethod
+    def _own_bytes(array: Any) -> int:
+        """Return how many bytes of an array are not put aside yet."""
+        return 0 if _is_aside(array) else int(array.nbytes)
+
+    def look_at(self, n_bytes: int) -> None:
+        """Know that so many bytes are about to be looked at; give memory back where that is much."""
+        self._looked_at += n_bytes
+        if self._looked_at >= _PIECE:
+            self._looked_at = n_bytes
+            for piece in self._pieces if hasattr(mmap, "MADV_DONTNEED") else ():
+                piece.madvise(mmap.MADV_DONTNEED)
+            with contextlib.suppress(OSError, TypeError, AttributeError):  # where the C library is another
+                ctypes.CDLL(None).malloc_trim(0)
+
+    def _put(self, arrays: Sequence[Any], n_bytes: int) -> list[Any]:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        at = self._place(n_bytes + _ALIGNED * len(arrays))
+        self._file.seek(self._begin + at)
+        aside = []
+        for array in arrays:
+            if self._own_bytes(array):
+                _write(self._file, array)
+                self._file.seek(-array.nbytes % _ALIGNED, os.SEEK_CUR)
+                array = np.ndarray(array.shape, array.dtype, self._pieces[-1], at)
+                at += array.nbytes + -array.nbytes % _ALIGNED
+            aside.append(array)
+        self._used = at
+        return aside
+
+    def _place(self, n_bytes: int) -> int:
+        """Return where in the last piece so many bytes can be put: a new one where there is no room."""
+        assert self._file is not None
+        if not self._pieces or self._used + n_bytes > len(self._pieces[-1]):
+            self._begin += len(self._pieces[-1]) if self._pieces else 0
+            size = max(_PIECE, n_bytes + -n_bytes % mmap.ALLOCATIONGRANULARITY)
+            self._file.truncate(self._begin + size)
+            piece = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ, offset=self._begin)
+            self._pieces.append(piece)
+            self._used = 0
+        return self._used

@@ -1,0 +1,234 @@
+"""Output files, whole or not at all: written to a temporary file, renamed when the command has succeeded."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import IO, TextIO, cast
+
+from msgspec import Struct
+
+from analyzer.base.errors import OutputError, UsageError
+
+#: Called with each existing file before it is replaced; raises `UsageError` where it must stay.
+Guard = Callable[[Path], None]
+
+#: Names of streams that this process has open: written directly, even where they are regular files.
+_DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/self/fd/")
+_TEMPORARY_NAME = re.compile(r"\..*\.analyze-.*\.tmp")
+_NAME_CHARACTERS = 40  # of the target, in the name of its temporary file
+
+
+class _Prepared(Struct):
+    """A complete temporary file that becomes `target`, the file that the user called `path`."""
+
+    path: Path
+    target: Path
+    temporary: Path
+
+
+class Outputs:
+    """The files of one command. `open_output` within ``with outputs:`` prepares, `commit` renames all.
+
+    Files that are prepared and not committed when the block ends are removed. Without a guard any file is
+    replaced.
+    """
+
+    def __init__(self, guard: Guard = lambda path: None) -> None:
+        self._guard = guard
+        self._prepared: list[_Prepared] = []
+
+    def __enter__(self) -> Outputs:
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _current.reset(self._token)
+        for prepared in self._prepared:
+            prepared.temporary.unlink(missing_ok=True)
+        self._prepared.clear()
+
+    def check(self, path: Path, *, is_guarded: bool = True) -> None:
+        """Refuse a file that cannot or must not be written.
+
+        UsageError: a directory, another output of this command, or a file that the guard protects.
+        OutputError: a missing or closed directory, or a loop of links.
+        """
+        with as_output_error(path):
+            status = _status(path)
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                raise UsageError(f"{path}: is a directory; name a file in it")
+            if _is_stream(path, status):
+                return
+            if any(is_same(path, prepared.target) for prepared in self._prepared):
+                raise UsageError(f"{path}: is the name of another output too")
+            if status is not None and is_guarded:
+                self._guard(path)
+            directory = Path(os.path.realpath(path)).parent
+            if not directory.is_dir():
+                raise OutputError(f"{path}: cannot be written: there is no directory {directory}")
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise OutputError(f"{path}: cannot be written: the directory {directory} may not be written")
+
+    @contextlib.contextmanager
+    def open(self, path: Path, *, is_guarded: bool = True) -> Iterator[IO[bytes]]:
+        """Open `path` for writing bytes; see `open_output`."""
+        self.check(path, is_guarded=is_guarded)
+        with as_output_error(path):
+            if _is_stream(path, _status(path)):
+                with os.fdopen(_open_stream(path), "wb") as stream:
+                    yield stream
+                return
+            target = Path(os.path.realpath(path))
+            fd, name = tempfile.mkstemp(dir=target.parent, prefix=_prefix(target), suffix=".tmp")
+            prepared = _Prepared(path, target, Path(name))
+            try:
+                with (
+                    os.fdopen(fd, "wb") as raw,
+                    _gzip_writer(raw) if target.suffix == ".gz" else raw as stream,
+                ):
+                    yield stream
+            except BaseException:
+                prepared.temporary.unlink(missing_ok=True)
+                raise
+            self._prepared.append(prepared)
+
+    def commit(self) -> None:
+        """Give every prepared file its name."""
+        while self._prepared:
+            prepared = self._prepared[0]
+            with as_output_error(prepared.path):
+                prepared.temporary.chmod(_mode(prepared.target))
+                prepared.temporary.replace(prepared.target)
+            self._prepared.pop(0)
+
+
+_current: ContextVar[Outputs | None] = ContextVar("outputs", default=None)
+
+
+@contextlib.contextmanager
+def open_output(path: Path, *, is_guarded: bool = True) -> Iterator[IO[bytes]]:
+    """Open `path` for writing bytes, as one of the current `Outputs` if there are any.
+
+    Otherwise it appears, complete, when the block ends without an error. A name that ends in ``.gz`` is
+    compressed. An existing file keeps its mode; of a link, the target is replaced. A pipe or a device
+    (``/dev/stdout``) is written directly. Files that a command exists to renew are not guarded.
+
+    Raises OutputError where the directory does not exist or is not writable, the disk is full, or nobody
+    reads the pipe, and UsageError where `Outputs.check` does.
+    """
+    outputs = _current.get()
+    if outputs is not None:
+        with outputs.open(path, is_guarded=is_guarded) as stream:
+            yield stream
+        return
+    with Outputs() as alone:
+        with alone.open(path, is_guarded=is_guarded) as stream:
+            yield stream
+        alone.commit()
+
+
+def check_output(path: Path, *, is_named: bool = True) -> None:
+    """Refuse what `open_output` would refuse, before the work is done; a default path no flag has named."""
+    try:
+        (_current.get() or Outputs()).check(path)
+    except OutputError as error:
+        raise error if is_named else OutputError(f"{error}; --output names another place") from None
+
+
+@contextlib.contextmanager
+def as_output_error(path: Path, if_full: str = "") -> Iterator[None]:
+    """Turn an `OSError` in the block into an `OutputError`; `if_full` is its hint for a full disk."""
+    try:
+        yield
+    except OSError as error:
+        hint = f" ({if_full})" if if_full and error.errno == errno.ENOSPC else ""
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}{hint}") from error
+
+
+@contextlib.contextmanager
+def temporary_directory(beside: Path | None = None) -> Iterator[Path]:
+    """Make a directory beside the file `beside` (None: among the system's temporary files), and remove it."""
+    parent = beside.parent if beside else None
+    with tempfile.TemporaryDirectory(
+        dir=parent, prefix=_prefix(beside or Path("work")), suffix=".tmp", ignore_cleanup_errors=True
+    ) as name:
+        yield Path(name)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether `path` is a temporary file or in a temporary directory of this program."""
+    return any(map(_TEMPORARY_NAME.fullmatch, path.absolute().parts))
+
+
+def is_same(path: Path, target: Path) -> bool:
+    """Whether a name leads to the file `target` (without links), which need not exist."""
+    same_name = Path(os.path.realpath(path)) == target
+    return same_name or (path.exists() and target.exists() and path.samefile(target))
+
+
+def abandon(stream: TextIO) -> None:
+    """Send what is still buffered to nowhere, so that the end of the process does not fail over it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name[:_NAME_CHARACTERS]}.analyze-"
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _is_stream(path: Path, status: os.stat_result | None) -> bool:
+    """Whether `path` is written directly instead of being replaced."""
+    is_special = status is not None and not stat.S_ISREG(status.st_mode)
+    return is_special or str(path).startswith(_DESCRIPTORS)
+
+
+def _open_stream(path: Path) -> int:
+    """Open a pipe, or a device such as a terminal, without waiting for a reader."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OutputError(f"{path}: cannot be written: nobody reads this pipe") from error
+        raise
+    os.set_blocking(fd, True)
+    return fd
+
+
+def _mode(path: Path) -> int:
+    """Permission bits for a new `path`: those of the file it replaces, else what the umask leaves."""
+    try:
+        return path.stat().st_mode & 0o777
+    except FileNotFoundError:
+        umask = os.umask(0)
+        os.umask(umask)
+        return 0o666 & ~umask
+
+
+def _gzip_writer(raw: IO[bytes]) -> IO[bytes]:
+    """Open a gzip stream over `raw`, by `isal` where it is installed (several times faster).
+
+    It names no file and no time, so that the same content makes the same bytes.
+    """
+    try:
+        from isal import igzip
+
+        packed = igzip.GzipFile("", "wb", 2, raw, mtime=0)  # type: ignore[no-untyped-call]
+        return cast("IO[bytes]", packed)
+    except ImportError:
+        import gzip
+
+        return cast("IO[bytes]", gzip.GzipFile("", "wb", 6, raw, mtime=0))

@@ -1,0 +1,216 @@
+"""The registry: every value of `--option` and the module that answers it, in the order of `--help`.
+
+A module is an `Option`. It imports what is heavy inside `run`, so that `--help` and a wrong argument
+answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import shlex
+import shutil
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from analyzer.base.errors import UsageError, whole_number
+from analyzer.base.outputs.marks import PROGRAM
+from analyzer.report.result import Command, Result
+
+if TYPE_CHECKING:
+    from trace_utils import Request
+
+MODULES = {
+    "diagnose": "analyzer.cli.diagnose",
+    "statistic": "analyzer.cli.statistic",
+    "graph": "analyzer.cli.graph",
+    "combine": "analyzer.cli.combine",
+    "compare": "analyzer.cli.compare",
+    "critical": "analyzer.cli.critical",
+    "replay": "analyzer.cli.replay",
+    "collect": "analyzer.cli.collect",
+    "3dcompare": "analyzer.cli.compare3d",
+}
+
+
+#: The word for ``--option replay --sub_option whatif``, after which words may be edits.
+WHAT_IF = "whatif"
+#: The command of a copy that pip installed.
+INSTALLED = "analyze"
+#: What `--group_by` puts the work of devices together by.
+GROUPS = ("operator", "module", "annotation", "kernel_kind")
+#: The shared flags that say how a job is read; see `asked`.
+READING = ("filter", "comm", "step_by", "rank_by")
+
+
+def names() -> Sequence[str]:
+    """Return the words that can choose an option at the beginning of a command line."""
+    return (*MODULES, WHAT_IF)
+
+
+class Option(Protocol):
+    """The names that each module of this package defines."""
+
+    HELP: str  # one line
+    EXAMPLE: str  # one command
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the flags that not every option has; those of `SHARED` with `add_flags`."""
+
+    def run(self, args: Namespace) -> Result:
+        """Answer; raise `AnalyzeError` for what the user can mend."""
+
+
+def load(name: str) -> Option:
+    """Import and return the module that answers ``--option name``, one of `names`."""
+    return cast("Option", importlib.import_module(MODULES["replay" if name == WHAT_IF else name]))
+
+
+# ---- what several options do with the flags that they share
+
+
+def above_zero(
+    what: str, number: Callable[[str], float | None], *, or_zero: bool = False
+) -> Callable[[str], Any]:
+    """Return the type of a flag: what `number` makes of its text (None, ValueError: nothing), above 0."""
+    least = "" if or_zero else " above 0"
+
+    def parsed(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            value = number(text)
+            if value is not None and (0 < value < float("inf") or (or_zero and value == 0)):
+                return value
+        raise ArgumentTypeError(f"{text!r} is not a {what}{least}")
+
+    return parsed
+
+
+whole_above_zero = above_zero("whole number", whole_number)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part)
+
+
+def _part_of_a_name(text: str) -> str:
+    if not text.strip():
+        raise ArgumentTypeError("a part of a name is expected")
+    return text
+
+
+#: Flags that several options have.
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "filter": {"metavar": "A,B", "type": _names, "help": "only these communications; all else stays"},
+    "comm": {
+        "metavar": "NAME",
+        "type": _part_of_a_name,
+        "action": "append",
+        "help": "operations with this in their name are communication, too (repeatable)",
+    },
+    "step_by": {
+        "metavar": "NAME",
+        "help": "what marks a step: an annotation, an instant, or args.KEY of the events",
+    },
+    "rank_by": {
+        "metavar": "FIELD",
+        "help": "what tells the ranks in one file apart: pid, tid or args.KEY of the events",
+    },
+    "group_by": {
+        "choices": ("operation", "rank", *GROUPS),
+        "help": "a row for each operation, or for each of each rank (default; of more than 16 ranks a table "
+        "is by operation); of a device's work for each operator, module, annotation or kernel kind",
+    },
+    "sort": {"action": "store_true", "help": "longest (or largest change) first"},
+    "head": {"metavar": "N", "type": whole_above_zero, "help": "only the first N rows"},
+    "output": {
+        "metavar": "FILE",
+        "type": Path,
+        "help": "where the trace (.json) or picture goes (.gz packs it)",
+    },
+    "picture": {"metavar": "FILE", "type": Path, "help": "also draw the first chart (.svg .png .pdf)"},
+    "save": {
+        "metavar": "FILE",
+        "type": Path,
+        "help": "also write the job's digest, which can be a path later (.gz packs it)",
+    },
+    "del_queue": {"action": "store_true", "help": "a communication as its partitions and stages"},
+    "step": {
+        "metavar": "N",
+        "help": "one recorded step by its number instead of the one of median length; critical also has "
+        "mean: the longest chain of averages",
+    },
+}
+
+
+def add_flags(parser: ArgumentParser, *names: str) -> None:
+    """Declare shared flags."""
+    for name in names:
+        parser.add_argument(f"--{name}", **SHARED[name])
+
+
+def add_variants(parser: ArgumentParser, names: Sequence[str]) -> None:
+    """Declare `--sub_option` with the option's variants."""
+    parser.add_argument(
+        "--sub_option", metavar="VARIANT", choices=names, help=f"a variant: {', '.join(names)}"
+    )
+
+
+def refuse(args: Namespace, why: str, *flags: str) -> None:
+    """Refuse (`UsageError`) flags that this run of the option cannot honour."""
+    for flag in flags:
+        if getattr(args, flag) not in (None, False, (), []):
+            raise UsageError(f"--{flag} {why}")
+
+
+def variant_of(args: Namespace) -> str:
+    """Say in which variant a flag has no effect; see `refuse`."""
+    variant = f"--sub_option {args.sub_option}" if args.sub_option else f"a plain --option {args.option}"
+    return f"has no effect with {variant}"
+
+
+def asked(args: Namespace) -> Request:
+    """Return how the command line asks for jobs to be read."""
+    from trace_utils import Request
+
+    return Request(
+        only=args.filter,
+        comm=args.comm,
+        step_by=args.step_by,
+        rank_by=args.rank_by,
+        jobs=args.jobs,
+        progress=args.progress,
+    )
+
+
+# ---- the commands that answers print, as one would type them where this program was started
+
+
+def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) -> Command:
+    """Return the command that asks the option `name`, or `whatif`, about the paths of this one, or others.
+
+    The flags that say how the recording is read go with it.
+    """
+    words = [f"./{path}" if str(path).startswith("-") else str(path) for path in paths or args.path]
+    read = {
+        "filter": [",".join(args.filter)],
+        "comm": args.comm,
+        "step_by": [args.step_by],
+        "rank_by": [args.rank_by],
+    }
+    flags = [
+        word for flag, values in read.items() for value in values if value for word in (f"--{flag}", value)
+    ]
+    return Command(shlex.join([*_program(), name, *words, *rest, *flags]))
+
+
+def _program() -> list[str]:
+    """Return the words that started this program; the usual ones where another program did."""
+    script = sys.argv[0]
+    if Path(script).name == INSTALLED:
+        return [INSTALLED if shutil.which(INSTALLED) == script else script]
+    if Path(script).name != PROGRAM or script not in sys.orig_argv:
+        return ["python3", PROGRAM]
+    return sys.orig_argv[: sys.orig_argv.index(script) + 1]

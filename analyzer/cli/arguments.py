@@ -1,0 +1,274 @@
+"""The command line: ``[OPTION] PATH... [flags]``, or the same by flags; help, and what was perhaps meant."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from analyzer import cli
+from analyzer.base.errors import UsageError, meant, whole_number
+from analyzer.cli import WHAT_IF
+
+VERSION = "2.0.0"
+#: Where BytePS writes its traces.
+_DIRECTORY = "BYTEPS_TRACE_DIR"
+_FORMATS = ("table", "json", "csv", "markdown")
+_WIDTH = 100
+#: Flags of earlier versions, and what replaces them.
+_REMOVED = {
+    "--peak": "compare the column bus (GB/s) with your links",
+    "--scope": "the table shows the widest scope, --format json all of them",
+    "--max_unpacked": "unpack the file with gunzip and give the result",
+    "--picture": "--html FILE writes a page with the charts; graph and 3dcompare draw pictures",
+}
+#: Values of flags that only some options have and shared code asks for.
+_NOT_GIVEN: dict[str, Any] = {
+    **dict.fromkeys(("step_by", "rank_by", "sub_option", "group_by", "head", "output", "save", "picture")),
+    "filter": (),
+    "comm": [],
+}
+
+_BRIEF = """\
+analyze.py says where the milliseconds of a distributed training step go, and what would save some.
+
+  analyze.py JOB                          what is slow, why, and what to do first
+  analyze.py compare BASE NEW             what changed between two runs
+  analyze.py whatif JOB bandwidth=2       how long a step takes with twice the bandwidth
+
+JOB is what the job wrote: a directory, or files (chrome traces, DAGs in GML, digests, ...).
+Without JOB it is the directory in $BYTEPS_TRACE_DIR, which is not set.
+
+analyze.py --help lists all options, analyze.py OPTION --help the flags of one.
+"""
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line with the flags of its option; UsageError where it is wrong."""
+    if not argv and not os.environ.get(_DIRECTORY):
+        sys.stderr.write(_BRIEF)
+        raise SystemExit(UsageError.exit_code)
+    option, words = _split_option(argv)
+    if option is None and not {"-h", "--help"}.isdisjoint(argv):
+        sys.stdout.write(help_of_all())
+        raise SystemExit(0)
+    parser = parser_of(option or "diagnose")
+    args, unknown = parser.parse_known_intermixed_args(words)
+    if unknown:
+        raise UsageError(_unrecognized(unknown[0], words, args, parser))
+    _check_first_word(option, args.words)
+    args.path = expand_paths(_paths(args))
+    del args.words
+    return args
+
+
+def _split_option(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Split the option's name from the rest of a command line."""
+    parser = _Parser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--option", "--type", metavar="OPTION", type=_option)
+    args, words = parser.parse_known_args(argv)
+    if args.option is not None:
+        return args.option, words
+    first = next((i for i, word in enumerate(argv) if not word.startswith("-")), len(argv))
+    for i, word in enumerate(argv):
+        follows_flag = i > 0 and argv[i - 1].startswith("-")
+        if word in cli.names() and (i == first or not (follows_flag or os.path.exists(word))):
+            return word, [*argv[:i], *argv[i + 1 :]]
+    return None, list(argv)
+
+
+def _unrecognized(
+    flag: str, argv: Sequence[str], args: argparse.Namespace, parser: argparse.ArgumentParser
+) -> str:
+    """Say which other flag, or which edit, was perhaps meant by a flag that the option does not have."""
+    from replay.edits import as_edit
+
+    name, _, value = flag.lstrip("-").partition("=")
+    if instead := _REMOVED.get(flag.partition("=")[0]):
+        return f"--{name} was removed: {instead}"
+    message = f"unrecognized argument: {flag}"
+    if name in _FORMATS:
+        return f"{message}; did you mean --format {name}?"
+    for after in argv[argv.index(flag) + 1 :][:1] if "=" not in flag else ():
+        value = "" if after.startswith("-") or os.path.exists(after) else after
+    flags = [known.lstrip("-") for action in parser._actions for known in action.option_strings]
+    near = meant(name, [*flags, "option"]).replace("mean ", "mean --")
+    if not near and flag.startswith("--") and (edit := as_edit(name, value)):
+        is_what_if = args.sub_option == WHAT_IF
+        near = f"; did you mean {edit}?" if is_what_if else f"; for an edit: analyze.py whatif JOB {edit}"
+    return f"{message}{near or ' (see --help)'}"
+
+
+def _check_first_word(option: str | None, words: Sequence[str]) -> None:
+    """Refuse (`UsageError`) a first word that is neither a path nor an option, but nearly one."""
+    if option is None and words and not os.path.exists(words[0]) and "," not in words[0]:
+        near = meant(words[0], [*cli.names(), "--version", "--help"])
+        if near:
+            raise UsageError(f"{words[0]}: no such file or directory, nor an option{near}")
+
+
+def _paths(args: argparse.Namespace) -> list[str]:
+    """Take the paths from the words; the edits among the words of a what-if go to `--set`."""
+    words = [*args.words, *(args.path or ())]
+    if args.sub_option == WHAT_IF:
+        args.set = [*args.set, *filter(_is_edit, words)]
+        words = [word for word in words if not _is_edit(word)]
+        for word in words[1:]:
+            if not os.path.exists(word) and "/" not in word:
+                raise UsageError(f"{word}: no such file, and an edit is name=value, such as bandwidth=2")
+    elif edit := next((word for word in args.words if _is_edit(word) and "/" not in word), ""):
+        raise UsageError(f"{edit}: no such file; for an edit: analyze.py whatif JOB {edit}")
+    if words:
+        return words
+    for flag in ("html", "xlsx", "cluster"):  # a word after these is theirs
+        value = getattr(args, flag)
+        if isinstance(value, str) and os.path.exists(value):
+            raise UsageError(f"--{flag} {value}: is taken as the value of --{flag}; write paths before it")
+    if directory := os.environ.get(_DIRECTORY):
+        return [directory]
+    example = cli.load(args.option).EXAMPLE
+    raise UsageError(f"no path is given, and {_DIRECTORY} is not set; e.g. {example}")
+
+
+def _is_edit(word: str) -> bool:
+    """Whether a word asks for an edit, or for the list of them; a path that exists does not."""
+    return ("=" in word or word == "help") and not any(map(os.path.exists, (word, *word.split(","))))
+
+
+def expand_paths(words: Sequence[str]) -> list[Path]:
+    """Split words at their commas into paths; a word that exists as written is one path.
+
+    Raises UsageError where no path is left. Whoever opens a path reports that it does not exist.
+    """
+    parts = [part for word in words for part in ([word] if os.path.exists(word) else word.split(","))]
+    paths = [Path(part) for part in parts if part]
+    if not paths:
+        raise UsageError("--path: names no file or directory")
+    return paths
+
+
+# ---- help
+
+
+def help_of_all() -> str:
+    """Return the page of ``--help``: examples, the options, and the flags that most of them take."""
+    names = [f"  {name:<11}{_summary(cli.load(name).HELP)}" for name in cli.MODULES]
+    return "\n".join((_ALL_HEAD, *names, _ALL_TAIL))
+
+
+def _summary(text: str) -> str:
+    """Return the first clause."""
+    return re.split(r"[:;(]", text)[0].strip()
+
+
+_ALL_HEAD = """\
+Where do the milliseconds of a distributed training step go, and what would save some?
+
+  analyze.py JOB                            what is slow, why, and what to do first
+  analyze.py statistic JOB --sort           how long each operation takes
+  analyze.py compare BASE NEW               what changed between two runs
+  analyze.py whatif JOB bandwidth=2         how long a step takes with twice the bandwidth
+  analyze.py combine JOB --output all.json  one timeline of all ranks, on one clock
+
+usage: analyze.py [OPTION] PATH... [flags]
+       analyze.py --option OPTION --path PATH... [flags]
+
+options (analyze.py OPTION --help lists the flags and variants of one):"""
+
+_WHAT_IF_HELP = (
+    "how long an edited job takes (replay --sub_option whatif); without edits, those that save most"
+)
+_ALL_TAIL = f"""\
+  whatif     {_WHAT_IF_HELP}
+
+flags of most options:
+  --sub_option VARIANT   a variant of the option
+  --filter A,B           only these communications; all else stays
+  --sort, --head N       longest (or largest change) first; only the first N rows
+  --format FORMAT        of standard output: table, json, csv or markdown
+  --full                 every row and every table on a terminal
+  --html [FILE]          also one self-contained page; --xlsx [FILE] a workbook
+  --save FILE            also the job's digest, which can be a path later
+  --step_by, --rank_by   what marks a step; what tells the ranks in one file apart
+  --jobs N, --cluster A  processes that read files; a Dask cluster that does
+
+Standard output carries the result; messages go to standard error.
+Exit code: 0 done, 1 the data is unusable, 2 the command line is wrong.
+"""
+
+
+# ---- flags
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that answers a wrong command line in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong."""
+        message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value:")
+        raise UsageError(f"{message} (see --help)")
+
+
+def parser_of(option: str) -> argparse.ArgumentParser:
+    """Build the parser of an option, or of `whatif`: its own flags, and those of all options."""
+    module = cli.load(option)
+    help_text, edits = (_WHAT_IF_HELP, " [NAME=VALUE...]") if option == WHAT_IF else (module.HELP, "")
+    parser = _Parser(
+        prog=f"analyze.py {option}",
+        usage=f"analyze.py {option} PATH...{edits} [flags]",
+        description=f"{textwrap.fill(help_text, _WIDTH)}\n\ne.g. {module.EXAMPLE}",
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_WIDTH),
+        allow_abbrev=False,
+    )
+    parser.set_defaults(**_NOT_GIVEN, option="replay" if option == WHAT_IF else option)
+    if option == WHAT_IF:
+        parser.set_defaults(sub_option=WHAT_IF)
+    parser._optionals.title = f"flags of {option}"
+    module.add_arguments(parser)
+    _add_common(parser.add_argument_group("flags of all options"))
+    return parser
+
+
+def _add_common(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--version", action="version", version=f"analyze.py {VERSION}")
+    add("words", nargs="*", metavar="PATH", help=argparse.SUPPRESS)
+    add("--path", nargs="+", action="extend", metavar="PATH",
+        help="files or directories; several as a comma list, separate words, or repeated "
+        "(default: $BYTEPS_TRACE_DIR)")  # fmt: skip
+    add("--format", choices=_FORMATS, default="table", help="of standard output")
+    add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")
+    add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
+    add("--force", action="store_true",
+        help="overwrite existing output files (never inputs)")  # fmt: skip
+    add("--cluster", metavar="ADDRESS", nargs="?", const="",
+        help="read files on a Dask cluster: tcp://host:8786, or a scheduler file (*.json) "
+        "(default: $DASK_SCHEDULER_ADDRESS)")  # fmt: skip
+    add("--jobs", metavar="N", type=cli.whole_above_zero,
+        help="processes that read files (default: all cores)")  # fmt: skip
+    add("--progress", action=argparse.BooleanOptionalAction, help="bars (default: on a terminal)")
+    add("--logging_level", metavar="LEVEL", type=_level, default=logging.INFO, help="default 20 (INFO)")
+    add("--pretty", action="store_true", help="only the result, without its title")
+    add("--full", action="store_true", help="every row and every table on a terminal")
+
+
+def _option(text: str) -> str:
+    if text not in cli.names():
+        near = meant(text, cli.MODULES) or f"; there are {', '.join(cli.MODULES)}"
+        raise argparse.ArgumentTypeError(f"{text!r} is not an option{near}")
+    return text
+
+
+def _level(text: str) -> int:
+    level = whole_number(text)
+    if level is None:
+        level = logging.getLevelName(text.upper())
+    if not isinstance(level, int):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a logging level such as DEBUG or WARNING")
+    return level

@@ -1,0 +1,172 @@
+"""`--option collect`: from what the profilers wrote to the final trace, its DAG and the iteration time."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analyzer.base.errors import Repairs, TraceError, UsageError, missing
+from analyzer.cli import add_flags, add_variants, asked, command, refuse, variant_of
+from analyzer.report.result import Result
+
+if TYPE_CHECKING:
+    from analyzer.reading.formats.columns import Trace
+    from collector.gpu.parts import PartName
+    from trace_utils import GpuDir
+
+HELP = "each GPU's final trace and DAG from the profilers' raw files, and the iteration time"
+EXAMPLE = "analyze.py collect BYTEPS_TRACE_DIR"
+
+_PARTS: Mapping[str, tuple[PartName, ...]] = {
+    "operator": ("operator",),
+    "comm": ("comm",),
+    "io": ("io", "step"),
+}
+_NETWORK = ("pcap", "server")
+VARIANTS = ("iter_time", *_PARTS, *_NETWORK)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, "step_by", "sort", "head", "output")
+    add_variants(parser, VARIANTS)
+
+
+def run(args: Namespace) -> Result:
+    """Collect every GPU directory below `--path`, or do what `--sub_option` names."""
+    variant = args.sub_option
+    if variant in _NETWORK:
+        refuse(args, variant_of(args), "sort", "step_by")
+        return _one_source(args, variant)
+    if args.output is not None:
+        raise UsageError("--output: collect writes into the GPUs' own directories")
+    result = (_iter_time if variant == "iter_time" else _collect)(args)
+    return result._replace(ask=command(args, "diagnose"))
+
+
+def _collect(args: Namespace) -> Result:
+    """Return the final traces, and what captures and server logs below the paths hold."""
+    from analyzer.cli.collect.time_tables import time_result
+    from trace_utils import find_gpus
+
+    for path in args.path:
+        if not path.exists():
+            raise missing(path)
+    gpus = [gpu for path in args.path for gpu in find_gpus(path)]
+    result = _gpus(args, gpus) if gpus else time_result(args, [], Repairs(), "Collected from")
+    if not args.sub_option:
+        from collector.network.network_tables import all_there_is
+
+        for path in args.path:
+            for found in all_there_is(path, jobs=args.jobs, progress=args.progress):
+                result = _joined(result, found)
+    if not gpus and not result.tables:
+        why = f" ({'; '.join(result.repairs)})" if result.repairs else ""
+        raise TraceError(
+            f"{args.path[0]}: no GPU directory of BytePS (comm.json, temp.json, …) to collect{why}; "
+            "--sub_option iter_time takes other traces too"
+        )
+    return result
+
+
+def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
+    from msgspec.structs import replace
+
+    from analyzer.base.outputs.atomic import temporary_directory
+    from analyzer.cli.collect.time_tables import time_result
+    from analyzer.reading.dialects import Need, keys_for
+    from collector.gpu.final_trace import collect_gpus, renew
+    from collector.gpu.iteration_times import Gpu, iterations
+    from collector.gpu.parts import PARTS
+    from trace_utils import read_trace
+
+    with temporary_directory() as made:
+        wanted = _PARTS.get(args.sub_option, PARTS)
+        reports = collect_gpus(gpus, wanted, into=made, jobs=args.jobs, progress=args.progress)
+        repairs = Repairs([line for report in reports for line in report.warnings])
+        done = [(gpu, report) for gpu, report in zip(gpus, reports, strict=True) if report.new]
+        if not done:
+            raise TraceError(repairs.lines[0])
+        homes, contents = zip(*(next(iter(report.new.items())) for _, report in done), strict=True)
+        traces = [read_trace(path, args=keys_for({Need.STEPS})) for path in contents]
+        renew(reports)
+    names = _names(gpus)
+    collected = []
+    for (gpu, report), path, trace in zip(done, homes, traces, strict=True):
+        if trace.repairs:
+            repairs.add(str(path), "; ".join(trace.repairs))
+        times = iterations(replace(trace, path=str(path)), args.step_by)
+        collected.append(Gpu(names[gpu.path], gpu.path, path, report.events, *times))
+    notes = [*(f"written: {path}" for path in homes), *(line for report in reports for line in report.notes)]
+    return time_result(args, collected, repairs, "Collected from", notes)
+
+
+def _iter_time(args: Namespace) -> Result:
+    from analyzer.cli.collect.time_tables import time_result
+    from analyzer.reading.dialects import Need
+    from collector.gpu.iteration_times import Gpu, iterations
+    from trace_utils import read_ranks
+
+    loaded = read_ranks(args.path, request=asked(args)._replace(needs={Need.STEPS}))
+    gpus = []
+    for name, source, trace in zip(loaded.names, loaded.job.sources, loaded.made, strict=True):
+        path = source.path.parent if loaded.job.has_gpus else source.path
+        gpus.append(Gpu(name, path, source.path, _counts(trace), *iterations(trace, args.step_by)))
+    if not any(gpu.steps for gpu in gpus):
+        raise TraceError(
+            f"{gpus[0].trace}: no whole step found: it has no I/O, FW or Comm of two steps, no "
+            "ProfilerStep#N, event/batch, round of reductions, Optimizer.step or other span that repeats; "
+            "--step_by NAME says what marks a step"
+        )
+    return time_result(args, gpus, Repairs(loaded.repairs), "Iteration time of")
+
+
+def _counts(trace: Trace) -> dict[str, int]:
+    """Return how many slices there are per category: BytePS's kind of operation, else the event's own."""
+    import numpy as np
+
+    from analyzer.base.opname import OpName
+
+    counts: dict[str, int] = {}
+    pairs = np.stack([trace.name_id, trace.cat_id], axis=1)
+    for (name, cat), n in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
+        key = OpName.parse(trace.names[name]).cat or trace.cats[cat]
+        counts[key] = counts.get(key, 0) + int(n)
+    return counts
+
+
+def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
+    """Return a name for each GPU: its worker and local rank where these differ, else its path."""
+    from trace_utils import Source
+
+    names = {gpu.path: Source(gpu.path, gpu.worker, gpu.rank).prefix.rstrip(".") for gpu in gpus}
+    distinct = len(set(names.values())) == len(names) and all(names.values())
+    return names if distinct else {gpu.path: str(gpu.path) for gpu in gpus}
+
+
+def _one_source(args: Namespace, variant: str) -> Result:
+    """Return the transfers in the captures, or in the logs of the servers, under one path."""
+    from analyzer.cli.collect.time_tables import time_result
+    from collector.network import network_tables
+
+    if len(args.path) > 1:
+        raise UsageError(f"--sub_option {variant} takes one path: the job's root, or one file")
+    [path] = args.path
+    if variant == "pcap":
+        found = network_tables.pcap(path, jobs=args.jobs, progress=args.progress, output=args.output)
+    else:
+        found = network_tables.server(path, progress=args.progress, output=args.output)
+    return _joined(time_result(args, [], Repairs(), f"Collected ({variant}) from"), found)
+
+
+def _joined(result: Result, found: Result) -> Result:
+    lists = ("figures", "notes", "repairs")
+    joined: dict[str, Any] = {name: [*getattr(result, name), *getattr(found, name)] for name in lists}
+    return result._replace(
+        document={**result.document, **found.document},
+        headline=result.headline or found.headline,
+        tables=[*result.tables, *found.tables],
+        **joined,
+    )

@@ -1,0 +1,151 @@
+"""`--option combine`: traces of several ranks and workers as one, on one clock."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analyzer.base.errors import UsageError, counted
+from analyzer.base.units import in_ms
+from analyzer.cli import add_flags, command
+from analyzer.report.result import Column, Result, Table
+
+if TYPE_CHECKING:
+    from analyzer.answers.combine.merge import Combined
+    from analyzer.answers.combine.sources import Member
+    from trace_utils import JobFiles, Source
+
+HELP = "several ranks' and workers' traces as one timeline, their clocks aligned"
+EXAMPLE = "analyze.py combine worker_0 worker_1 --output combined.json.gz"
+
+_WORKERS = (
+    Column("path", "worker"),
+    Column("ranks", "ranks"),
+    Column("offset_us", "offset added (us)", "float"),
+    Column("bound_us", "± bound (us)", "float"),
+    Column("anchors", "anchors", "int"),
+    Column("violations_before", "out of order before", "int"),
+    Column("violations_after", "after", "int"),
+)
+_CLOCK = ("offset_us", "bound_us", "anchors", "violations_before", "violations_after")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, "filter", "comm", "output")
+    parser.add_argument(
+        "--align",
+        choices=("auto", "none"),
+        default="auto",
+        help="whether to estimate the offsets of the hosts' clocks (default: auto)",
+    )
+
+
+def run(args: Namespace) -> Result:
+    """Write the combined trace and say how its clocks were aligned."""
+    if args.comm and not args.filter:
+        raise UsageError("--comm has no effect with --option combine without --filter: it copies all events")
+    from analyzer.answers.combine.merge import combine
+    from analyzer.base.outputs.atomic import check_output
+    from analyzer.reading import dialects
+    from trace_utils import files_to_read
+
+    folders = [path for path in args.path if path.is_dir()]
+    if folders and (files := [path for path in args.path if path.is_file()]):
+        raise UsageError(
+            f"{files[0]} is a file and {folders[0]} a directory; combine files or directories, not both"
+        )
+    output = args.output or (folders or [args.path[0].parent])[0] / "combined.json"
+    with files_to_read(args.path, args.jobs) as (job, to_read, lines):
+        check_output(output, is_named=args.output is not None)
+        members = _members(job, to_read)
+        seen: set[str] = set()
+        for path in (member.source.path for member in members):
+            if (place := os.path.realpath(path)) in seen:
+                raise UsageError(f"{path}: given twice")
+            seen.add(place)
+        combined = combine(
+            members,
+            output,
+            skip_broken=args.path[0].is_dir(),  # what is named itself must be a trace
+            align=args.align == "auto",
+            names=args.filter,
+            comm=args.comm,
+            jobs=args.jobs,
+            progress=args.progress,
+        )
+    notes = [*job.notes, *lines]
+    if not dialects.named(combined.dialect).has_workers and len(members) > 1:  # else directories tell
+        owned = {(m.host, rank) for m, rank in zip(combined.members, combined.ranks, strict=True)}
+        ranks = [rank for _, rank in sorted(owned, key=str) if rank is not None]
+        notes += job.rank_notes(ranks, combined.world_size)
+    workers = _workers(combined)
+    shown = [{**worker, "ranks": ", ".join(map(str, worker["ranks"]))} for worker in workers]
+    rows = [[worker[column.key] for column in _WORKERS] for worker in shown]
+    return Result(
+        "combine",
+        f"Combined {counted(len(combined.members), 'trace')} of {counted(len(workers), 'worker')}",
+        {
+            "output": str(output),
+            "events": combined.n_events,
+            "workers": workers,
+            "aligned_by": combined.aligned_by,
+        },
+        headline=_headline(combined, workers, asked=args.align == "auto"),
+        tables=(Table("workers", "Workers", _WORKERS, rows),),
+        figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),
+        notes=[f"Wrote {output}; open it in chrome://tracing or Perfetto."],
+        repairs=[*notes, *combined.warnings],
+        beside=output.parent,
+        ask=command(args, "diagnose"),
+    )
+
+
+def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked: bool) -> str:
+    """Say how many traces were combined, and how well their clocks agree."""
+    parts = f"{counted(len(combined.members), 'trace')} of {counted(len(workers), 'worker')}"
+    sentence = f"Combined {parts}, {counted(combined.n_events, 'event')}"
+    bounds = [worker["bound_us"] for worker in workers[1:] if worker["bound_us"] is not None]
+    if len(workers) == 1:
+        return f"{sentence}, all on one clock."
+    if not asked:
+        return f"{sentence}; their clocks were not compared."
+    if not bounds:
+        return f"{sentence}; nothing ties their clocks together, so they may be apart."
+    untied = len(workers) - 1 - len(bounds)
+    rest = f"; nothing ties {counted(untied, 'clock')} to the others" if untied else ""
+    return f"{sentence}; clocks agree within ± {in_ms(1e3 * max(bounds))} (by {combined.aligned_by}){rest}."
+
+
+def _members(job: JobFiles, files: Sequence[Path]) -> list[Member]:
+    """Return the traces with their worker, rank and host; `files` are what is to be read for each."""
+    from analyzer.answers.combine.sources import Member
+
+    return [
+        Member(source, file, host, _owner(job, source))
+        for source, file, host in zip(job.sources, files, job.hosts, strict=True)
+    ]
+
+
+def _owner(job: JobFiles, source: Source) -> Path:
+    """Return the path that names a host: the directory of its worker, else its file."""
+    if job.kind == "gpu":
+        return job.root
+    return source.path.parent.parent if job.has_gpus and job.root.is_dir() else source.path
+
+
+def _workers(combined: Combined) -> list[dict[str, Any]]:
+    """Return one entry for each host."""
+    entries: dict[int, dict[str, Any]] = {}
+    for member, clock, rank in zip(combined.members, combined.clocks, combined.ranks, strict=True):
+        entry = entries.setdefault(
+            member.host,
+            {"path": str(member.owner), "ranks": [], "drift_ppm": 0.0}
+            | {key: getattr(clock, key) for key in _CLOCK},
+        )
+        if rank is not None and rank not in entry["ranks"]:  # several files of it are one rank
+            entry["ranks"].append(rank)
+    return list(entries.values())

@@ -1,0 +1,223 @@
+"""The tables and charts of a comparison; `cli.compare` is the option."""
+
+from __future__ import annotations
+
+import math
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from analyzer.base.lazy_sequence import LazySequence
+from analyzer.base.units import ms_of
+from analyzer.report.result import Bars, Cell, Chart, Column, Table, ms_column
+
+if TYPE_CHECKING:
+    from analyzer.answers.compare.comparison import Comparison, OpChange
+    from analyzer.answers.compare.significance import Change
+    from analyzer.model.figures.job_figures import JobFigures
+
+_MOST_SHOWN = 10  # operations in a terminal
+_MOST = "Operations that explain most of the change"
+
+
+def both_ms(change: Change) -> list[float | None]:
+    """Return both sides in milliseconds."""
+    return [ms_of(change.a_ns), ms_of(change.b_ns)]
+
+
+#: The columns that tell how a tested quantity changed; their items are `Change`s.
+CHANGE = (
+    ms_column("avg_absolute_ms", "change", "ns", scale="diverging"),
+    Column("avg_relative", "change", "percent", 1, scale="diverging", value=attrgetter("relative")),
+    Column("significant", "significant", "bool"),
+    Column("p_value", "p", "float", 6, value=attrgetter("p")),
+    ms_column("ci_low_ms", "95 % from", "low_ns"),
+    ms_column("ci_high_ms", "to", "high_ns"),
+)
+_COUNTS = (
+    Column("count_a", "base count", "int", value=lambda item: item.count[0]),
+    Column("count_b", "new count", "int", value=lambda item: item.count[1]),
+)
+_CHANGE_CELLS = [(column, column.value or attrgetter(column.key)) for column in CHANGE]
+
+
+def shown(ops: Sequence[OpChange], args: Namespace) -> Sequence[OpChange]:
+    """Return the operations that `--sort` and `--head` ask for."""
+    if args.sort:
+        ops = sorted(ops, key=_relative_increase, reverse=True)
+    return ops[: args.head]
+
+
+def _relative_increase(op: OpChange) -> float:
+    relative = op.average.relative
+    return math.inf if relative is None else relative  # it took no time in the base
+
+
+def change_record(change: Change) -> dict[str, Cell]:
+    """Return the cells of the columns `CHANGE` by their keys."""
+    return {column.key: cell(change) for column, cell in _CHANGE_CELLS}
+
+
+def tables_of(pair: Comparison, args: Namespace, *, alone: bool) -> list[Table]:
+    """Return the tables of one comparison; unless it is the only one, their names tell which."""
+    tables = [*_operations(pair, args), *_categories(pair, args)]
+    if any(pair.only_in):
+        tables.append(_only(pair, args)._replace(detail=not args.full))
+    if alone:
+        return tables
+    return [_named(table, pair.names[1]) for table in tables]
+
+
+def _named(table: Table, run: str) -> Table:
+    return table._replace(name=f"{table.name} {run}", title=f"{table.title}: {run}")
+
+
+def _sides(key: str, what: str, of: str) -> list[Column]:
+    """Return the columns of both sides of the change `of`; `key` has a ``*`` where they differ."""
+    return [
+        ms_column(key.replace("*", side), f"{name} {what}", f"{of}.{side}_ns")
+        for side, name in (("a", "base"), ("b", "new"))
+    ]
+
+
+def _tested_columns() -> list[Column]:
+    """Return the columns `CHANGE` for the average durations of items."""
+
+    def of(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
+        return lambda item: value(item.average)
+
+    return [column._replace(value=of(cell)) for column, cell in _CHANGE_CELLS]
+
+
+def _operations(pair: Comparison, args: Namespace) -> list[Table]:
+    """Return the table of all operations, and what a terminal shows of it."""
+    tested = _tested_columns()
+    columns = (
+        Column("name", "operation"),
+        Column("cat", "category"),
+        *_sides("avg_*_ms", "avg", "average"),
+        *tested[:2],
+        ms_column("explained_ms", "explains of the step", "explained.ns", scale="diverging"),
+        *tested[2:],
+        *_COUNTS,
+    )
+    brief = [] if args.sort or args.full else [_most(pair, args.head or _MOST_SHOWN)]
+    ops = shown(pair.operations, args)
+    whole = Table.of("operations", "Operations", columns, ops, certain="significant", detail=bool(brief))
+    return [whole, *(table for table in brief if table.rows)]
+
+
+def _explaining(pair: Comparison) -> list[OpChange]:
+    """Sort the changed operations: those that explain most of the step's change first."""
+    changed = [op for op in pair.of_either if op.explained.ns or op.average.ns]
+    return sorted(changed, key=lambda op: (-abs(op.explained.ns or 0.0), -abs(op.average.ns or 0.0)))
+
+
+def _most(pair: Comparison, n_rows: int) -> Table:
+    columns = (
+        Column("name", "operation"),
+        ms_column("explained_ms", "explains of the step", "explained.ns", scale="diverging"),
+        *_sides("avg_*_ms", "avg", "average"),
+        Column("significant", "significant", "bool", value=_is_certain),
+    )
+    rows, n_all = _explaining(pair)[:n_rows], len(pair.of_either)
+    note = f"{len(rows):,} of {n_all:,} operations; --full shows all" if len(rows) < n_all else ""
+    return Table.of("operations", _MOST, columns, rows, note=note, certain="significant", brief=True)
+
+
+def _is_certain(op: OpChange) -> bool:
+    """Whether its duration changed significantly; of one run only, whether it takes part of the steps."""
+    return (op.average if all(op.count) else op.explained).significant
+
+
+def _categories(pair: Comparison, args: Namespace) -> list[Table]:
+    """Return the table of all categories, and what a terminal shows of it."""
+    from analyzer.cli.step_charts import LEAST_SHOWN
+
+    columns = (
+        Column("cat", "category", value=lambda each: each.cat or "(none)"),
+        *_sides("step_*_ms", "step", "explained"),
+        ms_column("explained_ms", "explains", "explained.ns", scale="diverging"),
+        Column("explains", "significantly", "bool", value=attrgetter("explained.significant")),
+        *_COUNTS,
+        *_sides("avg_*_ms", "avg", "average"),
+        *_tested_columns(),
+    )
+    note = (
+        "Overlapping time is counted once: computation first, then communication, then the rest. "
+        "So the columns of the step add up to the iteration time."
+    )
+    title, categories = "Categories: what they took of a step", pair.categories
+    base = sum(each.explained.a_ns or 0.0 for each in categories)
+    large = [each for each in categories if abs(each.explained.ns or 0.0) > LEAST_SHOWN * base]
+    first, a, b, explains, sure = columns[:5]
+    few = (first, explains, a, b, sure._replace(title="significant"))
+    is_brief = bool(base) and not args.full
+    whole = Table.of("categories", title, columns, categories, note=note, certain="explains", detail=is_brief)
+    if not is_brief or not large:
+        return [whole]
+    what = "What explains the change of the step"
+    return [whole, Table.of("categories", what, few, large, certain="explains", brief=True)]
+
+
+def _only(pair: Comparison, args: Namespace) -> Table:
+    columns = (
+        Column("run", "only in"),
+        Column("name", "operation"),
+        Column("cat", "category"),
+        Column("explained_ms", "explains of the step (ms)", "float", scale="diverging"),
+    )
+    sides = zip(pair.names, pair.only_in, strict=True)
+    shown = [(name, op) for name, ops in sides for op in ops[: args.head]]
+    hidden = sum(map(len, pair.only_in)) - len(shown)
+    note = f"{hidden:,} more; without --head all are shown." if hidden else ""
+    rows = LazySequence(shown, lambda row: (row[0], row[1].name, row[1].cat, ms_of(row[1].explained.ns)))
+    return Table("only_in", "Operations of one run only", columns, rows, note)
+
+
+def input_table(run: JobFigures, name: str) -> Table:
+    """Return all operations of one input, for the files."""
+    ops = run.operations(tell_workers=len(run.workers) > 1)
+    columns = (
+        Column("name", "operation"),
+        Column("cat", "category"),
+        Column("count", "count", "int"),
+        Column("total_ms", "total (ms)", "float"),
+        Column("avg_ms", "avg (ms)", "float"),
+    )
+    figures = (ops.count.sum(1), ops.total_ns.sum(1) / 1e6, ops.mean_ns / 1e6)
+    rows = LazySequence(
+        range(len(ops.keys)), lambda at: (*ops.keys[at], *(each[at].item() for each in figures))
+    )
+    return Table(name, f"Operations of {name}", columns, rows, detail=True)
+
+
+def charts_of(pair: Comparison) -> list[Chart]:
+    """Return how much categories and operations lengthened the step, the largest changes first."""
+    from analyzer.cli.step_charts import MOST_BARS
+
+    categories = sorted(pair.categories, key=lambda each: -abs(each.explained.ns or 0.0))
+    of_categories = {each.cat or "(none)": each.explained for each in categories[:MOST_BARS]}
+    of_operations = {op.name: op.explained for op in _explaining(pair)[:MOST_BARS]}
+    both = (("What explains the change of the step", of_categories), (_MOST, of_operations))
+    return [chart for title, changes in both for chart in _changes(title, changes)]
+
+
+def _changes(title: str, changes: Mapping[str, Change]) -> list[Bars]:
+    """Return changes as bars to either side of zero, with their intervals."""
+    from analyzer.cli.step_charts import doubt
+
+    changes = {name: change for name, change in changes.items() if change.ns}
+    if not changes:
+        return []
+    names = [f"{name}{doubt(change)}" for name, change in changes.items()]
+    ends = [
+        None
+        if change.low_ns is None or change.high_ns is None
+        else (change.low_ns / 1e6, change.high_ns / 1e6)
+        for change in changes.values()
+    ]
+    label = "change of a step (ms)" + (" and its 95 % interval" if any(ends) else "")
+    series = {"change": [ms_of(change.ns) for change in changes.values()]}
+    return [Bars(title, label, names, series, between=ends, is_small=True)]

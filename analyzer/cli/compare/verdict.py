@@ -1,0 +1,88 @@
+"""A comparison in a sentence: how the iteration time changed, and what explains it."""
+
+from __future__ import annotations
+
+from analyzer.answers.compare.comparison import Comparison
+from analyzer.answers.compare.significance import FEWEST_STEPS, Change
+from analyzer.base.function_names import brief
+from analyzer.base.units import in_ms, in_percent
+from analyzer.cli.step_charts import doubt
+
+_WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
+_UNCHANGED = 0.0005  # of the step: a smaller change counts as unchanged
+_MOST = 3  # categories that are named
+_BULK = 0.25  # of the change: what one operation must explain to be named
+
+
+def verdict(comparison: Comparison) -> str:
+    """Say it in one sentence: ``iteration time +12.4 ms (+9.8 %, 95 % CI 9.1–15.6 ms): PUSH +10.9 ms, …``."""
+    iteration = comparison.iteration
+    if iteration.ns is None:
+        return _without_steps(comparison)
+    if iteration.relative is not None and abs(iteration.relative) < _UNCHANGED:
+        return f"iteration time unchanged ({in_ms(iteration.a_ns or 0)})"
+    change = f"iteration time {_signed(iteration)} ({_percent(iteration)}, {_certainty(comparison)})"
+    if iteration.p is not None and not iteration.significant:
+        return f"{change}: not significant"
+    clauses = [clause for clause in (_categories(comparison), _operation(comparison)) if clause]
+    return f"{change}: {'; '.join(clauses)}" if clauses else change
+
+
+def _without_steps(comparison: Comparison) -> str:
+    """Say what the operations tell of runs of which one marks no steps."""
+    ops = comparison.operations
+    changed = [op for op in ops if op.average.significant]
+    stepless = (
+        "both runs" if not any(comparison.steps) else "the new run" if comparison.steps[0] else "the base"
+    )
+    head = f"no iteration time (steps are not marked in {stepless})"
+    if not changed:
+        return f"{head}; no operation of {len(ops)} changed significantly"
+    top = max(changed, key=lambda op: abs((op.average.ns or 0) * max(op.count)))
+    return (
+        f"{head}; {len(changed)} of {len(ops)} operations changed significantly, most of all "
+        f"{brief(top.name)} {_signed(top.average)} ({_percent(top.average)})"
+    )
+
+
+def _certainty(comparison: Comparison) -> str:
+    if between := interval(comparison.iteration):
+        return f"95 % CI {between} ms"
+    a, b = comparison.steps
+    return f"too few steps for a test: {a} and {b}, {FEWEST_STEPS} needed"
+
+
+def interval(change: Change) -> str:
+    """Format the confidence interval in milliseconds, ``9.1–15.6``; ``−3.0 to 1.2`` below zero."""
+    if change.low_ns is None or change.high_ns is None:
+        return ""
+    low, high = (in_ms(value, unit="") for value in (change.low_ns, change.high_ns))
+    return f"{low}–{high}" if change.low_ns >= 0 else f"{low} to {high}"
+
+
+def _categories(comparison: Comparison) -> str:
+    """Name the categories that explain most of the change, largest first."""
+    size = abs(comparison.iteration.ns or 0)
+    large = [each for each in comparison.categories if abs(each.explained.ns or 0) >= _WORTH_NAMING * size]
+    named = [each for each in large if each.cat][:_MOST]
+    return ", ".join(f"{each.cat} {_signed(each.explained)}{doubt(each.explained)}" for each in named)
+
+
+def _operation(comparison: Comparison) -> str:
+    """Name the operation that explains most, where that is much and more than its category tells."""
+    sign, size = (1 if (comparison.iteration.ns or 0) > 0 else -1), abs(comparison.iteration.ns or 0)
+    ops = [op for op in comparison.of_either if op.kind != op.name]
+    top = max(ops, key=lambda op: sign * (op.explained.ns or 0), default=None)
+    if top is None or sign * (top.explained.ns or 0) < _BULK * size:
+        return ""
+    sides = zip(comparison.names, top.count, strict=True)
+    alone = [f" (only in {name})" for name, count in sides if count == sum(top.count)]
+    return f"most of it in {brief(top.name)} {_signed(top.explained)}{''.join(alone)}"
+
+
+def _signed(change: Change) -> str:
+    return in_ms(change.ns or 0, sign="+")
+
+
+def _percent(change: Change) -> str:
+    return "from nothing" if change.relative is None else in_percent(change.relative, 1, sign="+")

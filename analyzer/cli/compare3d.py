@@ -1,0 +1,135 @@
+"""`--option 3dcompare`: many runs side by side, as a map that can be seen in 3-D and as tables."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analyzer.base.errors import UsageError
+from analyzer.base.units import in_ms, ms_of
+from analyzer.cli import READING, add_flags, command
+from analyzer.cli.runs import check_runs, digest_note, folder_labels, load_runs
+from analyzer.report.result import Chart, Column, HeatMap, Result, Table
+
+if TYPE_CHECKING:
+    from analyzer.answers.compare.side_by_side import SweepRow
+
+HELP = "many runs side by side (a sweep): operations x runs x average time, as a map and in 3-D"
+EXAMPLE = "analyze.py 3dcompare examples/lenet examples/lenet-100mbit --output sweep.html"
+
+_SUFFIXES = (".html", ".png", ".svg", ".pdf")
+_RUNS = (
+    Column("run", "run"),
+    Column("steps", "steps", "int"),
+    Column("iteration_ms", "iteration (ms)", "float"),
+)
+_MOST_ROWS = 80  # operations that a map can still show
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, *READING, "sort", "head", "output", "picture", "save")
+
+
+def run(args: Namespace) -> Result:
+    """Put the runs side by side, in the order given."""
+    check_runs(args)
+    output = args.output or Path("3dcompare.html")
+    if args.html is True and output == Path("3dcompare.html"):  # the result's page would have that name too
+        args.html = Path("3dcompare-page.html")
+    if output.suffix.lower() not in _SUFFIXES:
+        raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
+    from analyzer.answers.compare.side_by_side import sweep
+    from analyzer.base.outputs.atomic import check_output
+    from analyzer.model.figures.job_figures import filtered
+    from analyzer.model.figures.rank_figures import Wanted
+
+    check_output(output, is_named=args.output is not None)
+    loaded = load_runs(args, Wanted(operations=True))
+    runs = filtered(loaded, args.filter)
+    names = folder_labels(args.path)
+    rows, categories = sweep(runs)
+    if args.sort:
+        rows = sorted(rows, key=_longest, reverse=True)
+    rows = rows[: args.head]
+    columns = (
+        Column("cat", "category", value=lambda row: row.cat or "(none)"),
+        *map(_average, count(), names),
+    )
+    steps = [run.iteration_ns for run in loaded]
+    iteration_ms = [float(of_run.mean()) / 1e6 if len(of_run) else None for of_run in steps]
+    tables = (
+        Table.of("operations", "Operations", (Column("name", "operation"), *columns), rows),
+        Table.of("categories", "Categories", columns, categories),
+        Table("runs", "Iteration time", _RUNS, list(zip(names, map(len, steps), iteration_ms, strict=True))),
+    )
+    return Result(
+        "3dcompare",
+        f"Average times of {', '.join(names)}",
+        {
+            "runs": names,
+            "paths": [str(path) for path in args.path],
+            "iteration_ms": iteration_ms,
+            "categories": [{"cat": row.cat, "avg_ms": _ms(row)} for row in categories],
+            "operations": [{"name": row.name, "cat": row.cat, "avg_ms": _ms(row)} for row in rows],
+            "output": str(output),
+        },
+        headline=_headline(names, iteration_ms),
+        tables=tables,
+        charts=_charts(categories, rows, names),
+        figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
+        notes=[*_notes(rows, output), *digest_note(args, names[-1])],
+        repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
+        beside=output.parent,
+        picture=output,
+        ask=command(args, "compare", paths=args.path[:2]),
+    )
+
+
+def _headline(names: Sequence[str], iteration_ms: Sequence[float | None]) -> str:
+    """Name the runs with the shortest and the longest steps."""
+    known = sorted((ms, name) for ms, name in zip(iteration_ms, names, strict=True) if ms)
+    if not known:
+        return f"Average times of {', '.join(names)}; no run marks its steps."
+    (least, fastest), (most, slowest) = known[0], known[-1]
+    sentence = f"{fastest} has the shortest steps, {in_ms(least * 1e6)}"
+    if len(known) > 1:
+        sentence += f"; {slowest} the longest, {in_ms(most * 1e6)} ({most / least:.2f} times)"
+    return f"{sentence}."
+
+
+def _longest(row: SweepRow) -> float:
+    return max((mean for mean in row.mean_ns if mean is not None), default=0.0)
+
+
+def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Sequence[str]) -> list[Chart]:
+    """Draw the longest operations."""
+    from analyzer.reading.dialects.system import is_frame_of_all
+
+    order = {row.cat: at for at, row in enumerate(categories)}
+    parts = [row for row in rows if not is_frame_of_all(row.name)] or rows  # would dwarf what is in them
+    shown = sorted(sorted(parts, key=_longest, reverse=True)[:_MOST_ROWS], key=lambda row: order[row.cat])
+    operations, values = [row.name for row in shown], [_ms(row) for row in shown]
+    title = "Average time per operation and run"
+    return [HeatMap(title, "average", "run", "operation", names, operations, values, in_3d=True)]
+
+
+def _notes(rows: Sequence[SweepRow], output: Path) -> list[str]:
+    notes = []
+    if gaps := sum(None in row.mean_ns for row in rows):
+        notes.append(f"{gaps:,} operations are missing in some run: gaps, not zeros.")
+    if len(rows) > _MOST_ROWS:
+        notes.append(f"The chart shows the {_MOST_ROWS} longest of {len(rows):,} operations.")
+    return [*notes, f"Picture: {output}"]
+
+
+def _average(i: int, name: str) -> Column:
+    """Return the column of the i-th run; the names of runs are unique."""
+    return Column(f"avg_ms {name}", f"{name} (ms)", "float", value=lambda row: _ms(row)[i])
+
+
+def _ms(row: SweepRow) -> list[float | None]:
+    return list(map(ms_of, row.mean_ns))

@@ -1,0 +1,241 @@
+"""`--option critical`: what makes a step as long as it is, and how much slack everything else has."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from analyzer.base.errors import TraceError, UsageError, whole_number
+from analyzer.base.lazy_sequence import LazySequence
+from analyzer.base.units import in_ms
+from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, refuse
+from analyzer.report.result import Cell, Column, Result, Table, ms_column
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dag_utils import CriticalPath, LoadedSteps, NamedPath, OperationSlack, Recording, Scope, StepGraph
+
+HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
+EXAMPLE = "analyze.py critical TRACE_DIR --head 10"
+#: Why a flag is refused; see `refuse`.
+NO_STEP = "needs a recorded step; a .gml file and --step mean have none"
+
+_NAME, _CAT = Column("name", "operation"), Column("cat", "category")
+_CHAIN = (_NAME, _CAT, Column("dur_ms", "average (ms)", "float"))
+_OPERATIONS = (
+    _NAME, _CAT,
+    ms_column("dur_ms", "duration", "dur_ns"),
+    ms_column("slack_ms", "slack", "slack_ns"),
+)  # fmt: skip
+_WHAT = (
+    Column("name", "operation"),
+    Column("cat", "category"),
+    Column("rank", "rank", value=lambda share: share.owner),
+)
+#: Columns of a `NameShare`.
+BY_NAME = (
+    *_WHAT,
+    Column("count", "count", "int", value=lambda share: share.stretches),
+    ms_column("ms", "on the path", "ns"),
+    Column("share", "share", "percent", 1),
+)
+#: Columns of `NamedPath.rows`.
+PATH = (
+    *_WHAT,
+    Column("ts_ms", "after the step's start (ms)", "float"),
+    Column("dur_ms", "on the path (ms)", "float"),
+    Column("because", "after"),
+)
+#: Columns of `NamedPath.rows` with the rules.
+PATH_WITH_RULES = (*PATH, Column("rule", "rule"))
+#: What people read of a `NameShare`; documents have the category alone.
+KIND = Column("kind", "kind", value=lambda share: share.kind)
+_MOST_SCOPES = 4  # whose lengths a terminal shows
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, *READING, "step", "del_queue", "sort", "head", "output")
+    parser.add_argument("--why", action="store_true", help="the path in order, with the rule of each edge")
+
+
+def run(args: Namespace) -> Result:
+    """Find the path of every scope; with `--output`, write the recorded timeline with the path marked."""
+    from analyzer.reading.formats.gml import is_gml
+
+    if args.step == "mean" or any(is_gml(path) for path in args.path):
+        return _mean(args)
+    return _recorded(args)
+
+
+def step_number(text: str | None) -> int | None:
+    """Return the number that `--step` gives: ``7`` or, as Kineto calls it, ``ProfilerStep#7``."""
+    if text is None:
+        return None
+    number = whole_number(text.rpartition("#")[2])
+    if number is None:
+        raise UsageError(f"--step {text}: not the number of a step")
+    return number
+
+
+def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
+    """Load the job; return it and the row of the step that `--step` names, or of that of median length."""
+    from dag_utils import choose_step, load_steps
+
+    loaded = load_steps(args.path, asked(args))
+    return loaded, choose_step(loaded.recording, step_number(args.step))
+
+
+def _recorded(args: Namespace) -> Result:
+    from analyzer.base.outputs.rules import NO_FILE
+    from dag_utils import (
+        by_name,
+        headline,
+        key_of,
+        scopes_of,
+        step_operations,
+        step_timeline,
+        stretch_key,
+    )
+
+    loaded, row = recorded_step(args)
+    recording = loaded.recording
+    step = recording.steps[row]
+    scopes, path = scopes_of(recording, loaded.job.kind, step, parts=args.del_queue)
+    widest = scopes[-1].path()
+    slack = _slack_table(args, step_operations(recording, step))
+    shares, stretches = by_name(widest), widest.rows(why=args.why)
+    about = [(key_of(share.owner, share.name),) for share in shares]
+    columns = (BY_NAME[0], KIND, *BY_NAME[2:])
+    tables = [
+        Table.of("by_name", "Critical path by operation", columns, shares, about=about),
+        slack._replace(about=_about_operations(recording, slack), detail=not (args.full or args.sort)),
+        Table(
+            "path",
+            "Critical path",
+            PATH_WITH_RULES if args.why else PATH,
+            stretches,
+            detail=not (args.full or args.why),
+            about=LazySequence(range(len(stretches)), lambda row: (stretch_key(row),)),
+        ),
+    ]
+    several = len(recording.owners) > 1
+    document = {
+        "step": step.number,
+        "iteration_ms": path.length_ns / 1e6,
+        "scopes": LazySequence(scopes, lambda scope: _document(scope, owned=several, why=args.why)),
+        "operations": slack.records(),
+    }
+    notes = [*recording.notes]
+    wide = [scope for scope in scopes if scope.kind != "GPU"] or scopes
+    if args.output not in (None, NO_FILE):
+        _write_timeline(args.output, loaded, step, path)
+        notes.append(f"timeline written to {args.output}")
+    return Result(
+        "critical",
+        ", ".join(map(str, args.path)),
+        document,
+        headline=headline(recording, step, path, widest),
+        tables=tables,
+        charts=[
+            step_timeline(
+                f"Step {step.number} and its critical path", recording, step, path, parts=args.del_queue
+            )
+        ]
+        if args.html
+        else (),
+        figures=[(scope.name, in_ms(scope.length_ns)) for scope in wide[-_MOST_SCOPES:]],
+        notes=notes,
+        repairs=loaded.repairs,
+        ask=command(args, WHAT_IF),
+    )
+
+
+def _document(scope: Scope, *, owned: bool, why: bool) -> dict[str, Any]:
+    """Show a scope for JSON; `owned` and `why` as for `NamedPath.rows`."""
+    from dag_utils import by_category, by_name
+
+    path = scope.path()
+    return {
+        "scope": scope.name,
+        "worker": scope.worker,
+        "length_ms": scope.length_ns / 1e6,
+        "path": records(path, owned=owned, why=why),
+        "by_name": Table.of("", "", BY_NAME, by_name(path)).records(),
+        "by_cat": {cat: ns / 1e6 for cat, ns in by_category(path).items()},
+    }
+
+
+def records(path: NamedPath, *, owned: bool, why: bool = False) -> LazySequence[dict[str, Cell]]:
+    """Show the path for JSON; `owned` and `why` as for `NamedPath.rows`."""
+    keys = [column.key for column in (PATH_WITH_RULES if why else PATH)]
+    return LazySequence(path.rows(owned=owned, why=why), lambda row: dict(zip(keys, row, strict=True)))
+
+
+def _slack_table(args: Namespace, operations: list[OperationSlack]) -> Table:
+    if args.sort:
+        operations.sort(key=lambda operation: (operation.slack_ns, -operation.dur_ns))
+    return Table.of("operations", "Slack", _OPERATIONS, operations)
+
+
+def _about_operations(recording: Recording, slack: Table) -> LazySequence[Sequence[str]]:
+    """Return the keys of the operations in a table of slack, where several ranks prefix the names."""
+    from dag_utils import key_of
+
+    several = len(recording.owners) > 1
+    return LazySequence(
+        slack.rows,
+        lambda row: (str(row[0]) if several else key_of(recording.owners[0], str(row[0])),),
+    )
+
+
+def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: CriticalPath) -> None:
+    from analyzer.reading.dialects import Need
+    from analyzer.reading.formats.chrome_writer import write_timeline
+    from dag_utils import marked_rows
+
+    rows, zero = marked_rows(loaded.load_traces(needs={Need.ALL}), loaded.recording, step, path)
+    write_timeline(output, rows, baseTimeNanoseconds=zero)
+
+
+def _mean(args: Namespace) -> Result:
+    """Return the longest chain of average durations through the DAG of each GPU, without gaps."""
+    from dag_utils import longest_chain, mean_dags
+
+    refuse(args, NO_STEP, *READING, "del_queue", "output", "why")
+    if args.step != "mean":
+        refuse(args, NO_STEP, "step")
+    loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
+    if not any(dag.dur_ns.any() for _, _, dag in loaded.gpus):
+        why = f" ({'; '.join(loaded.repairs)})" if loaded.repairs else ""
+        raise TraceError(
+            f"{args.path[0]}: the graph has no durations{why}; give the GPU's directory with its trace"
+        )
+    scopes: list[Scope] = []
+    operations: list[OperationSlack] = []
+    for gpu in loaded.gpus:
+        scope, own = longest_chain(*gpu)
+        scopes.append(scope)
+        operations += own
+    longest = max(scopes, key=lambda scope: scope.length_ns)
+    worker = "" if longest.worker is None or len(scopes) == 1 else f"worker-{longest.worker} "
+    path = longest.path()
+    rows = [(name, cat, ms) for name, cat, _, _, ms, _ in path.rows()]
+    table = Table("path", "Longest chain", _CHAIN, rows)
+    return Result(
+        "critical",
+        "",
+        {
+            "step": "mean",
+            "iteration_ms": longest.length_ns / 1e6,
+            "scopes": [_document(scope, owned=False, why=False) for scope in scopes],
+            "operations": _slack_table(args, operations).records(),
+        },
+        headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "
+        f"on {worker}{longest.name}; it leaves out gaps and waits.",
+        tables=(table,),
+        notes=loaded.notes,
+        repairs=loaded.repairs,
+    )

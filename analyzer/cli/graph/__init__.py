@@ -1,0 +1,162 @@
+"""`--option graph`: a picture of what waits for what, and its size, depth and kinds of work."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from analyzer.base.errors import UsageError
+from analyzer.base.units import in_ms
+from analyzer.cli import READING, add_flags, command, refuse
+from analyzer.cli.critical import NO_STEP, recorded_step
+from analyzer.report.result import Column, Command, Network, Result, Table
+
+if TYPE_CHECKING:
+    from dag_utils import Dag, LongestPath
+
+HELP = "draw the dependency graph (.svg .png .pdf .dot .graphml .html by the suffix of --output)"
+EXAMPLE = "analyze.py graph traces/0/dag.gml --output dag.html"
+
+_TEXTS = (".dot", ".graphml")
+_SUFFIXES = (".svg", ".png", ".pdf", *_TEXTS, ".html")
+
+
+class _Loaded(NamedTuple):
+    """The graph to draw, the path marked in it, and notes about its files."""
+
+    dag: Dag
+    path: LongestPath
+    by_cat: Counter[str]  # how many operations have a category of the recording
+    headline: str
+    notes: Sequence[str]
+    repairs: Sequence[str]
+    ask: Command | None = None
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, *READING, "step", "del_queue", "sort", "head", "output", "picture")
+
+
+def run(args: Namespace) -> Result:
+    """Build the graph, lay it out and say how large it is."""
+    from analyzer.base.parallel import progress
+    from analyzer.cli.graph.layout import MOST_DRAWN, draw
+
+    output = _output(args)
+    loaded = _structure(args) if _has_dag(args) else _recorded(args)
+    drawn = [path for path in (output, args.html, args.picture) if path and _is_drawing(Path(str(path)))]
+    if drawn and len(loaded.dag) > MOST_DRAWN:
+        raise UsageError(
+            f"{args.path[0]}: the graph has {len(loaded.dag):,} nodes, a drawing at most {MOST_DRAWN:,}; "
+            "--output FILE.dot or FILE.graphml writes it for other programs"
+        )
+    with progress.bar(1, "graphs", what="laying out", enabled=args.progress):
+        title = f"What waits for what: {len(loaded.dag):,} operations"
+        chart = draw(loaded.dag, loaded.path, title, placed=bool(drawn))
+    return _result(args, loaded, chart, output)
+
+
+def _is_drawing(path: Path) -> bool:
+    return path.suffix.lower() not in _TEXTS
+
+
+def _has_dag(args: Namespace) -> bool:
+    """Whether the DAG itself is drawn: of a GML file, or of one GPU unless a flag needs a recorded step."""
+    from analyzer.reading.formats.gml import is_gml
+    from analyzer.reading.formats.stream import find_file
+
+    by = args.step_by or args.rank_by
+    of_step = args.del_queue or args.filter or args.comm or by or args.step is not None
+    gpu = len(args.path) == 1 and find_file(args.path[0], "dag.gml") is not None
+    return is_gml(args.path[0]) or (gpu and not of_step)
+
+
+def _structure(args: Namespace) -> _Loaded:
+    """Return the graph of a GML file or of one GPU, with average durations where a trace lies beside it."""
+    from msgspec.structs import replace
+
+    from dag_utils import longest_path, mean_dags
+
+    refuse(args, NO_STEP, *READING, "del_queue", "step")
+    if len(args.path) > 1:
+        raise UsageError(f"{args.path[1]}: one graph at a time; {args.path[0]} is one already")
+    found = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
+    dag = found.gpus[0][2]
+    path = longest_path(dag)
+    if not path.length_ns:  # nothing says how long anything takes: ties would choose
+        path = replace(path, nodes=[])
+    ms = in_ms(path.length_ns)
+    length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""
+    first = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."
+    ask = command(args, "critical", "--step", "mean") if path.length_ns else None
+    return _Loaded(dag, path, Counter(dag.cats), first, found.notes, found.repairs, ask)
+
+
+def _recorded(args: Namespace) -> _Loaded:
+    from analyzer.cli.graph.layout import drawn_step
+    from dag_utils import critical_path, headline, named_path, slack_ns
+
+    loaded, row = recorded_step(args)
+    recording = loaded.recording
+    step = recording.steps[row]
+    path = critical_path(step)
+    dag, marked, by_cat = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
+    first = headline(recording, step, path, named_path(recording, path))
+    ask = command(args, "critical", *(() if args.step is None else ("--step", args.step)))
+    return _Loaded(dag, marked, by_cat, first, recording.notes, loaded.repairs, ask)
+
+
+def _output(args: Namespace) -> Path:
+    from analyzer.base.outputs.atomic import check_output
+
+    path: Path = args.output or _default(args.path[0])
+    if path.suffix.lower() not in _SUFFIXES:
+        raise UsageError(f"--output {path}: a graph ends in {' '.join(_SUFFIXES)}")
+    check_output(path, is_named=args.output is not None)
+    return path
+
+
+def _default(path: Path) -> Path:
+    """Return the graph's name with ``.svg``, beside it."""
+    if path.is_dir():
+        gmls = sorted(path.glob("*.gml"))
+        return gmls[0].with_suffix(".svg") if gmls else path / "dag.svg"
+    name = path.name[:-3] if path.suffix == ".gz" else path.name
+    return path.with_name(name).with_suffix(".svg")
+
+
+def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> Result:
+    dag, path = loaded.dag, loaded.path
+    by_kind = Counter(kind or "other" for kind in dag.cats)
+    sizes = {
+        "nodes": len(dag),
+        "edges": dag.n_edges,
+        "components": dag.components(),
+        "depth": max(dag.depths(), default=0),
+    }
+    columns = (Column("kind", "kind"), Column("count", "operations", "int"))
+    rows = by_kind.most_common() if args.sort else list(by_kind.items())
+    length = [("critical path", in_ms(path.length_ns))] if path.length_ns else []
+    return Result(
+        "graph",
+        str(args.path[0]),
+        {
+            **sizes,
+            "by_cat": {cat or "other": n for cat, n in loaded.by_cat.items()},
+            "only_in_graph": [dag.names[i] for i in dag.unrecorded],
+            "only_in_trace": list(dag.ungraphed),
+            "output": str(output),
+        },
+        headline=loaded.headline,
+        tables=(Table("by_kind", "Operations by kind of work", columns, rows),),
+        charts=(chart,),
+        figures=[*((key, f"{size:,}") for key, size in sizes.items()), *length],
+        notes=[*loaded.notes, f"Drawn in {output}."],
+        repairs=loaded.repairs,
+        picture=output,
+        ask=loaded.ask,
+    )

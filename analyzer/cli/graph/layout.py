@@ -1,0 +1,180 @@
+"""A step as a graph to draw, and where its nodes go: in layers, the critical path in a straight line.
+
+A layer is a column, time runs to the right; a graph of many layers is folded like lines of text into
+bands, so that a long chain still fills a page. In every layer the node of the longest path has the first
+row; any other takes the row of what it waits for where that is free, so that chains run straight.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from analyzer.base.arrays import Int64
+from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.reading.dialects.edge_rules import EdgeKind
+from analyzer.report.result import GraphNode, Network
+from dag_utils import (
+    NO_EVENT,
+    CriticalPath,
+    Dag,
+    LongestPath,
+    category,
+    group_of,
+    kind_of_work,
+    new_dag,
+)
+
+#: Nodes of a drawing that can be read.
+MOST_DRAWN = 1_000
+#: Width and height of a node's place: what makes a page of bands look well filled.
+_PLACE = (190, 34)
+_ASPECT = 1.6
+
+
+def draw(dag: Dag, path: LongestPath, title: str = "", *, placed: bool = True) -> Network:
+    """Return the graph with a place for each node; files for other programs need none (`placed`).
+
+    Without durations there is no slack to show.
+    """
+    spine = set(path.nodes)
+    layer, edges = [depth - 1 for depth in dag.depths()], _edges(dag)
+    x, y = _places(layer, spine, edges) if placed else ([0.0] * len(dag),) * 2
+    timed = bool(dag.dur_ns.any())
+    nodes = [
+        GraphNode(
+            label,
+            cat,
+            x[i],
+            y[i],
+            dur_ms=dag.dur_ns[i].item() / 1e6 if timed else None,
+            critical=i in spine,
+            slack_ms=path.slack_ns[i].item() / 1e6 if timed else None,
+        )
+        for i, (label, cat) in enumerate(zip(dag.names, dag.cats, strict=True))
+    ]
+    onward = dict.fromkeys((a, b) for a, b in itertools.pairwise(path.nodes) if layer[a] < layer[b])
+    return Network(title, nodes, edges, path=list(onward))
+
+
+def _edges(dag: Dag) -> list[tuple[int, int, str]]:
+    """Return the edges between drawn nodes, each pair once, those to the next step too."""
+    kinds: dict[tuple[int, int], str] = {}
+    for a, b, kind in dag.edges.tolist():
+        if a != b:
+            kinds.setdefault((a, b), EdgeKind(kind).label)
+    for a, b in dag.next_edges.tolist():
+        kinds.setdefault((a, b), "next")
+    return [(a, b, kind) for (a, b), kind in kinds.items()]
+
+
+def _places(
+    layer: Sequence[int], spine: Collection[int], edges: Sequence[tuple[int, int, str]]
+) -> tuple[list[float], list[float]]:
+    """Return column and row of every node, folded into bands."""
+    before: list[list[int]] = [[] for _ in layer]
+    for a, b, _ in edges:
+        if layer[a] < layer[b]:
+            before[b].append(a)
+    columns: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
+    for node, at in enumerate(layer):
+        columns[at].append(node)
+    row = [0] * len(layer)
+    for column in columns:
+        _fill(column, row, spine, before)
+    heights = [max((row[node] for node in column), default=0) + 2 for column in columns]
+    width = max(4, round(math.sqrt(_ASPECT * sum(heights) * _PLACE[1] / _PLACE[0])))
+    bands = [max(heights[i : i + width]) for i in range(0, len(heights), width)]
+    tops = [0, *itertools.accumulate(bands)]
+    return [float(at % width) for at in layer], [
+        float(tops[at // width] + row[i]) for i, at in enumerate(layer)
+    ]
+
+
+def _fill(column: list[int], row: list[int], spine: Collection[int], before: Sequence[Sequence[int]]) -> None:
+    """Give every node of a layer a row of its own: the spine's the first, others near what they wait for."""
+    taken: set[int] = set()
+    has_spine = False
+    wanted = []
+    for node in column:
+        if node in spine and not has_spine:
+            row[node] = 0
+            has_spine = True
+            continue
+        rows = [row[other] for other in before[node]]
+        wanted.append((sum(rows) / len(rows) if rows else 1.0, node))
+    for mean, node in sorted(wanted):
+        row[node] = _nearest_free(taken, max(round(mean), 1))
+        taken.add(row[node])
+
+
+def _nearest_free(taken: Collection[int], wish: int) -> int:
+    """Return the row from 1 on nearest to `wish` that is not taken, the upper of two."""
+    rows = (row for distance in itertools.count() for row in (wish - distance, wish + distance))
+    return next(row for row in rows if row >= 1 and row not in taken)
+
+
+def drawn_step(
+    recording: Recording, step: StepGraph, path: CriticalPath, slack_ns: Int64, *, parts: bool
+) -> tuple[Dag, LongestPath, Counter[str]]:
+    """Return the graph of `step`, its critical path as nodes of it, and how many nodes a category has.
+
+    A node's group is its kind of work. Without `parts`, a communication and its partitions and stages are
+    one node. Edges between such nodes lead from what started first, so that ranks that wait for each other
+    do not form a cycle.
+    """
+    node_of, first = _nodes(recording, step, parts)
+    n = len(first)
+    start = np.full(n, np.iinfo(np.int64).max)
+    end = np.full(n, np.iinfo(np.int64).min)
+    np.minimum.at(start, node_of, step.start_ns)
+    np.maximum.at(end, node_of, step.end_ns)
+    edges: dict[tuple[int, int], int] = {}
+    for source, target, _, kind in step.edges.tolist():
+        a, b = int(node_of[source]), int(node_of[target])
+        if a != b:
+            edges.setdefault((a, b) if (start[a], a) < (start[b], b) else (b, a), kind)
+    operations = [recording.operations[int(step.operation[event])] for event in first]
+    dag = new_dag(
+        _names(recording, step, first, parts),
+        [group_of(operation) if parts else kind_of_work(operation) for operation in operations],
+        end - start,
+        [(a, b, kind) for (a, b), kind in edges.items()],
+    )
+    nodes = node_of[path.event[path.event != NO_EVENT]].tolist()
+    slack = np.full(n, np.iinfo(np.int64).max)
+    np.minimum.at(slack, node_of, slack_ns)
+    drawn = LongestPath([node for node, _ in itertools.groupby(nodes)], path.length_ns, slack)
+    return dag, drawn, Counter(map(category, operations))
+
+
+def _nodes(recording: Recording, step: StepGraph, parts: bool) -> tuple[Int64, list[int]]:
+    number: dict[object, int] = {}
+    node_of = np.empty(len(step), np.int64)
+    first: list[int] = []
+    for event, at in enumerate(step.operation.tolist()):
+        operation = recording.operations[at]
+        part = operation.transfer
+        whole = operation.is_communication and not parts and (part.whole or part.key is None)
+        node_of[event] = number.setdefault((operation.owner, operation.main) if whole else event, len(first))
+        if node_of[event] == len(first):
+            first.append(event)
+    return node_of, first
+
+
+def _names(recording: Recording, step: StepGraph, first: list[int], parts: bool) -> list[str]:
+    """Return a name for each node; those that recur in the step carry their turn."""
+    names = []
+    seen: Counter[str] = Counter()
+    several = len(recording.owners) > 1
+    for event in first:
+        operation = recording.operations[int(step.operation[event])]
+        prefix = f"{recording.owners[operation.owner]}." if several else ""
+        name = prefix + (operation.label if parts else operation.main)
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
+    return names

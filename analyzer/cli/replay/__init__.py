@@ -1,0 +1,87 @@
+"""`--option replay`: simulate the recorded steps, and those of a job that was not run."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from analyzer.base.errors import UsageError
+from analyzer.cli import (
+    READING,
+    WHAT_IF,
+    add_flags,
+    add_variants,
+    asked,
+    refuse,
+    variant_of,
+    whole_above_zero,
+)
+from analyzer.report.result import Result
+
+HELP = "simulate the recorded steps, and those of a job that was not run"
+EXAMPLE = "analyze.py whatif JOB bandwidth=2"
+VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", WHAT_IF)
+_DELAYED = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay")
+_IN_TURN = ("map_delay", "bottleneck")
+#: How much longer delayed operations take, unless `--delay_ratio` says otherwise.
+_DELAY = 1.1
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, *READING, "del_queue", "head", "output")
+    add_variants(parser, VARIANTS)
+    add = parser.add_argument
+    add(
+        "--step_num",
+        metavar="N",
+        type=whole_above_zero,
+        help="replay N steps in sequence (default: those recorded)",
+    )
+    add("--delay_ratio", metavar="R", type=float,
+        help=f"factor of smlt_delay_cmp, smlt_delay_comm and map_delay (default {_DELAY:g})")  # fmt: skip
+    add("--set", metavar="EDIT", action="append", default=[],
+        help="an edit for --sub_option whatif, repeatable: BW=0.8, rank1.FW=1.5, bandwidth=2, drop=NAME, "
+        "straggler=none, rank1.gap=peers, …; --set help lists all, with the names of this job")  # fmt: skip
+
+
+def run(args: Namespace) -> Result:
+    """Replay the job, or answer the variant that `--sub_option` names."""
+    _check(args)
+    from analyzer.base.outputs.atomic import check_output
+    from analyzer.base.outputs.rules import default_file
+    from analyzer.cli.replay import replayed, whatif
+    from dag_utils import load_steps, read_partitions
+
+    if args.sub_option == WHAT_IF or "help" in args.set:
+        loaded = load_steps(args.path, asked(args), partitions=read_partitions(args.path), sizes=True)
+        if "help" in args.set:
+            return whatif.list_edits(args, loaded)
+        return whatif.forecast(args, loaded) if args.set else whatif.most_helpful(args, loaded)
+    if args.sub_option is None and args.output is None:
+        args.output = default_file(args.path[0], "synthetic", "json")
+        check_output(args.output, is_named=False)
+    loaded = load_steps(args.path, asked(args))
+    if args.sub_option is None:
+        return replayed.replay(args, loaded)
+    answer = replayed.change_in_turn if args.sub_option in _IN_TURN else whatif.forecast
+    return answer(args, loaded)
+
+
+def _check(args: Namespace) -> None:
+    """Refuse flags that belong to other variants, before anything is read."""
+    from replay.edit import EditRequest
+    from replay.selection import checked_ratio
+
+    if args.sub_option not in _DELAYED:
+        refuse(args, variant_of(args), "delay_ratio")
+    if args.delay_ratio is None:
+        args.delay_ratio = _DELAY
+    checked_ratio(f"--delay_ratio {args.delay_ratio:g}", args.delay_ratio)
+    if args.sub_option in _IN_TURN:
+        refuse(args, variant_of(args), "step_num")
+    args.set = [text if text == "help" else str(EditRequest.of(text)) for text in args.set]
+    if args.set and "help" not in args.set and args.sub_option != WHAT_IF:
+        raise UsageError(f"--set belongs to whatif: analyze.py whatif JOB {args.set[0]}")
+    for flag in ("step_num", "output") if args.sub_option == WHAT_IF and not args.set else ():
+        if getattr(args, flag) is not None:
+            raise UsageError(f"--{flag} needs an edit: analyze.py whatif JOB bandwidth=2 --{flag} …")

@@ -1,0 +1,120 @@
+"""Tables and charts of `--option replay`: of a replay and of forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from analyzer.base.lazy_sequence import LazySequence
+from analyzer.base.units import ms_of
+from analyzer.cli.critical import BY_NAME, PATH
+from analyzer.model.graph.step_graph import Recording
+from analyzer.report.result import Chart, Column, Command, Table, ms_column
+from dag_utils import NamedPath, by_name, critical_path, key_of, step_timeline
+from replay.answer import Answer
+from replay.forecast import Forecast
+from replay.runs import Simulation
+from replay.sensitivity import Effect
+from replay.slowdown import Slowdown
+
+if TYPE_CHECKING:
+    from analyzer.answers.diagnose.helpful_edits import HelpfulEdit
+
+
+_WHATIF = (
+    Column("set", "what if", value=lambda edit: edit.name),
+    ms_column("before_ms", "before", "before_ns"),
+    ms_column("after_ms", "after", "after_ns"),
+    Column("change", "change", "percent", 1, value=lambda edit: edit.ratio - 1),
+    Column("low_ms", "mean step, from (ms)", "float", value=lambda edit: _bound(edit, 0)),
+    Column("high_ms", "to (ms)", "float", value=lambda edit: _bound(edit, 1)),
+)  # fmt: skip
+
+_HELPFUL = (
+    ms_column("saved_ms", "saves per step", "forecast.saved_ns"),
+    ms_column("low_ms", "95 %: from", "forecast.gain_ns.low_ns"),
+    ms_column("high_ms", "to", "forecast.gain_ns.high_ns"),
+    Column("share", "of the step", "percent", 0, value=lambda edit: 1 - edit.forecast.ratio),
+    Column("set", "what if", value=lambda edit: edit.forecast.name),
+    Column("finding", "removes"),
+)
+_TYPED = Column("command", "command")
+
+
+def _bound(edit: Forecast, end: int) -> float | None:
+    return ms_of(edit.interval_ns and edit.interval_ns[end])
+
+
+def step_table(answer: Answer) -> Table:
+    """List the iteration time of each step, recorded and replayed."""
+    columns = (
+        Column("step", "step", "int"),
+        Column("measured_ms", "recorded (ms)", "float"),
+        Column("predicted_ms", "replayed (ms)", "float"),
+    )
+    recorded, replayed = answer.by_step_ns
+    steps = answer.recording.steps
+    rows = [
+        (steps[row].number, None if np.isnan(before) else before / 1e6, after / 1e6)
+        for row, before, after in zip(answer.rows, recorded.tolist(), replayed.tolist(), strict=True)
+    ]
+    return Table("steps", "Iteration time", columns, rows)
+
+
+def path_tables(step: int, path: NamedPath, *, full: bool) -> list[Table]:
+    """Return the critical path through one step, summed by operation, and whole."""
+    title = f"Critical path through step {step}"
+    shares, rows = by_name(path), path.rows()
+    of_names = [(key_of(share.owner, share.name),) for share in shares]
+    of_rows = LazySequence(rows, lambda row: (key_of(str(row[2]), str(row[0])),))
+    return [
+        Table.of("path_by_name", f"{title}, by operation", BY_NAME, shares, detail=not full, about=of_names),
+        Table("critical_path", title, PATH, rows, detail=not full, about=of_rows),
+    ]
+
+
+def whatif_table(found: Sequence[Forecast]) -> Table:
+    """Return before, after and change of each edit."""
+    few = any(edit.interval_ns is None for edit in found)
+    return Table.of("whatif", "What if", _WHATIF, found, note="too few steps for an interval" if few else "")
+
+
+def helpful_table(found: Sequence[HelpfulEdit], commands: Sequence[Command]) -> Table:
+    """Return the table of savings, an edit and the command that answers it a row."""
+    table = Table.of("helpful", "What each edit would save", _HELPFUL, found)
+    rows = [(*row, typed) for row, typed in zip(table.rows, commands, strict=True)]
+    return table._replace(columns=(*_HELPFUL, _TYPED), rows=rows)
+
+
+def slowdown_table(slowdown: Slowdown) -> Table:
+    """List the slowdown of the job, and the part of each rank, stage and kind of work."""
+    columns = (Column("by", "by"), Column("name", "own work of"), Column("slowdown", "slowdown", "float"))
+    parts = [(by, name, ratio) for by, group in slowdown.by.items() for name, ratio in group.items()]
+    return Table("slowdown", "Slowdown over the ideal job", columns, [("all", "", slowdown.ratio), *parts])
+
+
+def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns: float) -> Table:
+    """Return the effect of each change."""
+    columns = (
+        Column("kind", "kind"),
+        Column("name", "name"),
+        Column("cat", "category"),
+        ms_column("added_ms", "work changed by", "added_ns"),
+        ms_column("effect_ms", "step changed by", "effect_ns"),
+        Column("effect", "change of the step", "percent", 2, value=lambda e: e.effect_ns / iteration_ns),
+    )
+    return Table.of(name, title, columns, effects)
+
+
+def timelines(recording: Recording, simulation: Simulation, row: int) -> list[Chart]:
+    """Draw a recorded step, and the same step simulated, each with its critical path."""
+    step, replayed = recording.steps[row], simulation.step(simulation.position(row))
+    return [
+        step_timeline(f"{title}: step {step.number}", owned, shown, critical_path(shown))
+        for title, owned, shown in (
+            ("Recorded", recording, step),
+            ("Replayed", simulation.recording, replayed),
+        )
+    ]

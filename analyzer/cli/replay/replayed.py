@@ -1,0 +1,161 @@
+"""The recorded steps simulated as they are, and with each operation changed in turn."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from analyzer.base.arrays.median import FEWEST
+from analyzer.base.function_names import brief
+from analyzer.base.outputs.rules import NO_FILE
+from analyzer.base.units import in_ms, in_percent, ms_of
+from analyzer.cli import WHAT_IF, command
+from analyzer.cli.critical import records
+from analyzer.cli.replay.replay_tables import effect_table, path_tables, step_table, timelines
+from analyzer.report.result import Result
+from dag_utils import (
+    LoadedSteps,
+    NamedPath,
+    Recording,
+    StepGraph,
+    choose_step,
+    critical_path,
+    named_path,
+)
+from replay.answer import Answer, answer, replayed_rows
+from replay.runs import Simulation, simulated
+from replay.sensitivity import Effect, changed_in_turn
+from replay.timeline import write_synthetic
+
+_TRIED = "tried: the 20 operations with the most time on the critical path, of each kind"
+#: How much faster `bottleneck` makes each candidate.
+_FASTER = 0.9
+
+
+def replay(args: Namespace, loaded: LoadedSteps) -> Result:
+    """Simulate the recorded steps, and write them as a timeline."""
+    recording = loaded.recording
+    simulation = simulated(recording, replayed_rows(recording, args.step_num))
+    replayed = answer(recording, simulation.rows, simulation.iteration_ns)
+    row = choose_step(recording)
+    path = path_of(args, recording, recording.steps[row])
+    written = write(simulation, args.output)
+    tables = [*path_tables(recording.steps[row].number, path, full=args.full), step_table(replayed)]
+    if replayed.interval_ns is None:
+        further = f"Too few steps for an interval: {FEWEST} are needed."
+    else:
+        n_steps, ahead = len(set(replayed.rows)), in_range(replayed.interval_ns)
+        further = f"The next {n_steps:,} steps will take {ahead} on average (95 %)."
+    return Result(
+        **common(args, loaded),
+        headline=f"{recording.one_step} takes {in_ms(replayed.iteration_ns)}.",
+        further=further,
+        document=document(args, replayed, row, path),
+        tables=tables,
+        charts=timelines(recording, simulation, row) if args.html else (),
+        notes=[*recording.notes, *written],
+        ask=command(args, WHAT_IF),
+    )
+
+
+def change_in_turn(args: Namespace, loaded: LoadedSteps) -> Result:
+    """Delay operations in turn, or make them faster, and sort them by how much the step changes."""
+    recording = loaded.recording
+    replayed = answer(recording, recording.whole_steps)
+    is_delay = args.sub_option == "map_delay"
+    ratio = args.delay_ratio if is_delay else _FASTER
+    effects = changed_in_turn(
+        recording, ratio, parts=args.del_queue, groups=not is_delay, progress=args.progress
+    )
+    row = choose_step(recording)
+    path = path_of(args, recording, recording.steps[row])
+    key = "delays" if is_delay else "bottlenecks"
+    title = f"Each operation x {ratio:g}" if is_delay else "What gives most when 10 % faster"
+    table = effect_table(key, title, effects[: args.head], replayed.iteration_ns)
+    return Result(
+        **common(args, loaded),
+        headline=_largest_effect(effects, replayed, ratio),
+        document={**document(args, replayed, row, path), key: table.records()},
+        tables=[table],
+        figures=[("iteration time, recorded", in_ms(replayed.recorded_ns or replayed.iteration_ns))],
+        notes=[*recording.notes, _TRIED],
+        ask=command(args, WHAT_IF),
+    )
+
+
+def _largest_effect(effects: Sequence[Effect], replayed: Answer, ratio: float) -> str:
+    if not effects:
+        return "The recording has no operation to change."
+    largest = effects[0]
+    name, change_ns = f"{largest.kind} {brief(largest.name)}", abs(largest.effect_ns)
+    moved = f"{in_ms(change_ns)} ({in_percent(change_ns / replayed.iteration_ns, 1)}) per step"
+    if largest.effect_ns > 0:
+        return f"Delaying {name} ({ratio:g} times) costs most: {moved}."
+    return f"Speeding up {name} by {in_percent(1 - ratio)} helps most: {moved}."
+
+
+# ---- what all variants share
+
+
+def common(args: Namespace, loaded: LoadedSteps) -> dict[str, Any]:
+    """Name the fields that the results of all variants share."""
+    return {"option": "replay", "title": ", ".join(map(str, args.path)), "repairs": loaded.repairs}
+
+
+def in_range(interval_ns: tuple[float, float]) -> str:
+    """Write an interval as a range of milliseconds."""
+    low, high = interval_ns
+    return f"{in_ms(low, unit='')} to {in_ms(high)}"
+
+
+def in_milliseconds(interval_ns: tuple[float, float] | None) -> list[float] | None:
+    """Convert an interval for JSON."""
+    return None if interval_ns is None else [ns / 1e6 for ns in interval_ns]
+
+
+def path_of(args: Namespace, recording: Recording, step: StepGraph) -> NamedPath:
+    """Find the critical path of a step, recorded or simulated, as `critical` shows it."""
+    return named_path(recording, critical_path(step), parts=args.del_queue)
+
+
+def write(simulation: Simulation, output: Path | None) -> list[str]:
+    """Write the simulated timeline unless `output` is None or ``-``; say so in a note."""
+    if output is None or output == NO_FILE:
+        return []
+    n_events = write_synthetic(simulation, output)
+    return [f"replayed timeline: {output} ({n_events:,} events)"]
+
+
+def document(
+    args: Namespace, replayed: Answer, row: int, path: NamedPath, ratio: float = 1
+) -> dict[str, Any]:
+    """Collect the keys that every variant has; `ratio` is how much longer an edited job takes."""
+    recording, recorded = replayed.recording, replayed.recorded_ns
+    owners, iteration_ns = recording.owners, replayed.iteration_ns * ratio
+    return {
+        "steps": len(replayed.rows),
+        "operations": _n_operations(recording, args.del_queue),
+        "predicted_ms": dict(zip(owners, (replayed.predicted_ns * ratio / 1e6).tolist(), strict=True)),
+        "iteration_ms": iteration_ns / 1e6,
+        "measured_ms": ms_of(recorded),
+        "error": None if recorded is None else (iteration_ns - recorded) / recorded,
+        "critical_step": recording.steps[row].number,
+        "critical_path": records(path, owned=len(owners) > 1),
+        "interval_ms": in_milliseconds(replayed.interval_ns),
+        "output": None if args.output in (None, NO_FILE) else str(args.output),
+    }
+
+
+def _n_operations(recording: Recording, parts: bool) -> int:
+    """Count the operations of a step; a communication with its parts is one unless `parts`."""
+    operations = [operation for operation in recording.operations if operation.is_traced]
+    if parts:
+        return len(operations)
+    return len(
+        {
+            (number if not (one.transfer.whole or one.is_communication) else -1, one.owner, one.main)
+            for number, one in enumerate(operations)
+        }
+    )

@@ -1,0 +1,155 @@
+"""What-if questions: the edits there are, those that save most, and the forecast of some of them."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from analyzer.answers.diagnose.helpful_edits import helpful_edits
+from analyzer.base.errors import as_sentence
+from analyzer.base.function_names import brief
+from analyzer.base.units import in_ms, in_percent
+from analyzer.cli import WHAT_IF, command
+from analyzer.cli.replay import replay_tables
+from analyzer.cli.replay.replayed import common, document, in_milliseconds, in_range, path_of, write
+from analyzer.report.result import Column, Result, Table
+from dag_utils import LoadedSteps, choose_step
+from replay import edits as registry
+from replay.answer import replayed_rows
+from replay.edit import Edit, EditRequest, Job
+from replay.forecast import Forecast, Forecasts
+from replay.selection import communication, computation
+from replay.slowdown import Slowdown, slowdown
+from replay.whatif.scaling import changed
+
+#: Edits that a what-if without any names.
+_MOST_HELPFUL = 10
+#: A time before the edit that is less than this share of the recorded one needs a word.
+_ALIKE = 0.995
+#: The edit with which the answer also has the slowdown over the ideal job.
+_IDEAL = EditRequest("straggler", "mean")
+
+
+def list_edits(args: Namespace, loaded: LoadedSteps) -> Result:
+    """List the edits that there are, and the names of this job that they take."""
+    recording = loaded.recording
+    names: dict[str, list[str]] = {
+        "rank": list(recording.owners),
+        "category": [],
+        "stage": [],
+        "operation": [],
+    }
+    for operation in recording.table.kinds:
+        names["category"].append(operation.purpose or operation.cat)
+        names["stage"].append(operation.transfer.stage)
+        names["operation"].append(operation.main)
+    rows = [(kind, name) for kind, of_kind in names.items() for name in dict.fromkeys(of_kind) if name]
+    edits = [(module.NAME, module.HELP) for module in registry.EDITS]
+    return Result(
+        **common(args, loaded),
+        headline=f"{len(edits)} edits; names of this job: {', '.join(recording.owners[:4])}, …",
+        document={"edits": [{"set": name, "help": words} for name, words in edits]},
+        figures=edits,
+        tables=[Table("names", "Names of this job", (Column("kind", "kind"), Column("name", "name")), rows)],
+    )
+
+
+def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
+    """Find the edits that make the steps shortest, each with the command that answers it."""
+    edits = helpful_edits(loaded, args.progress)[: args.head or _MOST_HELPFUL]
+    commands = [command(args, WHAT_IF, *map(str, edit.requests)) for edit in edits]
+    headline = "No edit that was tried saves 1 % of a step for certain."
+    if edits:
+        best = edits[0].forecast
+        saved = f"{in_ms(best.saved_ns)} or {in_percent(1 - best.ratio)} of a step"
+        headline = f"{brief(best.name)} would save most, {saved}."
+    rows = [
+        {**_row(edit.forecast), "finding": edit.finding or None, "command": str(typed)}
+        for edit, typed in zip(edits, commands, strict=True)
+    ]
+    return Result(
+        **common(args, loaded),
+        headline=headline,
+        document={"whatif": rows},
+        tables=[replay_tables.helpful_table(edits, commands)],
+    )
+
+
+class _Question(NamedTuple):
+    """Edits to make together, and what they are called."""
+
+    name: str
+    edits: Sequence[Edit]
+    is_ideal: bool = False  # one of them is `_IDEAL`
+
+
+def forecast(args: Namespace, loaded: LoadedSteps) -> Result:
+    """Forecast each edit alone and, after several, all of them together."""
+    recording, job = loaded.recording, Job.of(loaded)
+    forecasts = Forecasts(job, replayed_rows(recording, args.step_num))
+    questions = _questions(args, job, forecasts)
+    answers = [forecasts.of_edits(question.name, question.edits) for question in questions]
+    edits, last = questions[-1].edits, answers[-1]
+    row = choose_step(recording)
+    simulation = forecasts.simulation(edits, own_gaps=last.as_recorded)
+    path = path_of(args, simulation.recording, simulation.step(simulation.position(row)))
+    slower = slowdown(recording) if any(question.is_ideal for question in questions) else None
+    written = write(simulation, args.output)
+    tables = [
+        replay_tables.whatif_table(answers),
+        *replay_tables.path_tables(recording.steps[row].number, path, full=args.full),
+        *([replay_tables.slowdown_table(slower)] if slower else []),
+    ]
+    return Result(
+        **common(args, loaded),
+        headline=_headline(last),
+        further=" ".join(as_sentence(edit.caution) for edit in edits if edit.caution),
+        document={
+            **document(args, last.recorded, row, path, last.after_ns / last.recorded.iteration_ns),
+            **{key: value for key, value in _row(last).items() if key != "set"},
+            "whatif": [
+                _row(answer, slower if question.is_ideal else None)
+                for question, answer in zip(questions, answers, strict=True)
+            ],
+        },
+        tables=tables,
+        charts=replay_tables.timelines(recording, simulation, row) if args.html else (),
+        notes=[*recording.notes, *written],
+        ask=command(args, WHAT_IF),
+    )
+
+
+def _questions(args: Namespace, job: Job, forecasts: Forecasts) -> list[_Question]:
+    if args.sub_option != WHAT_IF:
+        is_work = args.sub_option == "smlt_delay_cmp"
+        chosen = (computation if is_work else communication)(job.apart)
+        delay = Edit(lambda recording: changed(recording, chosen, args.delay_ratio))
+        return [_Question(f"{'computation' if is_work else 'communication'} x {args.delay_ratio:g}", [delay])]
+    requests = [EditRequest.of(text) for text in args.set]
+    sets = [[request] for request in requests] + ([requests] if len(requests) > 1 else [])
+    return [
+        _Question(" ".join(map(str, requests)), forecasts.edits(requests), _IDEAL in requests)
+        for requests in sets
+    ]
+
+
+def _headline(forecast: Forecast) -> str:
+    ahead = "" if forecast.interval_ns is None else f" ({in_range(forecast.interval_ns)}, 95 %)"
+    recorded_ns = forecast.recorded.recorded_ns or 0.0
+    with_outliers = forecast.before_ns < _ALIKE * recorded_ns
+    mean = f" ({in_ms(recorded_ns, unit='')} with outliers)" if with_outliers else ""
+    times = f"{in_ms(forecast.after_ns)}{ahead} instead of {in_ms(forecast.before_ns, unit='')}{mean}"
+    change = in_percent(forecast.ratio - 1, 1, sign="+")
+    return f"With {brief(forecast.name)} a step takes {times}: {change}."
+
+
+def _row(forecast: Forecast, slower: Slowdown | None = None) -> dict[str, Any]:
+    row = {
+        "set": forecast.name,
+        "before_ms": forecast.before_ns / 1e6,
+        "after_ms": forecast.after_ns / 1e6,
+        "change": forecast.ratio - 1,
+        "interval_ms": in_milliseconds(forecast.interval_ns),
+    }
+    return row if slower is None else row | {"slowdown": slower.ratio, "slowdown_by": slower.by}

@@ -1,0 +1,120 @@
+"""Runs for several options: their figures from traces or digests, and their names."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analyzer.base.errors import UsageError
+from analyzer.base.outputs.marks import is_digest
+from analyzer.cli import GROUPS, asked
+
+if TYPE_CHECKING:
+    from analyzer.model.figures.job_figures import JobFigures
+    from analyzer.model.figures.rank_figures import Wanted
+
+
+def group_of(args: Namespace) -> str | None:
+    """Return the `--group_by` that puts the work of devices together; None for other rows."""
+    return args.group_by if args.group_by in GROUPS else None
+
+
+def check_digests(args: Namespace) -> None:
+    """Refuse (`UsageError`) what needs single events of a digest, and a digest of less than a whole job."""
+    digests = [path for path in args.path if is_digest(path)]
+    by = f"--group_by {group_of(args)}" if group_of(args) else ""
+    part = "--filter" if args.filter else by
+    if digests and part:
+        raise UsageError(f"{part}: {digests[0]} is a digest, which holds no single events; give the traces")
+    if digests and args.comm:
+        raise UsageError(
+            f"--comm: the digest {digests[0]} was saved with its own rule for communication; give the traces"
+        )
+    if digests == args.path and args.rank_by:
+        raise UsageError(f"--rank_by: {digests[0]} is a digest, whose ranks are known; leave it out")
+    if args.save is not None and part:
+        raise UsageError(f"--save: a digest is of all operations; leave out {part}")
+    if args.save is not None and args.path[-1] in digests:
+        raise UsageError(f"--save: {args.path[-1]} is a digest already")
+
+
+def check_grouped(args: Namespace, run: JobFigures) -> None:
+    """Refuse (`UsageError`) a `--group_by` where the recording does not tell what it asks for."""
+    if group_of(args) is not None and not run.n_slices:
+        raise UsageError(
+            f"--group_by {args.group_by}: {run.path} does not tell that; it needs work of a device, recorded "
+            "with the host's operators"
+        )
+
+
+def saved(args: Namespace, paths: Sequence[Path]) -> JobFigures:
+    """Work out all figures of the job at `paths`, and write them to the digest that `--save` names."""
+    from analyzer.model.figures.digest import IN_DIGEST, save_digest
+    from analyzer.model.figures.job_figures import load_figures
+
+    job = load_figures(paths, IN_DIGEST, asked(args))
+    save_digest(args.save, job)
+    return job
+
+
+def digest_note(args: Namespace, name: str = "") -> list[str]:
+    """Return a note that says where `--save` wrote the digest of a run, if it did."""
+    return [] if args.save is None else [f"Digest{f' of {name}' if name else ''}: {args.save}"]
+
+
+def check_runs(args: Namespace) -> None:
+    """Refuse (`UsageError`) a single path, files among directories, and a variant."""
+    paths: list[Path] = args.path
+    if len(paths) < 2:
+        raise UsageError(f"{args.option} needs two paths or more: analyze.py {args.option} BASE NEW")
+    check_digests(args)
+    files = [path for path in paths if path.is_file() and not is_digest(path)]
+    folders = [path for path in paths if path.is_dir()]
+    if files and folders:
+        raise UsageError(
+            f"{files[0]} is a file, {folders[0]} a directory: compare files with files, "
+            "or directories with directories"
+        )
+
+
+def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
+    """Return the `wanted` figures of the runs without their warm-up, and `--save` the last one's digest."""
+    from msgspec.structs import replace
+
+    from analyzer.model.figures.digest import read_digest
+    from analyzer.model.figures.job_figures import load_figures
+
+    wanted = replace(wanted, select=args.filter, group_by=group_of(args))
+    runs: list[JobFigures] = []
+    for i, path in enumerate(args.path, start=1):
+        if is_digest(path):
+            runs.append(read_digest(path, args.step_by))
+        elif args.save is not None and i == len(args.path):
+            runs.append(saved(args, [path]))
+        else:
+            runs.append(load_figures([path], wanted, asked(args)._replace(only=())))
+            check_grouped(args, runs[-1])
+    return [run.settled for run in runs]
+
+
+def labels(paths: Sequence[Path]) -> list[str]:
+    """Return a short name for each run: the last part of its path, more parts where that is ambiguous.
+
+    A run that is given again gets `` (2)``, `` (3)``, … after the name.
+    """
+    parts = [path.resolve().parts for path in paths]
+    depth, deepest = 1, max(map(len, parts))
+    while depth < deepest and len({each[-depth:] for each in parts}) < len(set(parts)):
+        depth += 1
+    names = ["/".join(each[-depth:]) for each in parts]
+    turns = [names[: i + 1].count(name) for i, name in enumerate(names)]
+    return [name if turn == 1 else f"{name} ({turn})" for name, turn in zip(names, turns, strict=True)]
+
+
+def folder_labels(paths: Sequence[Path]) -> list[str]:
+    """Name runs by their directories, digests and files that share one by their own names."""
+    folders = [path if path.is_dir() or is_digest(path) else path.resolve().parent for path in paths]
+    shared = len({folder.resolve() for folder in folders}) < len({path.resolve() for path in paths})
+    return labels(paths if shared else folders)

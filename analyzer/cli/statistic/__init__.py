@@ -1,0 +1,283 @@
+"""`--option statistic`: how long each operation takes, per operation and category."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analyzer.base.errors import UsageError, counted
+from analyzer.base.function_names import brief
+from analyzer.base.lazy_sequence import LazySequence
+from analyzer.base.outputs.marks import is_digest
+from analyzer.base.units import in_ms, in_percent
+from analyzer.cli import READING, add_flags, add_variants, asked, command, refuse, variant_of
+from analyzer.cli.runs import check_digests, check_grouped, digest_note, group_of, saved
+from analyzer.report.result import Bars, Column, Result, Table, ms_column
+
+if TYPE_CHECKING:
+    from analyzer.model.figures.durations import Stat
+    from analyzer.model.figures.job_figures import JobFigures
+    from analyzer.model.figures.time_by_role import RankSummary
+
+HELP = (
+    "how long each operation takes: per operation and per category; variants: each step (breakdown), "
+    "transfer, waiting and bandwidth of collectives, and the three analyses of DASF profiles"
+)
+EXAMPLE = "analyze.py statistic examples/lenet --sort --head 20"
+
+#: Titles of the table by `--group_by`, where it is not of operations.
+_TITLES = {
+    "operator": "Operators",
+    "module": "Modules",
+    "annotation": "Annotations",
+    "kernel_kind": "Kinds of kernels",
+}
+_MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
+
+_DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
+VARIANTS = ("breakdown", "collectives", *_DASF)
+
+
+_OPERATIONS = (
+    Column("name", "operation"),
+    Column("cat", "category"),
+    Column("count", "count", "int"),
+    ms_column("total_ms", "total", "total_ns"),
+    ms_column("min_ms", "min", "min_ns"),
+    ms_column("max_ms", "max", "max_ns"),
+    ms_column("avg_ms", "avg", "mean_ns"),
+    Column("var_ms2", "variance (ms²)", "float", value=lambda stat: stat.var_ns2 / 1e12),
+    ms_column("p50_ms", "p50", "p50_ns"),
+    ms_column("p95_ms", "p95", "p95_ns"),
+    ms_column("p99_ms", "p99", "p99_ns"),
+)
+#: Those of an operation over all ranks.
+_OVER_RANKS = (
+    *_OPERATIONS,
+    Column("ranks", "ranks", "int"),
+    Column("slowest_rank", "slowest rank"),
+    ms_column("slowest_avg_ms", "its avg", "slowest_mean_ns"),
+    ms_column("fastest_avg_ms", "fastest avg", "fastest_mean_ns"),
+)
+_CATEGORIES = (
+    Column("cat", "category"),
+    Column("count", "count", "int"),
+    ms_column("total_ms", "total", "total_ns"),
+    Column("max_name", "longest on average"),
+    ms_column("max_avg_ms", "its avg", "max_avg_ns"),
+)
+_BREAKDOWN = (
+    Column("rank", "rank"),
+    Column("step", "step", "id"),
+    ms_column("wall_ms", "wall", "wall_ns"),
+    ms_column("compute_ms", "compute", "compute_ns"),
+    ms_column("comm_ms", "comm", "comm_ns"),
+    ms_column("overlap_ms", "both", "overlap_ns"),
+    ms_column("exposed_comm_ms", "exposed comm", "exposed_comm_ns"),
+    ms_column("idle_ms", "idle", "idle_ns"),
+)
+_RANKS = (  # of a `RankSummary`
+    Column("rank", "rank"),
+    Column("steps", "steps", "int"),
+    ms_column("mean_ms", "mean", "mean_ns"),
+    ms_column("median_ms", "median", "median_ns"),
+    *_BREAKDOWN[3:5],
+    *_BREAKDOWN[6:],
+    Column(
+        "outlier_steps", "far longer than the median", value=lambda r: ", ".join(map(str, r.outlier_steps))
+    ),
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, *READING, "sort", "head", "group_by", "save")
+    add_variants(parser, VARIANTS)
+
+
+def run(args: Namespace) -> Result:
+    """Return the statistics of the operations, or the variant that `--sub_option` names."""
+    if args.sub_option in _DASF:
+        refuse(args, variant_of(args), *READING, "save", "sort", "group_by")
+        return _dasf(args)
+    if args.sub_option is not None:
+        refuse(args, variant_of(args), "group_by")
+    if args.sub_option == "collectives":
+        from analyzer.cli.statistic.collective_table import collectives
+
+        refuse(args, variant_of(args), "save", "step_by")
+        return collectives(args)
+    check_digests(args)
+    show = _breakdown if args.sub_option == "breakdown" else _statistic
+    result = show(args, _figures(args))._replace(ask=command(args, "diagnose"))
+    if any(map(is_digest, args.path)):
+        return result._replace(beside=args.path[0])
+    return result._replace(notes=[*result.notes, *digest_note(args)])
+
+
+def _figures(args: Namespace) -> JobFigures:
+    """Load the figures of what is at `--path`."""
+    by_step = args.sub_option == "breakdown"
+    if any(map(is_digest, args.path)):
+        from analyzer.model.figures.digest import read_digest
+
+        if len(args.path) > 1:
+            raise UsageError("a digest is a whole job: statistic takes it alone")
+        return read_digest(args.path[0], args.step_by, steps=by_step or args.step_by is not None)
+    if args.save is not None:
+        return saved(args, args.path)
+    from analyzer.model.figures.job_figures import load_figures
+    from analyzer.model.figures.rank_figures import Wanted
+
+    wanted = Wanted(durations=not by_step, breakdown=by_step, group_by=group_of(args))
+    return load_figures(args.path, wanted, asked(args))
+
+
+def _statistic(args: Namespace, job: JobFigures) -> Result:
+    from analyzer.model.figures.durations import categories, longest_first, over_ranks, rows_of
+
+    check_grouped(args, job)
+    groups = job.by_prefix
+    is_long = args.group_by is None and args.format == "table" and len(groups) > _MOST_RANKS
+    columns: Sequence[Column] = _OPERATIONS
+    if is_long or args.group_by not in (None, "rank"):
+        stats, columns = over_ranks(groups.values()), _OVER_RANKS
+    else:
+        stats = [row for prefix, (_, of_rank) in groups.items() for row in rows_of(of_rank, prefix)]
+    if group_of(args) is not None:
+        columns = _of_groups(stats)
+    shown = (longest_first(stats) if args.sort else stats)[: args.head]
+    cats = categories(job.category_ns, stats)
+    title = _TITLES.get(args.group_by, "Operations")
+    note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
+    tables = (
+        Table.of("operations", title, columns, shown, note=note if is_long else ""),
+        Table.of("categories", "Categories", _CATEGORIES, cats, detail=args.group_by == "kernel_kind"),
+    )
+    traces = [
+        {"path": str(file.path), "dialect": file.dialect, "events": file.n_events, "ranks": list(file.ranks)}
+        for file in job.files
+    ]
+    of_all = f" ({len(shown):,} shown)" if len(shown) < len(stats) else ""
+    spans = sum(file.phases.get(phase, 0) for file in job.files for phase in ("b", "S"))
+    note = f"{spans:,} asynchronous spans (phases b and S) are not counted: they belong to no track."
+    return _result(
+        f"Statistics of {', '.join(map(str, args.path))}",
+        job.files[0].path,
+        {"traces": traces},
+        tables,
+        headline=_headline(stats),
+        figures=((title.lower(), f"{len(stats):,}{of_all}"), ("slices", f"{job.n_slices:,}")),
+        notes=[note] if spans else [],
+        repairs=job.repairs,
+    )
+
+
+def _headline(stats: Sequence[Stat]) -> str:
+    """Name the kernel, or without kernels the operation, with the largest total."""
+    from analyzer.reading.dialects.system import KERNEL_CATS, is_frame_of_all
+
+    kernels = [stat for stat in stats if stat.cat in KERNEL_CATS]
+    work = kernels or [stat for stat in stats if not is_frame_of_all(stat.name)] or stats
+    if not work:
+        return "No operation is recorded."
+    most = max(work, key=lambda stat: stat.total_ns)
+    times = f"{in_ms(most.total_ns)} in {counted(most.count, 'event')}, {in_ms(most.mean_ns)} on average"
+    return f"{brief(most.name)} takes most time: {times}."
+
+
+def _of_groups(stats: Sequence[Stat]) -> list[Column]:
+    """Return the columns of what the work of devices belongs to: with its share of all of that work."""
+    whole = max(sum(stat.total_ns for stat in stats), 1)
+    share = Column("share", "share", "percent", 1, value=lambda stat: stat.total_ns / whole)
+    return [_OVER_RANKS[0]._replace(title="work of"), *_OVER_RANKS[1:4], share, *_OVER_RANKS[4:]]
+
+
+def _result(
+    title: str, beside: Path, document: dict[str, Any], tables: Sequence[Table], **more: Any
+) -> Result:
+    """Return the result with its tables in the document; files without a name go beside what was read."""
+    return Result(
+        "statistic",
+        title,
+        {**document, **{table.name: table.records() for table in tables}},
+        tables=tables,
+        beside=beside,
+        **more,
+    )
+
+
+def _breakdown(args: Namespace, job: JobFigures) -> Result:
+    from analyzer.model.figures.time_by_role import summaries
+
+    of_ranks = summaries((rank.name, rank.breakdown) for rank in job.settled.ranks)
+    ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
+    rules = list(dict.fromkeys(rank.breakdown.rule for rank in job.ranks if rank.breakdown.rule))
+    return _result(
+        f"Breakdown of {', '.join(map(str, args.path))}",
+        job.ranks[0].source.path,
+        {},
+        (_steps(job, sort=args.sort).first(args.head), ranks),
+        headline=_where_time_goes(job.settled, of_ranks),
+        charts=[_mean_steps(of_ranks)],
+        notes=[
+            *rules,
+            *dict.fromkeys(rank.steps.note for rank in job.ranks if rank.steps.note),
+        ],
+        repairs=job.repairs,
+    )
+
+
+def _steps(job: JobFigures, *, sort: bool) -> Table:
+    """Make a table with a row for each step of each rank; a row is made when it is shown."""
+    import numpy as np
+
+    parts = [rank.breakdown for rank in job.ranks]
+    names = [rank.name for rank in job.ranks for _ in rank.breakdown.step]
+    labels = [step for part in parts for step in part.step]
+    columns = ("wall_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", "idle_ns")
+    ms = np.concatenate([np.column_stack([getattr(part, name) for name in columns]) for part in parts]) / 1e6
+    order = np.argsort(-ms[:, 0], kind="stable").tolist() if sort else range(len(labels))
+    rows = LazySequence(order, lambda row: (names[row], labels[row], *ms[row].tolist()))
+    return Table("breakdown", "Time of each step", _BREAKDOWN, rows)
+
+
+def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
+    """Say how long a step is, and how much of it is exposed communication."""
+    if not ranks:
+        return "No step is recorded."
+    lengths = job.iteration_ns
+    on = f" on {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
+    if len(lengths):
+        length = f"A step takes {in_ms(lengths.mean())} (mean of {counted(len(lengths), 'step')}{on})"
+    else:
+        length = f"No step is marked; the recording takes {in_ms(max(rank.mean_ns for rank in ranks))}{on}"
+    most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
+    if not any(rank.comm_ns for rank in ranks):
+        return f"{length}; no communication was recorded."
+    share = in_percent(most.exposed_comm_ns / max(most.mean_ns, 1))
+    where = f", most on {most.rank}" if len(ranks) > 1 else ""
+    return f"{length}; {in_ms(most.exposed_comm_ns)} ({share}) is exposed communication{where}."
+
+
+def _mean_steps(ranks: Sequence[RankSummary]) -> Bars:
+    """Draw where the time of each rank's mean step goes."""
+    series: dict[str, list[float | None]] = {
+        "compute": [rank.compute_ns / 1e6 for rank in ranks],
+        "exposed communication": [rank.exposed_comm_ns / 1e6 for rank in ranks],
+        "idle": [rank.idle_ns / 1e6 for rank in ranks],
+    }
+    names = [rank.rank for rank in ranks]
+    return Bars("Where the time of a step goes", "ms of a step", names, series)
+
+
+def _dasf(args: Namespace) -> Result:
+    """Return one of DASF's own analyses of its profiles."""
+    from analyzer.answers.statistic.dasf_analyses import analyse, dasf_headline
+
+    table, repairs = analyse(args.sub_option, args.path, jobs=args.jobs, progress=args.progress)
+    title = f"{args.sub_option} of {', '.join(map(str, args.path))}"
+    headline = dasf_headline(table)
+    return _result(title, args.path[0], {}, (table.first(args.head),), headline=headline, repairs=repairs)

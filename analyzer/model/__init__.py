@@ -1,0 +1,1 @@
+"""Facts about a job that several answers share: figures, clocks and step graphs."""

@@ -1,0 +1,358 @@
+"""Offsets between the clocks of hosts, from the operations that they do together.
+
+Two kinds of evidence (`clocks.pair_estimates`). With x the nanoseconds to add to a host's timestamps,
+*causality* says of every occurrence that ``x_i - x_j <= end_j - begin_i``, because nobody ends before the
+last has begun; *matched ends* say that x_i - x_j is close to the difference of the ends. Every pair of hosts
+yields an estimate with a doubt, and a window. The estimates are joined by weighted least squares, which
+treats all hosts alike. The windows are difference constraints: shortest paths between the hosts give the
+tightest window of every offset, and its far end the bound; a cycle of negative weight is a contradiction.
+(Duda et al. 1987; Haddad 1988; Jézéquel 1989; Poirier, Roy, Dagenais 2010.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from analyzer.base.arrays import Float64, Int64, Mask
+from analyzer.base.arrays.numbering import connected, places_by_value
+from analyzer.model.clocks import limits
+from analyzer.model.clocks.common_operations import Occurrences, side_by_side
+from analyzer.model.clocks.pair_estimates import PairOffset, evidence
+from analyzer.reading.dialects.sync_points import SyncPoints
+
+
+class Clock(Struct, frozen=True):
+    """How one host's clock relates to the first host's.
+
+    The true offset is within `offset_ns` ± `bound_ns` all through the recording, with relative drifts of up
+    to 50 ppm allowed for. There is no bound where nothing ties the host to the first, and where no offset
+    makes all operations possible; it is 0 where they are of one machine and agree. A violation is a pair of
+    one occurrence in the impossible order.
+    """
+
+    offset_ns: int = 0  # what to add to its timestamps
+    bound_ns: int | None = None
+    anchors: int = 0  # occurrences it shares with another host
+    violations_before: int = 0  # in which this host takes part, as recorded
+    violations_after: int = 0  # as corrected
+    is_tied: bool = False  # whether common operations, or one machine, tie this host to the first one
+
+    @property
+    def offset_us(self) -> float:
+        """The offset in microseconds."""
+        return self.offset_ns / 1e3
+
+    @property
+    def bound_us(self) -> float | None:
+        """The bound in microseconds."""
+        return None if self.bound_ns is None else self.bound_ns / 1e3
+
+
+class Alignment(Struct, frozen=True):
+    """The clocks of all hosts, and whether the recorded operations contradict each other."""
+
+    clocks: Sequence[Clock]
+    contradiction_ns: int = 0  # by how much an operation remains out of order that no offsets put in order
+    contradicting: Sequence[int] = ()  # its two hosts
+    by_ends: bool = False  # whether matched ends told an offset
+
+
+def align(
+    hosts: Sequence[SyncPoints],
+    recorded: Sequence[tuple[int, int] | None] | None = None,
+    machines: Sequence[str] = (),
+) -> Alignment:
+    """Estimate the clock of every host against the first one's; the relative offsets do not depend on which.
+
+    Clocks that may agree, as far as the estimates can tell, are taken to agree: nothing is moved. Those of
+    one machine are one wherever that makes every operation possible, unless matched ends that agree closely
+    contradict it. Where no offsets make every operation possible, even with drift, the offsets are those that
+    contradict the operations least, and none has a bound.
+
+    Parameters
+    ----------
+    hosts : one for each host (worker, or rank where hosts are unknown), n >= 1
+    recorded : (n) when each host's first event begins and its last one ends, on its own clock, where
+        that may be far from its sync points: the bounds allow for the drift since
+    machines : (n) the name of the machine that each ran on, "" where unknown; none at all: all unknown
+    """
+    found = side_by_side(hosts)
+    machines = machines or [""] * len(hosts)
+    if not found.there.any():
+        tied = [i == 0 or _is_same(machines, 0, i) for i in range(len(hosts))]
+        return Alignment([Clock(bound_ns=0 if one else None, is_tied=one) for one in tied])
+    reach = _reach(found, recorded)
+    compared = found.compared
+    pairs = evidence(found, compared)
+    consistent = _consistent(found, compared, pairs, reach, machines)
+    if consistent is not None:
+        return consistent
+    groups = _tied_together(len(hosts), pairs)
+    offsets = np.zeros(len(hosts))
+    for group in groups:
+        offsets[group] = _least_squares(group, pairs)
+    offsets = _whole(found, groups, offsets, np.full((len(hosts), len(hosts)), np.inf))
+    late = _out_of_order(found, compared, offsets.astype(np.int64))[1]
+    worst = np.unravel_index(late.argmax(), late.shape)
+    clocks = _clocks(found, compared, groups, offsets, None)
+    return Alignment(clocks, int(late.max()), [int(host) for host in worst])
+
+
+def _consistent(
+    found: Occurrences,
+    compared: Mask,
+    pairs: Sequence[PairOffset],
+    reach: Float64,
+    machines: Sequence[str],
+) -> Alignment | None:
+    """Return the clocks that make every operation possible; None if the drifts of quartzes allow none."""
+    limit_ppm = limits.QUARTZ_PPM
+
+    def shortest(pairs: Sequence[PairOffset]) -> tuple[Float64, Float64] | None:
+        loose, bounds = (_shortest(_windows(found, compared, limit_ppm, pairs, far)) for far in (None, reach))
+        if loose is None or bounds is None:
+            return None
+        exact = _shortest(_windows(found, compared, 0.0, pairs))
+        return (loose if exact is None else exact), bounds
+
+    windows = shortest(pairs)
+    if windows is None:
+        return None
+    tight, _ = windows
+    by_ends = any(pair.ends is not None for pair in pairs)
+    pairs = _of_one_machine(found.middle, pairs, tight, machines)
+    within, bounds = (shortest(pairs) if any(machines) else None) or windows
+    groups = _tied_together(len(reach), pairs)
+    offsets = np.zeros(len(reach))
+    for group in groups:
+        offsets[group] = _joint(found, group, pairs, within)
+    offsets = _whole(found, groups, offsets, tight)
+    return Alignment(_clocks(found, compared, groups, offsets, bounds), by_ends=by_ends)
+
+
+def _is_same(machines: Sequence[str], i: int, j: int) -> bool:
+    return machines[i] == machines[j] != ""
+
+
+def _of_one_machine(
+    middle: Int64, pairs: Sequence[PairOffset], tight: Float64, machines: Sequence[str]
+) -> list[PairOffset]:
+    """Return the evidence, with that of hosts on one machine, whose clocks are one where they may agree.
+
+    They may where that makes every operation possible and no ends that agree closely contradict it.
+    """
+    of_machine = [machines.index(name) for name in machines]
+    wanted = {(pair.i, pair.j) for pair in pairs} | {(i, j) for j, i in enumerate(of_machine) if i < j}
+    ahead = (middle[None, :] - middle[:, None]).astype(np.float64)  # of j against i, where they agree
+    agree = {
+        (i, j): PairOffset(i, j, ahead[i, j], 1.0, (ahead[i, j], ahead[i, j]))
+        for i, j in sorted(wanted)
+        if _is_same(machines, i, j) and -ahead[i, j] <= tight[i, j] and ahead[i, j] <= tight[j, i]
+    }
+    return [*(pair for pair in pairs if (pair.i, pair.j) not in agree), *agree.values()]
+
+
+def _reach(found: Occurrences, recorded: Sequence[tuple[int, int] | None] | None) -> Float64:
+    """Return how far from its middle each host's recording reaches (n,), ns."""
+    reach = np.full(len(found.begin), float(np.abs(found.tau).max(initial=0.0)))
+    for i, span in enumerate(recorded or ()):
+        if span is not None:
+            middle = int(found.middle[i])
+            reach[i] = max(reach[i], abs(span[0] - middle), abs(span[1] - middle))
+    return reach
+
+
+def _windows(
+    found: Occurrences,
+    compared: Mask,
+    limit_ppm: float,
+    pairs: Sequence[PairOffset],
+    reach: Float64 | None = None,
+) -> Float64:
+    """Return w (n, n): ``x_i - x_j <= w[i, j]``, inf where nothing is known of what is `compared`.
+
+    With a limit above 0, the windows allow for what such a drift may have added up by each occurrence and for
+    errors of its times; with `reach` (n,), also for drift as far as each host's recording reaches.
+    """
+    n = len(found.begin)
+    windows = np.full((n, n), np.inf)
+    tau = np.abs(found.tau)
+    for i in range(n):
+        own = np.flatnonzero(compared[i])
+        both = found.there[own] & found.there[i] & found.all_wait
+        slack = (found.end[own] - found.begin[i]).astype(np.float64)
+        if limit_ppm:
+            doubt = limit_ppm / 1e6
+            slack += found.error[own] + found.error[i] + doubt * tau
+            slack += 0.0 if reach is None else doubt * np.maximum(reach[own], reach[i])[:, None]
+        windows[i, own] = np.where(both, slack, np.inf).min(axis=1, initial=np.inf)
+    for pair in pairs:
+        if pair.ends is not None:
+            windows[pair.i, pair.j] = min(windows[pair.i, pair.j], -pair.ends[0])
+            windows[pair.j, pair.i] = min(windows[pair.j, pair.i], pair.ends[1])
+    np.fill_diagonal(windows, 0.0)
+    return windows
+
+
+def _shortest(windows: Float64) -> Float64 | None:
+    """Return the tightest windows (n, n) that follow; None where they contradict each other."""
+    if len(windows) > limits.ALL_WINDOWS:
+        return _shortest_of_many(windows)
+    shortest = windows.copy()
+    for over in range(len(shortest)):  # Floyd and Warshall; scipy's takes longer to import
+        np.minimum(shortest, shortest[:, over, None] + shortest[over], out=shortest)
+    return None if (shortest.diagonal() < 0).any() else shortest
+
+
+def _shortest_of_many(windows: Float64) -> Float64 | None:
+    """Return the same as `_shortest`, for windows most of which are not known."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import NegativeCycleError, johnson
+
+    i, j = np.nonzero(np.isfinite(windows))
+    known = csr_array((windows[i, j], (i, j)), shape=windows.shape)
+    try:
+        return np.asarray(johnson(known))
+    except NegativeCycleError:
+        return None
+
+
+def _tied_together(n: int, pairs: Sequence[PairOffset]) -> list[Int64]:
+    """Return the groups of hosts that are tied together, directly or through others."""
+    ends = np.array([(pair.i, pair.j) for pair in pairs], np.int64).reshape(-1, 2)
+    return places_by_value(connected(n, *ends.T))
+
+
+def _joint(found: Occurrences, group: Int64, pairs: Sequence[PairOffset], tight: Float64) -> Float64:
+    """Return the offsets of a group of hosts, relative to their middles and within the `tight` windows."""
+    as_recorded = (found.middle[group] - found.middle[group[0]]).astype(np.float64)
+    windows = tight[np.ix_(group, group)]
+    own = [pair for pair in pairs if pair.i in group]
+    if _may_agree(as_recorded, group, own, windows):
+        return np.asarray(as_recorded)
+    return _feasible(_least_squares(group, own), windows)
+
+
+def _may_agree(agreed: Float64, group: Int64, pairs: Sequence[PairOffset], tight: Float64) -> bool:
+    """Whether the clocks of a group may agree: possible, and no host's estimates speak against it."""
+    if np.any(agreed[:, None] - agreed[None, :] > tight):
+        return False
+    at = dict(zip(group.tolist(), agreed.tolist(), strict=True))
+    squares: dict[int, list[float]] = defaultdict(list)
+    for pair in pairs:
+        square = ((at[pair.j] - at[pair.i] - pair.estimate) / pair.doubt) ** 2
+        squares[pair.i].append(square)
+        squares[pair.j].append(square)
+    return all(np.mean(each) <= limits.AGREES**2 for each in squares.values())
+
+
+def _least_squares(group: Int64, pairs: Sequence[PairOffset]) -> Float64:
+    """Return the offsets of a group of hosts, against the first of them, that fit the estimates best."""
+    place = {host: i for i, host in enumerate(group.tolist())}
+    laplacian, right = np.zeros((len(group), len(group))), np.zeros(len(group))
+    for pair in pairs:
+        if pair.i in place:
+            i, j, weight = place[pair.i], place[pair.j], pair.doubt**-2
+            laplacian[[i, j], [i, j]] += weight
+            laplacian[[i, j], [j, i]] -= weight
+            right[[i, j]] += (-weight * pair.estimate, weight * pair.estimate)
+    if len(group) == 1:
+        return np.zeros(1)
+    scale = laplacian.diagonal().max()
+    matrix, values = laplacian[1:, 1:] / scale, right[1:] / scale
+    try:
+        rest = np.linalg.solve(matrix, values)
+    except np.linalg.LinAlgError:  # weights that differ by more than a float64 can tell
+        rest = np.linalg.lstsq(matrix, values)[0]
+    return np.concatenate([np.zeros(1), rest])
+
+
+def _feasible(offsets: Float64, tight: Float64) -> Float64:
+    """Return offsets (n,) within all windows, on the straight way from the windows' middles to `offsets`.
+
+    The middles of the windows against any one host satisfy all windows, because these are shortest
+    paths; so does their mean over all hosts.
+    """
+    middles = ((tight - tight.T) / 2).mean(axis=1)
+    wanted = offsets[:, None] - offsets[None, :]
+    between = middles[:, None] - middles[None, :]
+    outside = wanted > tight
+    if not outside.any():
+        return offsets
+    share = ((tight - between)[outside] / (wanted - between)[outside]).min()
+    return np.asarray(middles + max(float(share), 0.0) * (offsets - middles))
+
+
+def _whole(found: Occurrences, groups: Sequence[Int64], offsets: Float64, tight: Float64) -> Float64:
+    """Round offsets, as added to timestamps, to whole microseconds where the windows leave room; else to ns.
+
+    Most traces have whole microseconds. They are counted from one host of each group, whichever is first.
+    """
+    whole = np.zeros(len(offsets))
+    for group in groups:
+        hub = group[found.middle[group].argmin()]
+        rough = (found.middle[group] - found.middle[hub]).astype(np.float64)
+        exact = np.rint(offsets[group] - offsets[hub])
+        rounded = rough + 1000 * np.rint((exact - rough) / 1000)
+        windows = tight[np.ix_(group, group)]
+        width = (windows + windows.T)[~np.eye(len(group), dtype=np.bool_)]
+        fits = np.all(width >= limits.ROUNDED_FROM_NS) and np.all(
+            rounded[:, None] - rounded[None, :] <= windows
+        )
+        whole[group] = rounded if fits else exact
+    return whole
+
+
+def _clocks(
+    found: Occurrences,
+    compared: Mask,
+    groups: Sequence[Int64],
+    offsets: Float64,
+    bounds: Float64 | None,
+) -> list[Clock]:
+    """Return the clocks, each against the first host of its group; `offsets` (n,) relative to the middles.
+
+    `bounds` (n, n) are windows that hold the truth all through the recording; None for no bounds.
+    """
+    first = np.zeros(len(offsets), np.int64)
+    for group in groups:
+        first[group] = group[0]
+    relative = np.rint(offsets - offsets[first]).astype(np.int64)
+    before, _ = _out_of_order(found, compared, found.middle - found.middle[first])
+    after, _ = _out_of_order(found, compared, relative)
+    far = np.zeros(len(offsets))
+    if bounds is not None:
+        of = np.arange(len(offsets))
+        far = np.ceil(np.maximum(bounds[of, first] - relative, relative + bounds[first, of]))
+        far = np.where(np.isfinite(far), far, 0.0)  # no operation ties it, but it is the same clock
+    return [
+        Clock(
+            offset_ns=int(relative[i] + found.middle[first[i]] - found.middle[i]),
+            bound_ns=int(far[i]) if bounds is not None and first[i] == 0 else None,
+            anchors=int(found.there[i].sum()),
+            violations_before=int(before[i].sum() + before[:, i].sum()),
+            violations_after=int(after[i].sum() + after[:, i].sum()),
+            is_tied=bool(first[i] == 0),
+        )
+        for i in range(len(offsets))
+    ]
+
+
+def _out_of_order(found: Occurrences, compared: Mask, shift: Int64) -> tuple[Int64, Int64]:
+    """Return how often (n, n), and by how much at most, host i begins an operation after j has ended it.
+
+    `shift` (n,) is what is added to the hosts' times, relative to their middles.
+    """
+    n = len(shift)
+    begin, end = found.begin + shift[:, None], found.end + shift[:, None]
+    count, most = np.zeros((2, n, n), np.int64)
+    for i in range(n):
+        own = np.flatnonzero(compared[i])
+        both = found.there[own] & found.there[i] & found.all_wait
+        late = np.where(both, begin[i] - end[own], 0)
+        count[i, own], most[i, own] = (late > 0).sum(axis=1), late.max(axis=1, initial=0)
+    return count, most

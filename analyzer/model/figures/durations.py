@@ -1,0 +1,285 @@
+"""How long each operation and category takes, worked out where its file is read, and joined over files."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Float64, Int32, Int64, NDArray
+from analyzer.base.arrays.intervals import union_length
+from analyzer.base.arrays.numbering import narrowest, numbered
+from analyzer.base.opname import OpName
+from analyzer.reading import dialects
+from analyzer.reading.formats.columns import Trace
+
+
+class OperationStats(Struct, frozen=True):
+    """The durations of m operations by column, (m,) each; operations come by first appearance.
+
+    Percentiles interpolate linearly; they are NaN where an operation's events are of several files.
+    """
+
+    operations: Sequence[tuple[str, str]]  # (name, category)
+    count: Int64
+    total_ns: Float64
+    squares_ns2: Float64  # sum of the squared deviations from the mean
+    min_ns: Int64
+    max_ns: Int64
+    p50_ns: Float64
+    p95_ns: Float64
+    p99_ns: Float64
+
+
+class Stat(Struct, frozen=True):
+    """The durations of one operation; the variance is the population's.
+
+    Over several ranks (`over_ranks`) also on how many of them it is, and its averages on the extreme ones.
+    """
+
+    name: str
+    cat: str
+    count: int
+    total_ns: float
+    min_ns: int
+    max_ns: int
+    mean_ns: float
+    var_ns2: float
+    p50_ns: float | None
+    p95_ns: float | None
+    p99_ns: float | None
+    ranks: int = 1
+    slowest_rank: str = ""
+    slowest_mean_ns: float = 0.0
+    fastest_mean_ns: float = 0.0
+
+
+class CategoryStat(Struct, frozen=True):
+    """The slices of one category. Where they nest on a track, the time is counted once in the total."""
+
+    cat: str
+    count: int
+    total_ns: int
+    max_name: str  # the operation with the highest average
+    max_avg_ns: float
+
+
+def durations(trace: Trace) -> OperationStats:
+    """Compute the statistics of every operation of a trace."""
+    op, operations = operations_of_slices(trace)
+    return operation_stats(operations, op, trace.dur_ns)
+
+
+def operation_stats(operations: Sequence[tuple[str, str]], op: Int32, dur_ns: Int64) -> OperationStats:
+    """Compute the statistics of m operations from the operation and the duration of each event, (n,) each.
+
+    Every operation has an event.
+    """
+    count = np.bincount(op, minlength=len(operations))
+    end = np.cumsum(count)
+    start = end - count
+    value = _sorted_by_op(op, dur_ns, len(operations))
+    percentiles = [_quantile(value, start, count, q) for q in (0.50, 0.95, 0.99)]
+    deviation = value.astype(np.float64)
+    total = np.add.reduceat(deviation, start)
+    deviation -= np.repeat(total / count, count)
+    np.square(deviation, out=deviation)
+    squares = np.add.reduceat(deviation, start)
+    return OperationStats(operations, count, total, squares, value[start], value[end - 1], *percentiles)
+
+
+def operations_of_slices(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
+    """Return each slice's operation (n,), numbered by first appearance, and their (name, category).
+
+    An operation is a distinct (name, category). The name of a BytePS sub-task has its partition, which the
+    track may hold; a category that is not recorded is the kind of operation that the name tells.
+    """
+    if len(trace) == 0:
+        return np.empty(0, np.int32), []
+    system = dialects.of(trace)
+    staged = np.array([system.names_by_track and _lacks_key(name) for name in trace.names], np.bool_)
+    cat_id, cats = _categories(trace)
+    parts = [(trace.name_id, len(trace.names)), (cat_id, len(cats))]
+    if staged.any():
+        parts.append((np.where(staged[trace.name_id], trace.track_id + 1, 0), len(trace.tracks) + 1))
+    op, first = _dense(_code(*parts))
+    names = [trace.names[i] for i in trace.name_id[first].tolist()]
+    for i in np.flatnonzero(staged[trace.name_id[first]]).tolist():
+        names[i] = system.operation(names[i], trace.tracks[trace.track_id[first[i]]].tid)
+    pairs = zip(names, map(cats.__getitem__, cat_id[first].tolist()), strict=True)
+    distinct, place = numbered(pairs)  # one key may be on several tracks
+    return (op if len(distinct) == len(place) else place[op]), distinct
+
+
+def joined(parts: Sequence[OperationStats]) -> OperationStats:
+    """Join the statistics of several files or ranks.
+
+    Deviations are combined as by Chan, Golub, LeVeque (COMPSTAT 1982). Percentiles of an operation stay where
+    only one part has it.
+    """
+    operations, op = numbered(pair for part in parts for pair in part.operations)
+    m = len(operations)
+
+    def column(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    def added(values: NDArray[Any]) -> Float64:
+        return np.asarray(np.bincount(op, values, m), np.float64)
+
+    count, total_ns = column("count"), column("total_ns")
+    n_events, all_ns = added(count), added(total_ns)
+    apart = total_ns / count - (all_ns / n_events)[op]
+    least, most = np.full(m, np.iinfo(np.int64).max), np.zeros(m, np.int64)
+    np.minimum.at(least, op, column("min_ns"))
+    np.maximum.at(most, op, column("max_ns"))
+    is_alone = np.bincount(op, minlength=m)[op] == 1
+    return OperationStats(
+        operations,
+        n_events.astype(np.int64),
+        all_ns,
+        added(column("squares_ns2") + count * apart**2),
+        least,
+        most,
+        *(added(np.where(is_alone, column(name), np.nan)) for name in ("p50_ns", "p95_ns", "p99_ns")),
+    )
+
+
+def rows_of(stats: OperationStats, prefix: str = "") -> list[Stat]:
+    """Make a row for each operation; `prefix` goes before its name."""
+    mean, variance = stats.total_ns / stats.count, stats.squares_ns2 / stats.count
+    exact = (stats.count, stats.total_ns, stats.min_ns, stats.max_ns, mean, variance)
+    percentiles = (
+        [None if math.isnan(ns) else ns for ns in column.tolist()]
+        for column in (stats.p50_ns, stats.p95_ns, stats.p99_ns)
+    )
+    rows = zip(stats.operations, *(column.tolist() for column in exact), *percentiles, strict=True)
+    return [Stat(prefix + name, cat, *row) for (name, cat), *row in rows]
+
+
+def over_ranks(ranks: Collection[tuple[str, OperationStats]]) -> list[Stat]:
+    """Make a row for each operation over `ranks`, each with its name; operations by first appearance.
+
+    Of ranks that are equally slow, the first one is named.
+    """
+    means: dict[tuple[str, str], dict[str, float]] = {}
+    for rank, stats in ranks:
+        for pair, mean_ns in zip(stats.operations, (stats.total_ns / stats.count).tolist(), strict=True):
+            means.setdefault(pair, {})[rank] = mean_ns
+    rows = []
+    for row in rows_of(joined([stats for _, stats in ranks])):
+        of_ranks = means[row.name, row.cat]
+        slowest = max(of_ranks, key=of_ranks.__getitem__)
+        rows.append(
+            replace(
+                row,
+                ranks=len(of_ranks),
+                slowest_rank=slowest,
+                slowest_mean_ns=of_ranks[slowest],
+                fastest_mean_ns=min(of_ranks.values()),
+            )
+        )
+    return rows
+
+
+def longest_first(rows: Iterable[Stat]) -> list[Stat]:
+    """Sort the rows by their means, the largest first."""
+    return sorted(rows, key=lambda row: -row.mean_ns)
+
+
+def category_totals(trace: Trace) -> Counter[str]:
+    """Return nanoseconds per category: on each track, the time in which a slice of it was open."""
+    totals: Counter[str] = Counter()
+    if len(trace) == 0:
+        return totals
+    cat_id, cats = _categories(trace)
+    group, _ = _dense(_code((trace.track_id, len(trace.tracks)), (cat_id, len(cats))))
+    order, end_ns = np.argsort(narrowest(group), kind="stable"), trace.end_ns
+    for rows in np.split(order, np.cumsum(np.bincount(group))[:-1]):
+        totals[cats[cat_id[rows[0]]]] += union_length(trace.ts_ns[rows], end_ns[rows])
+    return totals
+
+
+def categories(total_ns: Mapping[str, int], rows: Iterable[Stat]) -> list[CategoryStat]:
+    """Compute the statistics per category, given its `category_totals` and the operations' rows."""
+    count: Counter[str] = Counter()
+    longest: dict[str, Stat] = {}
+    for row in rows:
+        count[row.cat] += row.count
+        if row.cat not in longest or row.mean_ns > longest[row.cat].mean_ns:
+            longest[row.cat] = row
+    return [
+        CategoryStat(cat, count[cat], total_ns[cat], row.name, row.mean_ns) for cat, row in longest.items()
+    ]
+
+
+def _categories(trace: Trace) -> tuple[Int32, list[str]]:
+    """Return the category of each slice (n,) and their names: by the operation's where it has none."""
+    number = {cat: i for i, cat in enumerate(trace.cats)}
+    if "" not in number:
+        return trace.cat_id, list(number)
+    derived = [number.setdefault(OpName.parse(name).cat or "", len(number)) for name in trace.names]
+    has_none = trace.cat_id == number[""]
+    return np.where(has_none, np.array(derived, np.int32)[trace.name_id], trace.cat_id), list(number)
+
+
+def _code(*parts: tuple[Int32, int]) -> NDArray[np.integer]:
+    """Return one number (n,) for the numbers of each row, each below its limit; in 32 bits if it fits."""
+    dtype = np.int32 if math.prod(n for _, n in parts) < 1 << 31 else np.int64
+    code: NDArray[np.integer] = parts[0][0].astype(dtype)
+    for ids, n in parts[1:]:
+        code *= n
+        code += ids
+    return code
+
+
+def _dense(code: NDArray[np.integer]) -> tuple[Int32, Int64]:
+    """Renumber codes (n,) by first appearance; return also the row of each number's first one."""
+    if int(code.max()) >= 4 * len(code) + (1 << 20):  # else a table of all codes is faster than sorting
+        code = np.unique(code, return_inverse=True)[1]
+    first_row = np.full(int(code.max()) + 1, -1, np.int64)
+    first_row[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+    used = np.flatnonzero(first_row >= 0)
+    used = used[np.argsort(first_row[used])]
+    number = np.empty(len(first_row), np.int32)
+    number[used] = np.arange(len(used))
+    return number[code], first_row[used]
+
+
+def _lacks_key(name: str) -> bool:
+    if "Comm." not in name:  # at once, because names can be many
+        return False
+    parsed = OpName.parse(name)
+    return parsed.queue is not None and parsed.key is None
+
+
+def _sorted_by_op(op: Int32, dur: Int64, n_ops: int) -> Int64:
+    """Return the durations sorted by (operation, duration); by one key in 63 bits if they fit."""
+    bits = int(dur.max(initial=0)).bit_length()
+    if bits + n_ops.bit_length() >= 63:
+        return dur[np.lexsort((dur, op))]
+    key = op.astype(np.int64)  # in place from here on: a trace may have millions of rows
+    key <<= bits
+    key |= dur
+    key.sort()
+    key &= (1 << bits) - 1
+    return key
+
+
+def _quantile(value: Int64, start: Int64, count: Int64, q: float) -> Float64:
+    """Compute the q-quantile of each operation (m,), by linear interpolation (Hyndman & Fan 7).
+
+    The sorted values of an operation begin at `start` (m,).
+    """
+    place = q * (count - 1)
+    low = np.floor(place).astype(np.int64)
+    below, above = value[start + low], value[start + np.minimum(low + 1, count - 1)]
+    return np.asarray(below + (above - below) * (place - low))
+
+
+#: The durations of no operation.
+NO_DURATIONS = operation_stats((), np.empty(0, np.int32), np.empty(0, np.int64))

@@ -1,0 +1,331 @@
+"""Where the time of a step goes: each instant counts once, for one role and the operations that have it.
+
+Durations of operations do not add up to the time of a step: they nest, and they run beside each other. Here
+each instant goes to the first of these roles that runs on any track (thread, stream, partition) of a rank:
+
+1. computation. It hides whatever runs beside it. An operation does not compute while a communication or a
+   wait inside it runs; what only prepares or frames inside it (Python's functions) is part of what it does.
+2. communication, the parts of one before the whole. All of it that no computation hides is *exposed*,
+   beside copies too. A whole communication also covers the time that its parts wait in queues.
+3. the update of the model (BytePS's STEP): computation where no communication runs, for which it waits.
+   So it never hides any.
+4. copies and fills of a device's memory: neither computation nor communication.
+5. loading of input, waiting until the other ranks are ready, and the host's preparing of a device's work.
+6. spans that only frame others.
+
+A thread that waits aside has none of an instant, nor have the spans around its wait. On one track the
+innermost operation of a role counts; operations of one role on several tracks share an instant equally.
+What is left is "nothing recorded". Intervals are cut at the borders of the steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from analyzer.base.arrays import Float64, Int64, Mask, NDArray
+from analyzer.base.arrays.intervals import clipped_lengths, innermost, lies_inside, union
+from analyzer.base.arrays.median import longest_usual, median
+from analyzer.base.arrays.numbering import ranges, unique
+from analyzer.reading import dialects
+from analyzer.reading.dialects import Role, is_communication
+from analyzer.reading.dialects.roles import CLAIMS
+from analyzer.reading.dialects.steps import Step
+from analyzer.reading.formats.columns import Trace
+
+NOTHING = "(nothing recorded)"
+_Places = NDArray[np.integer]
+
+#: The place in the order of what has none of an instant, and of each role.
+_NOBODY = len(CLAIMS)
+_PLACE_OF = np.array([
+    next((place for place, roles in enumerate(CLAIMS) if role in roles), _NOBODY) for role in Role
+], np.int8)  # fmt: skip
+_COMPUTE, _HOST = int(_PLACE_OF[Role.COMPUTE]), int(_PLACE_OF[Role.HOST])
+#: The last place that `breakdown` asks for: what comes after it is idle time.
+_LAST_WORK = int(_PLACE_OF[Role.COPY])
+_MANY = 1 << 19  # pieces that are shared at a time
+
+
+class Breakdown(Struct, frozen=True):
+    """How long each kind of work ran in k steps of a rank, (k,) each; step None is the whole trace.
+
+    ``idle`` is when nothing ran, or only what prepares and frames; copies and fills of a device's memory are
+    neither computation nor communication, but not idle either. `rule` says which operations count as what.
+    """
+
+    step: Sequence[int | None]
+    wall_ns: Int64
+    compute_ns: Int64
+    comm_ns: Int64
+    overlap_ns: Int64  # computation and communication at once
+    idle_ns: Int64
+    rule: str = ""
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @property
+    def exposed_comm_ns(self) -> Int64:
+        """Communication that no computation hid (k,)."""
+        return self.comm_ns - self.overlap_ns
+
+    def without(self, steps: Collection[int]) -> Breakdown:
+        """Leave out the steps of these labels."""
+        kept = np.array([step not in steps for step in self.step], np.bool_)
+        return Breakdown(
+            list(itertools.compress(self.step, kept)),
+            self.wall_ns[kept],
+            self.compute_ns[kept],
+            self.comm_ns[kept],
+            self.overlap_ns[kept],
+            self.idle_ns[kept],
+            self.rule,
+        )
+
+
+NO_BREAKDOWN = Breakdown((), *np.zeros((5, 0), np.int64))
+
+
+def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> Breakdown:
+    """Split the time of each step by role; that of the whole trace where there is none.
+
+    Parameters
+    ----------
+    roles : (n,) the `Role` of each slice
+    steps : in order of their beginnings and ends
+    """
+    if len(trace) == 0:
+        return NO_BREAKDOWN
+    windows: list[tuple[int | None, int, int]] = [*steps] or [(None, *_bounds(trace, roles))]
+    starts, ends = (np.array([window[at] for window in windows], np.int64) for at in (1, 2))
+    slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
+    place, left, right = _united(slices)
+    took = _shared((left, right, place, place), _LAST_WORK + 1, starts, ends)
+    compute, comm, whole, update, copies = took.round().astype(np.int64).T
+    of_comm = is_communication(roles)
+    all_comm = clipped_lengths(union(slices.start[of_comm], slices.end[of_comm]), starts, ends)
+    wall, exposed, compute = ends - starts, comm + whole, compute + update
+    idle = wall - compute - exposed - copies
+    labels, rule = [window[0] for window in windows], dialects.of(trace).rule(trace)
+    return Breakdown(labels, wall, compute, all_comm, all_comm - exposed, idle, rule)
+
+
+def time_by_operation(
+    trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step], ids: Int64, n_ids: int
+) -> Float64:
+    """Return the time of each operation in each step.
+
+    Parameters
+    ----------
+    roles, ids : (n,) the `Role` and the operation (0 … `n_ids` - 1) of each slice
+    steps : k steps in order of their beginnings and ends
+
+    Returns
+    -------
+    (k, n_ids + 1) nanoseconds
+        The last column is the time in which nothing was recorded. Each row adds up to its step.
+    """
+    spent = np.zeros((len(steps), n_ids + 1))
+    if len(steps):
+        starts, ends = (np.array([step[at] for step in steps], np.int64) for at in (1, 2))
+        slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
+        near = (slices.end > starts[0]) & (slices.start < ends[-1])
+        if not near.all():
+            slices, ids = slices.at(np.flatnonzero(near)), ids[near]
+        spent[:, :-1] = time_of_ids(slices, ids, n_ids, starts, ends)
+        spent[:, -1] = np.maximum((ends - starts) - spent.sum(1), 0.0)
+    return spent
+
+
+def time_of_ids(slices: Slices, ids: Int64, n_ids: int, starts: Int64, ends: Int64) -> Float64:
+    """Return the time of the slices (n,) of each of `n_ids` numbers `ids` between `starts` and `ends` (k,).
+
+    (k, n_ids) nanoseconds; `time_by_operation` says more.
+    """
+    inside = _interrupts(slices)
+    place = slices.place.copy()
+    place[_part_of_computation(slices, inside)] = _COMPUTE
+    slices = slices._replace(place=place)
+    row, left, right = _innermost(slices, slices.at(inside))
+    return _shared((left, right, place[row], ids[row]), n_ids, starts, ends)
+
+
+class Slices(NamedTuple):
+    """n slices: times (ns), track, `Role`, and the role's place in the order."""
+
+    start: Int64
+    end: Int64
+    track: NDArray[np.integer]
+    role: NDArray[np.int8]
+    place: NDArray[np.int8]
+
+    @classmethod
+    def of(cls, start: Int64, end: Int64, track: NDArray[np.integer], role: NDArray[np.int8]) -> Slices:
+        """Return slices with the places of their roles."""
+        return cls(start, end, track, role, _PLACE_OF[role])
+
+    def at(self, rows: Int64) -> Slices:
+        """Return some of the slices."""
+        return Slices(self.start[rows], self.end[rows], self.track[rows], self.role[rows], self.place[rows])
+
+
+def _bounds(trace: Trace, roles: NDArray[np.int8]) -> tuple[int, int]:
+    counts = roles != Role.IGNORED
+    counts |= not counts.any()
+    return int(trace.ts_ns[counts].min()), int(trace.end_ns[counts].max())
+
+
+def _united(slices: Slices) -> tuple[Int64, Int64, Int64]:
+    """Return when any slice of each place works, up to `_LAST_WORK`: place, start and end (m,).
+
+    Where computation is interrupted on a track, that is worked out slice by slice.
+    """
+    inside = _interrupts(slices)
+    mixed = np.isin(slices.track, unique(slices.track[inside]))
+    interrupted = np.flatnonzero(mixed & (slices.place == _COMPUTE))
+    _, left, right = _innermost(slices.at(interrupted), slices.at(inside))
+    parts = [union(left, right)]
+    for which in range(_LAST_WORK + 1):
+        rows = np.flatnonzero((slices.place == which) & ~(mixed & (which == _COMPUTE)))
+        parts.append(union(slices.start[rows], slices.end[rows]))
+    parts[:2] = [union(*(np.concatenate(side) for side in zip(*parts[:2], strict=True)))]
+    place = np.repeat(np.arange(len(parts)), [len(left) for left, _ in parts])
+    left, right = (np.concatenate(side) for side in zip(*parts, strict=True))
+    return place, left, right
+
+
+def _interrupts(slices: Slices) -> Int64:
+    """Return which slices (rows) are communications or waits inside a computation of their track."""
+    waits = is_communication(slices.role) | np.isin(slices.role, (Role.WAIT, Role.IDLE))
+    computes = slices.place == _COMPUTE
+    either = np.flatnonzero((waits | computes) & np.isin(slices.track, unique(slices.track[waits])))
+    part = slices.at(either)
+    inside = lies_inside(part.start, part.end, part.track, computes[either])
+    return either[inside & waits[either]]
+
+
+def _part_of_computation(slices: Slices, inside: Int64) -> Int64:
+    """Return which slices (rows) only prepare or frame inside a computation: they are what it does then.
+
+    They do not begin while something else (`inside`; see `_interrupts`) interrupts it.
+    """
+    computes = slices.place == _COMPUTE
+    may_be = (slices.place > _LAST_WORK) & (slices.place < _NOBODY) & (slices.role != Role.WAIT)
+    may_be &= np.isin(slices.track, unique(slices.track[computes]))
+    rows = np.flatnonzero(may_be)
+    rows = rows[_lie_inside(slices, rows, slices.end[rows], np.flatnonzero(computes))]
+    return rows[~_lie_inside(slices, rows, slices.start[rows] + 1, inside)]
+
+
+def _lie_inside(slices: Slices, rows: Int64, end: Int64, outer: Int64) -> Mask:
+    """Return which slices `rows` (k,), if they ended at `end` (k,), lie inside one of the `outer` (rows)."""
+    outer = outer[np.isin(slices.track[outer], unique(slices.track[rows]))]
+    if len(outer) == 0 or len(rows) == 0:
+        return np.zeros(len(rows), np.bool_)
+    both = np.concatenate([outer, rows])
+    ends, is_outer = np.concatenate([slices.end[outer], end]), np.arange(len(both)) < len(outer)
+    return lies_inside(slices.start[both], ends, slices.track[both], is_outer)[len(outer) :]
+
+
+def _innermost(slices: Slices, inside: Slices) -> tuple[Int64, Int64, Int64]:
+    """Return when each slice is the innermost of its place on its track: row, start and end (m,).
+
+    What prepares and what frames are one place here. What interrupts a computation (`inside`; see
+    `_interrupts`), and the waits of threads aside, take the time of what is around them.
+    """
+    aside = slices.at(np.flatnonzero(slices.role == Role.IDLE))
+    works = np.flatnonzero(slices.place < _NOBODY)
+    start, end, track = (
+        np.concatenate([column[works], *others])
+        for column, *others in zip(slices[:3], inside[:3], aside[:3], strict=True)
+    )
+    around = np.repeat([_COMPUTE, _HOST], [len(inside.start), len(aside.start)])
+    place = np.concatenate([np.minimum(slices.place[works], _HOST), around])
+    row, left, right = innermost(start, end, track * _NOBODY + place)
+    has_time = row < len(works)
+    return works[row[has_time]], left[has_time], right[has_time]
+
+
+def _shared(
+    pieces: tuple[Int64, Int64, _Places, Int64], n_owners: int, starts: Int64, ends: Int64
+) -> Float64:
+    """Return how much of each step (k,) each owner gets, (k, n_owners), nanoseconds.
+
+    Of the pieces (left, right, place, owner: (m,) each) that cover an instant the first place gets it,
+    equals share it.
+    """
+    n_blocks = min(1 + len(pieces[0]) // _MANY, len(starts))  # so that what is made on the way stays small
+    parts = []
+    for steps in np.array_split(np.arange(len(starts)), n_blocks):
+        begin, end = starts[steps], ends[steps]
+        rows = np.flatnonzero((pieces[0] < end[-1]) & (pieces[1] > begin[0]))
+        left, right, place, owner = (column[rows] for column in pieces)
+        first = np.searchsorted(end, left, side="right")
+        last = np.searchsorted(begin, right, side="left")  # one beyond
+        step, piece = ranges(first, last)
+        # each step has a time of its own, as neighbours may overlap
+        shift = (np.cumsum(end - begin) - end)[step]
+        within = np.maximum(left[piece], begin[step]) + shift, np.minimum(right[piece], end[step]) + shift
+        share = _shares(*within, place[piece])
+        cell = step * n_owners + owner[piece]
+        parts.append(np.bincount(cell, share, len(steps) * n_owners).reshape(len(steps), n_owners))
+    return np.concatenate(parts)
+
+
+def _shares(left: Int64, right: Int64, place: _Places) -> Float64:
+    """Return how much time each piece (m,) gets when the first place gets an instant, equals sharing it."""
+    points = unique(np.concatenate([left, right]))
+    share = np.zeros(len(left))
+    if len(points) < 2:
+        return share
+    at_left, at_right = np.searchsorted(points, left), np.searchsorted(points, right)
+    lengths = np.diff(points)
+    free = np.ones(len(lengths), np.bool_)
+    for which in unique(place).tolist():
+        rows = place == which
+        begun, ended = (np.bincount(at[rows], minlength=len(points)) for at in (at_left, at_right))
+        active = np.cumsum(begun - ended)[:-1]
+        each = np.where(free & (active > 0), lengths / np.maximum(active, 1), 0.0)
+        until = np.concatenate([[0.0], np.cumsum(each)])
+        share[rows] = until[at_right[rows]] - until[at_left[rows]]
+        free &= active == 0
+    return share
+
+
+class RankSummary(NamedTuple):
+    """The steps of one rank, in nanoseconds: mean and median length, and means of what they were spent on."""
+
+    rank: str
+    outlier_steps: list[int]  # numbers of the steps that took far longer than the median
+    steps: int
+    mean_ns: float
+    median_ns: float
+    compute_ns: float
+    comm_ns: float
+    exposed_comm_ns: float
+    idle_ns: float
+
+
+def summaries(ranks: Iterable[tuple[str, Breakdown]]) -> list[RankSummary]:
+    """Summarise the steps of each rank, given its name, that has any."""
+    rows = []
+    for name, steps in ranks:
+        if len(steps):
+            columns = steps.compute_ns, steps.comm_ns, steps.exposed_comm_ns, steps.idle_ns
+            means = [float(column.mean()) for column in columns]
+            far = [
+                step for step in itertools.compress(steps.step, outliers(steps.wall_ns)) if step is not None
+            ]
+            wall = float(steps.wall_ns.mean()), median(steps.wall_ns)
+            rows.append(RankSummary(name, far, len(steps), *wall, *means))
+    return rows
+
+
+def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
+    """Return which of some steps, given their lengths (n,), took far longer than the median; none of few."""
+    return lengths > longest_usual(lengths)

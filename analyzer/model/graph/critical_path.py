@@ -1,0 +1,247 @@
+"""The critical path of a recorded step, and the slack of everything beside it.
+
+The path is walked backwards from the step's end on the rank that ends last: through an event's work to
+what let it go on last, or to its start; from a start through the gap before it to the input that ended
+last; until the step's start. So it adds up to the step's duration, and nobody's waiting lies on it: the
+path runs through whoever was waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from analyzer.base.arrays import Int64
+from analyzer.base.errors import TraceError
+from analyzer.model.graph.join_ranks import by_link
+from analyzer.model.graph.step_graph import StepGraph, operation_edges
+from analyzer.reading.dialects.edge_rules import Rule
+
+#: `CriticalPath.event` of time that belongs to no event of the path.
+NO_EVENT = -1
+#: What a gap before an event is called, in which nothing was recorded, and a wait for what is out of scope.
+GAP, WAIT = "gap", "wait"
+#: Categories of stretches; the first is work.
+CATS = ("", GAP, WAIT)
+_WORK, _GAP, _WAIT = range(3)
+
+
+class Inputs(NamedTuple):
+    """The last input of each start (2 * event) and body (2 * event + 1), (2n,); see `_last_inputs`."""
+
+    at: Int64
+    before: Int64
+    rule: Int64
+
+
+class CriticalPath(Struct, frozen=True):
+    """The critical path of a step: k stretches in time order, which add up to `length_ns`.
+
+    A stretch is an event's work, the gap before it, or its wait for ranks out of scope.
+
+    Attributes
+    ----------
+    owner, begin_ns : the owner whose step ends last, and when that step begins
+    event, operation : (k,) of the step; `NO_EVENT` for none
+    owners : (k,) of the stretches
+    cat : (k,) a number of `CATS`
+    start_ns, end_ns : (k,)
+    rule : (k,) the `Rule` of the edge by which the path enters the stretch, -1 for none
+    """
+
+    owner: int
+    begin_ns: int
+    length_ns: int
+    event: Int64
+    operation: Int64
+    owners: Int64
+    cat: Int64
+    start_ns: Int64
+    end_ns: Int64
+    rule: Int64
+
+
+def critical_path(step: StepGraph, owners: Sequence[int] | None = None) -> CriticalPath:
+    """Return the critical path of `step`, among the events of `owners` (None: all).
+
+    It covers the step of the owner that ends last, from its start to its end. Where the path reaches
+    another owner that began its step later, the time before that is a gap. With a part of the owners,
+    what these wait for others is a stretch of category `WAIT`.
+    """
+    return CriticalPaths(step, [range(len(step.begin_ns)) if owners is None else owners]).path(0)
+
+
+class CriticalPaths:
+    """The critical paths among several parts of a step's owners, none of whom is in two of them.
+
+    What each event waited for is worked out once for all parts, when the first path is asked for.
+    """
+
+    def __init__(self, step: StepGraph, parts: Sequence[Sequence[int]]) -> None:
+        self.step, self.parts = step, parts
+        self._ends_ns = _ends_ns(step)
+
+    def length_ns(self, part: int) -> int:
+        """Return how long the path of a part is."""
+        _, begin, end = self._span(part)
+        return end - begin
+
+    def path(self, part: int) -> CriticalPath:
+        """Return the path of a part (see `critical_path`)."""
+        step = self.step
+        owner, begin, end = self._span(part)
+        last, over = _last_event(step, owner)
+        places = np.array(_places(self._inputs, 2 * last + 1, over, begin), np.int64)
+        event, is_body = np.divmod(places, 2)
+        entered = np.where(is_body, step.end_ns[event], step.start_ns[event])
+        through = entered - np.where(is_body, step.work_ns[event], step.gap_ns[event])
+        left, _, rule = (column[places] for column in self._inputs)
+        begins_at_once = (is_body[:-1] == 1) & (step.gap_ns[event[:-1]] == 0) & (event[1:] == event[:-1])
+        rule[:-1] = np.where(begins_at_once & (rule[:-1] < 0), rule[1:], rule[:-1])  # the edge into its start
+        n = len(event)
+        # backwards: from the last event to the end, of each place its work or gap and its wait, the start
+        found = np.empty((7, 2 * n + 2), np.int64)
+        found[:, 0] = NO_EVENT, NO_EVENT, owner, _GAP, over, end, -1
+        of = event, step.operation[event], step.owner[event]
+        found[:, 1:-1:2] = *of, np.where(is_body, _WORK, _GAP), through, entered, rule
+        found[:, 2:-1:2] = *of, np.full(n, _WAIT), left, through, np.full(n, -1)
+        first, until = (step.owner[event[-1]], left[-1]) if n else (owner, begin)
+        found[:, -1] = NO_EVENT, NO_EVENT, first, _GAP, begin, until, -1
+        found[4] = np.maximum(found[4], begin)
+        found = found[:, found[5] > found[4]][:, ::-1]
+        return CriticalPath(owner, begin, end - begin, *found)
+
+    @cached_property
+    def _inputs(self) -> Inputs:
+        part = np.full(len(self._ends_ns), -1)
+        for number, owners in enumerate(self.parts):
+            part[list(owners)] = number
+        return _last_inputs(self.step, part[self.step.owner])
+
+    def _span(self, part: int) -> tuple[int, int, int]:
+        """Return the owner of a part that ends last, and begin and end of its step."""
+        owner = max(self.parts[part], key=lambda one: (int(self._ends_ns[one]), -one))
+        return owner, int(self.step.begin_ns[owner]), int(self._ends_ns[owner])
+
+
+def _ends_ns(step: StepGraph) -> Int64:
+    """Return when the step of each owner ends (m,): as recorded, else the usual time after its last event."""
+    by_tail = step.last_end_ns + np.maximum(step.tail_ns, 0)
+    return np.where(step.next_ns < 0, by_tail, step.next_ns)
+
+
+def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
+    """Return the last input of each event's start (2 * event) and body (2 * event + 1), within its part.
+
+    Per start and body (2n,): when, which start or body, and the `Rule` or -1. Where a body waited for
+    nothing since its start, that is its start. Where nothing recorded let an event start, it is -1, at
+    the start of its owner's step. A transfer's body also waits for the one before it on its link.
+    `part` (n,) is -1 for events of no part.
+    """
+    edges = step.edges
+    if (part != part[:1]).any():
+        edges = edges[part[edges[:, 0]] == part[edges[:, 1]]]
+    source, target = operation_edges(edges)
+    times = np.column_stack([step.start_ns, step.end_ns]).reshape(-1)
+    at = np.full(len(times), np.iinfo(np.int64).min)
+    before, rule = np.full(len(times), -1), np.full(len(times), -1)
+    when = times[source]
+    np.maximum.at(at, target, when)
+    last = np.flatnonzero(when == at[target])[::-1]  # of several the first edge: it is written last
+    before[target[last]], rule[target[last]] = source[last], edges[last, 3]
+    served, then = _on_links(step).T
+    later = (part[served // 2] == part[then // 2]) & (times[served] > at[then])
+    served, then = served[later], then[later]
+    at[then], before[then], rule[then] = times[served], served, Rule.LINK
+    begin = step.begin_ns[step.owner]
+    for place, earliest, instead in ((0, begin, -1), (1, step.start_ns, 2 * np.arange(len(step)))):
+        early = at[place::2] <= earliest
+        at[place::2] = np.where(early, earliest, at[place::2])
+        before[place::2] = np.where(early, instead, before[place::2])
+        rule[place::2][early] = -1
+    return Inputs(at, before, rule)
+
+
+def _on_links(step: StepGraph) -> Int64:
+    """Return the bodies of the transfers that follow each other on a link (k, 2)."""
+    pairs = [np.column_stack((served[:-1], served[1:])) for served in by_link(step)]
+    return 2 * np.concatenate([np.empty((0, 2), np.int64), *pairs]) + 1
+
+
+def _last_event(step: StepGraph, owner: int) -> tuple[int, int]:
+    """Return the event that held up an owner's next step, and its end; `NO_EVENT`, the start without one."""
+    last = step.last[step.owner[step.last] == owner]
+    if not len(last):
+        return NO_EVENT, int(step.begin_ns[owner])
+    event = int(last[np.argmax(step.end_ns[last])])
+    return event, int(step.end_ns[event])
+
+
+def _places(inputs: Inputs, place: int, at: int, begin: int) -> list[int]:
+    """Return the starts and bodies by which a path goes back from one of them, until `begin`."""
+    ats, befores = (column.data for column in inputs[:2])  # whose numbers are Python's own: twice as fast
+    places = []
+    while at > begin and place >= 0:
+        places.append(place)
+        at, place = ats[place], befores[place]
+    return places
+
+
+def slack_ns(step: StepGraph) -> Int64:
+    """Return how much longer each event may take before the step ends later (n,); 0 on the critical path.
+
+    An event that nothing in the step waits for may last until the step's end.
+
+    Raises
+    ------
+    TraceError
+        Events wait for each other.
+    """
+    ends = _ends_ns(step)
+    until = int(ends.max(initial=0))
+    latest = np.repeat(np.maximum(step.end_ns, until), 2)
+    np.minimum.at(latest, 2 * step.last + 1, (until - ends + step.last_end_ns)[step.owner[step.last]])
+    latest[::2] = latest[1::2] - step.work_ns
+    # 2 * event stands for an event's start, 2 * event + 1 for its body
+    starts = 2 * np.arange(len(step), dtype=np.int32)
+    source, target = operation_edges(step.edges)
+    served, then = _on_links(step).T
+    _tighten(
+        latest,
+        np.column_stack([step.gap_ns, step.work_ns]).reshape(-1),
+        np.concatenate([starts, source, served]),
+        np.concatenate([starts + 1, target, then]),
+    )
+    return latest[1::2] - step.end_ns
+
+
+def _tighten(latest_ns: Int64, cost_ns: Int64, source: Int64, target: Int64) -> None:
+    """Lower by when each of n must be over, so that nothing that follows it is late.
+
+    `latest_ns` (n,): by when it must be over for its own sake; `cost_ns` (n,): how long it takes; `source`
+    and `target` (e,): who comes before whom.
+    """
+    n = len(cost_ns)
+    waits = np.bincount(source, minlength=n)
+    free = np.flatnonzero(waits == 0).tolist()
+    # as in `_places`; lists of millions of numbers would take 200 bytes for each event besides
+    sources = source[np.argsort(target, kind="stable")].data
+    bounds = np.cumsum(np.bincount(target + 1, minlength=n + 1)).data
+    waiting, costs, latest = waits.data, cost_ns.data, latest_ns.data
+    done = 0
+    while free:
+        one = free.pop()
+        done += 1
+        limit = latest[one] - costs[one]
+        for before in sources[bounds[one] : bounds[one + 1]]:
+            if limit < latest[before]:
+                latest[before] = limit
+            waiting[before] -= 1
+            if waiting[before] == 0:
+                free.append(before)
+    if done < n:
+        raise TraceError(f"{n - done} starts and ends of events wait for each other: the graph has a cycle")

@@ -1,0 +1,230 @@
+"""Who waits for whom by GML or the inputs in event args: the DAG of each GPU, with average durations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Int64
+from analyzer.base.arrays.numbering import unique
+from analyzer.base.errors import TraceError, counted, missing
+from analyzer.base.opname import COMM, FIRST, FORWARD, LAST, OUTPUT, OpName
+from analyzer.model.graph.model import Dag, cycles, new_dag
+from analyzer.reading import dialects
+from analyzer.reading.dialects import Need, Role
+from analyzer.reading.dialects.edge_rules import EdgeKind
+from analyzer.reading.formats.columns import Trace
+from analyzer.reading.formats.gml import Gml, is_gml, read_gml
+from analyzer.reading.formats.stream import find_file
+from trace_utils import Request, Source, read_ranks
+
+_INPUT = re.compile(r"(?:input|arg)[0-9]+")
+_KINDS = {kind.label: kind for kind in EdgeKind}
+
+
+def dag_from_gml(gml: Gml, path: str = "GML") -> Dag:
+    """Return `gml` as a `Dag`, its step boundary cut; `path` is for the messages.
+
+    A node's ``avg`` (ms) is its duration, an edge's ``kind`` its kind (data where missing).
+
+    Raises
+    ------
+    TraceError
+        The graph is undirected, two labels are the same text, or a cycle remains within the step.
+    """
+    if not gml.directed:
+        raise TraceError(f"{path}: the graph is undirected: nothing says which of two operations waits")
+    names = [str(label) for label in gml.labels]
+    if len(set(names)) < len(names):
+        raise TraceError(f"{path}: two nodes have the same label")
+    cats = [
+        str(a["cat"]) if "cat" in a else category_of_name(n)
+        for n, a in zip(names, gml.node_attrs, strict=True)
+    ]
+    kinds = [_KINDS.get(str(attrs.get("kind")), EdgeKind.DATA) for attrs in gml.edge_attrs]
+    edges = np.column_stack([gml.source, gml.target, np.array(kinds, np.int64)])
+    return _one_step(new_dag(names, cats, [_avg_ns(attrs, path) for attrs in gml.node_attrs]), edges, path)
+
+
+def category_of_name(name: str) -> str:
+    """Return the category that the name of an operation tells; "" for a name outside BytePS's grammar."""
+    return OpName.parse(name).cat or ""
+
+
+def _one_step(dag: Dag, edges: Int64, path: str) -> Dag:
+    """Return `dag` with these edges, those from a step's end into the next step's start kept apart.
+
+    So are those into it from a communication that itself waits for the operation: the weights of the step
+    before.
+    """
+    last, comm, first = (np.array([c in cats for c in dag.cats], np.bool_) for cats in (LAST, (COMM,), FIRST))
+    source, target = edges[:, 0], edges[:, 1]
+    cut = last[source] & first[target]
+    weights = comm[source] & first[target]
+    if weights.any():
+        cycle = cycles(len(dag), edges[~cut, :2])
+        cut |= weights & (cycle[source] == cycle[target])
+    dag = replace(dag, edges=edges[~cut], next_edges=edges[cut, :2])
+    try:
+        dag.order()
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from error
+    return dag
+
+
+def _avg_ns(attrs: Mapping[str, Any], path: str) -> int:
+    value = attrs.get("avg", 0)
+    try:
+        if (ms := float(value)) < 0:
+            raise ValueError
+        return round(ms * 1e6)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TraceError(f"{path}: avg {value!r} is not a duration in milliseconds") from error
+
+
+def dag_from_inputs(trace: Trace) -> Dag | None:
+    """Return the graph that the events' args tell (``input0``, …, or ``arg0``, …); None if none do.
+
+    Operations are the distinct names, sub-tasks of communications left out; what is only named as an
+    input is an operation too. An OUTPUT has no event that could name its inputs: it waits for the
+    forward operations that no other one waits for.
+
+    Raises
+    ------
+    TraceError
+        A cycle within the step.
+    """
+    columns = [column for key, column in trace.args.items() if _INPUT.fullmatch(key)]
+    used = [trace.names[i] for i in unique(trace.name_id).tolist()]
+    own = {name for name in used if OpName.parse(name).cat is not None}
+    edges: dict[tuple[str, str], None] = {}
+    for column in columns:
+        names = trace.name_id[column.rows].tolist()
+        for name_id, source in dict.fromkeys(zip(names, map(str, column.values), strict=True)):
+            if trace.names[name_id] in own:
+                edges[_main(source), _main(trace.names[name_id])] = None
+    if not edges:
+        return None
+    edges.update(dict.fromkeys(_into_outputs(edges)))
+    seen = [_main(name) for name in used if name in own]
+    names = list(dict.fromkeys([*seen, *(end for edge in edges for end in edge)]))
+    index = {name: i for i, name in enumerate(names)}
+    rows = [(index[a], index[b], EdgeKind.DATA) for a, b in edges if a != b]
+    dag = new_dag(names, [category_of_name(name) for name in names], [0] * len(names))
+    return _one_step(dag, np.array(rows, np.int64).reshape(-1, 3), trace.path)
+
+
+def _into_outputs(edges: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the edges from the last forward operations to the outputs of which no input is known."""
+    pairs = list(edges)
+    waited_for = {a for a, b in pairs if category_of_name(b) == FORWARD}
+    names = dict.fromkeys(name for pair in pairs for name in pair)
+    last = [name for name in names if category_of_name(name) == FORWARD and name not in waited_for]
+    given = {b for _, b in pairs}
+    outputs = [name for name in names if category_of_name(name) == OUTPUT and name not in given]
+    return [(a, b) for a in last for b in outputs]
+
+
+def _main(name: str) -> str:
+    op = OpName.parse(name)
+    return name if op.queue is None and op.prefix == "" else str(op.main.bare())
+
+
+_NAMED = 3  # one-sided operations that a note names
+
+
+class MeanDags(Struct, frozen=True):
+    """Per GPU its scope's name, its worker and its graph; a line for each flaw of the files."""
+
+    gpus: Sequence[tuple[str, int, Dag]]
+    repairs: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None) -> MeanDags:
+    """Return the DAGs at `paths`: a GML file, GPU directories, or traces that carry their dependencies.
+
+    Raises
+    ------
+    TraceError
+        Nothing there says what waits for what, a graph is broken, or there is no trace or no such path.
+    """
+    if is_gml(paths[0]):
+        if not paths[0].exists():
+            raise missing(paths[0])
+        return MeanDags([("GPU-0", 0, dag_from_gml(read_gml(paths[0]), str(paths[0])))])
+    job = read_ranks(paths, request=Request({Need.EDGES}, jobs=jobs, progress=progress))
+    gpus: list[tuple[str, int, Dag]] = []
+    notes: list[str] = []
+    for source, trace in zip(job.job.sources, job.made, strict=True):
+        dag = _with_means(_structure(source, trace), trace, source.path.parent)
+        gpus.append((f"GPU-{source.rank or 0}", source.worker or 0, dag))
+        notes += one_sided_notes(dag)
+    return MeanDags(gpus, job.repairs, list(dict.fromkeys(notes)))
+
+
+def _structure(source: Source, trace: Trace) -> Dag:
+    gml = find_file(source.path.parent, "dag.gml")
+    dag = dag_from_inputs(trace) if gml is None else dag_from_gml(read_gml(gml), str(gml))
+    if dag is None:
+        raise TraceError(f"{source.path}: neither a dag.gml beside it nor its events say what waits for what")
+    return dag
+
+
+def _with_means(dag: Dag, trace: Trace, directory: Path) -> Dag:
+    """Return `dag` with the average duration of each of its operations in `trace`, of `directory`."""
+    system = dialects.of(trace)
+    parameters = system.parameters(directory)
+    names = [system.main_name(name, parameters) for name in trace.names]
+    count = np.bincount(trace.name_id, minlength=len(names))
+    total = np.bincount(trace.name_id, _own_ns(trace), minlength=len(names))
+    sums: dict[str, tuple[int, float]] = {}
+    for i in np.flatnonzero(count).tolist():
+        name = names[i]
+        if name is not None:
+            n, ns = sums.get(name, (0, 0.0))
+            sums[name] = n + int(count[i]), ns + float(total[i])
+    known = {node: sums[name] for node, name in enumerate(dag.names) if name in sums}
+    dur = dag.dur_ns.copy()
+    for node, (n, ns) in known.items():
+        dur[node] = round(ns / n)
+    return replace(
+        dag,
+        dur_ns=dur,
+        unrecorded=[node for node in range(len(dag)) if node not in known],
+        ungraphed=[name for name in sums if name not in set(dag.names)],
+    )
+
+
+def _own_ns(trace: Trace) -> Int64:
+    """Return the duration of each slice (n,); an update's from the end of the communications in it on."""
+    roles = dialects.of(trace).roles(trace)
+    own: Int64 = trace.dur_ns.copy()
+    end = trace.end_ns
+    over = np.sort(end[roles == Role.WHOLE_COMM])
+    updates = np.flatnonzero(roles == Role.UPDATE)
+    if len(over):
+        before = np.searchsorted(over, end[updates], side="right") - 1
+        waited = np.where(before < 0, 0, over[before] - trace.ts_ns[updates])
+        own[updates] -= np.maximum(waited, 0)
+    return own
+
+
+def one_sided_notes(dag: Dag) -> list[str]:
+    """Return a sentence for each side that knows operations which the other lacks, naming the first."""
+    sides = (
+        ([dag.names[i] for i in dag.unrecorded], "in the graph but not in the trace"),
+        (list(dag.ungraphed), "in the trace but not in the graph"),
+    )
+    notes = []
+    for names, where in sides:
+        if names:
+            more = ", …" if len(names) > _NAMED else ""
+            notes.append(f"{counted(len(names), 'operation')} {where}: {', '.join(names[:_NAMED])}{more}")
+    return notes

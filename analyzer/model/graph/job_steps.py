@@ -1,0 +1,193 @@
+"""The recorded steps of a job, whatever the system: its ranks on one clock, joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from analyzer.base.errors import AnalyzeError, TraceError
+from analyzer.model.clocks.job_clocks import aligned, shifted
+from analyzer.model.clocks.offsets import Clock
+from analyzer.model.graph.join_ranks import join, number_ranges
+from analyzer.model.graph.rank_record import Partitions, RankFacts, RankRecord, record_rank
+from analyzer.model.graph.step_graph import Recording
+from analyzer.reading.dialects import Need
+from analyzer.reading.formats.columns import Trace
+from trace_utils import JobFiles, Ranks, Request, TraceFile, read_ranks
+
+if TYPE_CHECKING:
+    from collector.network.network_evidence import NetworkEvidence
+
+
+#: More steps say little more of what usually happens, and take a millisecond each.
+_MOST_STEPS = 2_000
+
+
+class LoadedSteps(Struct, frozen=True):
+    """A job's recording, the files that it was made of, and a line for each flaw of these.
+
+    `ranks` and the traces that `load_traces` reads again are those of the recording's owners, in order.
+    """
+
+    recording: Recording
+    job: JobFiles
+    files: Sequence[TraceFile]
+    ranks: Sequence[RankFacts]
+    load_traces: Callable[..., list[Trace]]  # times on one clock; `needs`: other ones
+    broken: Sequence[str] = ()  # a line for each graph that cannot be used
+    unread: Sequence[str] = ()  # … for each trace that could not be read; the job's notes have it too
+
+    @property
+    def repairs(self) -> list[str]:
+        """Repairs, omissions and missing ranks: a line per file."""
+        lines = [line for file in self.files for line in file.repair_lines]
+        return [*self.job.notes, *lines, *self.broken]
+
+
+def read_partitions(paths: Sequence[Path], network: NetworkEvidence | None = None) -> Partitions:
+    """Return the partitions that the workers' logs in or beside a job's directories declare.
+
+    What they do not tell, captures and the servers' logs do; `network` is that if it is known already.
+    """
+    from analyzer.base.errors import Repairs
+    from collector.network.network_evidence import read_evidence
+    from collector.network.partition_keys import read_keys
+
+    found = network or read_evidence(paths)
+    bytes_of = dict(found.bytes_of)
+    servers: dict[int, int] = {}
+    for path in paths:
+        keys = read_keys(path, Repairs())
+        servers |= keys.servers
+        bytes_of |= keys.partition_bytes()
+    return Partitions(bytes_of, servers or found.servers)  # the two may number the servers differently
+
+
+def load_steps(
+    paths: Sequence[Path],
+    asked: Request = Request(),
+    *,
+    partitions: Partitions | None = None,
+    sizes: bool = False,
+) -> LoadedSteps:
+    """Load the job at `paths` and return its recorded steps; with `sizes`, what moves and what memory holds.
+
+    `asked` says which communications count, what marks steps and ranks, and how files are read. Those who ask
+    for `sizes` ask what usually happens: they get some of very many steps.
+
+    Raises
+    ------
+    TraceError
+        No trace there, traces of different systems, or no step in them.
+    AnalyzeError
+        A name in `asked.only` is not a communication of the job.
+    """
+    needs = {Need.STEPS, Need.SYNC, Need.EDGES} | ({Need.SIZES} if sizes else set())
+    most = _MOST_STEPS if sizes else None
+    request = asked._replace(needs=needs, points=True, most_steps=most)
+    record = partial(record_rank, request=request, partitions=partitions or Partitions())
+    job = read_ranks(paths, record, request)
+    systems = sorted({rank.dialect for rank in job.ranks if rank.n_slices})
+    if len(systems) > 1:
+        raise TraceError(
+            f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job; "
+            "two jobs: analyze.py compare BASE NEW"
+        )
+    job.check_any()
+    job, empty = _with_operations(job)
+    job, hosts, clocks, notes = _on_one_clock(job)
+    broken = dict.fromkeys(f"{rank.made.broken}; left out" for rank in job.ranks if rank.made.broken)
+    names, sources = job.names, job.job.sources
+    steps = []
+    for i, (name, source, rank) in enumerate(zip(names, sources, job.ranks, strict=True)):
+        own = rank.made.steps
+        if isinstance(own, AnalyzeError):
+            raise own
+        number = i if source.rank is None else source.rank
+        steps.append(replace(own, name=name, worker=source.worker, rank=number))
+    recording = join(steps)
+    frames = [rank.made.facts.frames for rank in job.ranks]
+    return LoadedSteps(
+        replace(
+            recording,
+            notes=[*notes, *recording.notes],
+            frames=frames,
+            clock_bounds_ns=[clocks[host].bound_ns or 0 for host in hosts],
+        ),
+        job.job,
+        job.files,
+        [rank.made.facts for rank in job.ranks],
+        partial(_load_traces, paths, request, hosts, clocks),
+        [*empty, *broken],
+        job.unread,
+    )
+
+
+def _on_one_clock(
+    job: Ranks[RankRecord],
+) -> tuple[Ranks[RankRecord], Sequence[int], Sequence[Clock], list[str]]:
+    """Return the job on the first host's clock, the host of each rank, the clocks, and remarks on them."""
+    hosts = job.job.hosts
+    if max(hosts, default=0) == 0:
+        return job, hosts, [Clock(bound_ns=0, is_tied=True)], []
+    spans = [(rank.begin_ns, rank.end_ns) for rank in job.ranks]
+    points = [rank.made.points for rank in job.ranks]
+    machines = [rank.made.facts.machine for rank in job.ranks]
+    clocks, notes = aligned(job.names, hosts, points, spans, machines)
+    ranks = [
+        replace(rank, made=rank.made.later(clocks[host].offset_ns))
+        for rank, host in zip(job.ranks, hosts, strict=True)
+    ]
+    return replace(job, ranks=ranks), hosts, clocks, notes
+
+
+def _load_traces(
+    paths: Sequence[Path],
+    request: Request,
+    hosts: Sequence[int],
+    clocks: Sequence[Clock],
+    *,
+    needs: Collection[Need] = (),
+) -> list[Trace]:
+    """Load the traces of a job whose clocks are known, without those that hold no slice."""
+    wanted = request._replace(needs=needs or request.needs)
+    traces = [trace for trace in read_ranks(paths, request=wanted).made if len(trace)]
+    return [shifted(trace, clocks[host]) for trace, host in zip(traces, hosts, strict=True)]
+
+
+def _with_operations(job: Ranks[RankRecord]) -> tuple[Ranks[RankRecord], list[str]]:
+    """Return the job without traces that hold no slice (a monitor's samples), and a line for each of them."""
+    kept = [rank for rank in job.ranks if rank.n_slices]
+    empty = [
+        f"{rank.source.path}: no operation with a duration, left out"
+        for rank in job.ranks
+        if not rank.n_slices
+    ]
+    found = replace(job.job, sources=[rank.source for rank in kept])
+    return (replace(job, job=found, ranks=kept) if empty else job), empty
+
+
+def choose_step(recording: Recording, number: int | None = None) -> int:
+    """Return the row of the step called `number`; without one, that of the whole step of median length.
+
+    Raises
+    ------
+    TraceError
+        There is no such step.
+    """
+    bounds = recording.bounds
+    numbers = [one.number for one in bounds]
+    if number is not None:
+        if number not in numbers:
+            raise TraceError(
+                f"--step {number}: no such step on every rank; there are {number_ranges(numbers)}"
+            )
+        return numbers.index(number)
+    rows: Collection[int] = recording.whole_steps
+    by_length = sorted(rows, key=lambda row: (bounds[row].mean_ns, row))
+    return by_length[(len(by_length) - 1) // 2]

@@ -1,0 +1,594 @@
+"""The steps of several ranks as one recording: meetings become edges, and work, waits and gaps are fitted.
+
+Waiting is not work: what an event spends waiting, for other ranks or for a link that is busy, is left out
+of its work. What lies between the last input of an event and its start is a gap, unless it is such
+waiting: a transfer that began as its link came free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Int64, NDArray
+from analyzer.base.arrays.median import median
+from analyzer.base.arrays.numbering import ranges, unique
+from analyzer.base.arrays.spill import Spill
+from analyzer.base.errors import TraceError, listed
+from analyzer.model.graph.model import cycles
+from analyzer.model.graph.step_graph import (
+    NO_LINK,
+    Bool,
+    LazySteps,
+    Recording,
+    StepBounds,
+    StepGraph,
+    operation_edges,
+)
+from analyzer.reading.dialects.edge_rules import Rule
+from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.step_parts import (
+    Joint,
+    Operation,
+    OperationTable,
+    RankStep,
+    RankSteps,
+    edge_rows,
+    from_start,
+    meetings_table,
+    narrow,
+    renumbered,
+)
+from analyzer.reading.formats.columns import Track
+
+#: A transfer that begins no later than this after its link came free was held back by the link.
+_PICKED_UP_NS = 50_000
+#: Clocks of threads and devices, and whole microseconds, agree to about this: a start that is earlier than
+#: its input's end by no more is taken to be at that end.
+_TOLERANCE_NS = 50_000
+#: Of what more ranks than this do together, not each waits for each: all come to one event, and leave it.
+_MOST_PAIRED = 16
+#: A transfer's two ends, on clocks that are as one, are not further apart than this.
+_ENDS_AGREE_NS = 20_000
+_FAR_NS = 1 << 62
+#: Two ranks that end something together less often than this share of what two others do, do so by chance.
+_BY_CHANCE = 0.1
+_MEETING = Operation("the last rank", "", Track("", "meetings"), Role.MEETING)
+
+
+def join(ranks: Sequence[RankSteps]) -> Recording:
+    """Return the recording of a job from the steps of its ranks, on one clock.
+
+    A step is kept where every rank has one of its number.
+
+    Raises
+    ------
+    TraceError
+        No step is recorded in all ranks.
+    """
+    ranks = _numbered_alike(ranks)
+    common = set.intersection(*({step.number for step in rank.steps} for rank in ranks))
+    kept = [[step for step in rank.steps if step.number in common] for rank in ranks]
+    kept = _keyed_alike(kept)
+    if not common or not any(len(step) for steps in kept for step in steps):
+        held = [
+            f"{rank.name} has {number_ranges([one.number for one in rank.steps]) or 'none'}" for rank in ranks
+        ]
+        raise TraceError(
+            f"no step is recorded in every rank: {listed(held, 4)}; --step_by NAME or args.KEY says what "
+            "marks a step, and files of different times are for compare"
+        )
+    n_meetings = len(ranks) if len(ranks) > _MOST_PAIRED else 0
+    operations, first = _operations(ranks, n_meetings)
+    of_kinds = [operation.transfer.link for operation in operations.kinds]
+    links = list(dict.fromkeys(filter(None, of_kinds)))
+    of_kind = [links.index(link) if link else NO_LINK for link in of_kinds]
+    link_of = narrow(np.array(of_kind))[operations.kind]
+    parts = list(map(list, zip(*kept, strict=True)))
+    sizes = [[len(part) for part in own] for own in parts]
+    bounds = [
+        StepBounds(
+            own[0].number,
+            np.array([part.begin_ns for part in own], np.int64),
+            np.array([part.next_ns for part in own], np.int64),
+        )
+        for own in parts
+    ]
+
+    number = [one.number for one in bounds]
+    since = np.maximum.accumulate(
+        np.where(np.diff(number, prepend=number[0] - 2) == 1, 0, np.arange(len(bounds)))
+    )
+
+    def before(row: int) -> list[list[int]]:
+        """Return the sizes of the parts of the steps before that follow each other, the last one first."""
+        return sizes[int(since[row]) : row][::-1]
+
+    def make(row: int) -> StepGraph:
+        own, parts[row] = parts[row], []  # two forms of all steps would take twice the memory
+        return _join_step(own, before(row), link_of, first)
+
+    steps: Sequence[StepGraph] = LazySteps(bounds, make, spill=Spill())
+    if any((one.next_ns < 0).any() for one in bounds):
+        steps = _known_tails(list(steps))
+    return Recording(
+        owners=[rank.name for rank in ranks],
+        workers=[rank.worker for rank in ranks],
+        ranks=[rank.rank for rank in ranks],
+        links=links,
+        operations=operations,
+        steps=steps,
+        notes=[
+            *dict.fromkeys(note for rank in ranks for note in rank.notes),
+            *_before(ranks),
+            *_left_out(ranks),
+        ],
+        step_kind=ranks[0].step_kind,
+    )
+
+
+def _numbered_alike(ranks: Sequence[RankSteps]) -> Sequence[RankSteps]:
+    """Return the ranks with the job's own step numbers where some rank knows them.
+
+    The recordings of all ranks are taken to begin with the same step.
+    """
+    known = [rank.steps[0].number for rank in ranks if rank.is_numbered and rank.steps]
+    before = min(known, default=1) - 1
+    return [
+        rank
+        if rank.is_numbered
+        else replace(rank, steps=[replace(step, number=step.number + before) for step in rank.steps])
+        for rank in ranks
+    ]
+
+
+def _before(ranks: Sequence[RankSteps]) -> list[str]:
+    """Return a line on what devices did that was asked for before the recording began, and on which ranks."""
+    n_before = {rank.name: rank.n_before for rank in ranks if rank.n_before}
+    if not n_before:
+        return []
+    total = sum(n_before.values())
+    works = f"{total:,} kernels and copies" if total > 1 else "a kernel or copy"
+    on = f" (on {listed(list(n_before))})" if len(ranks) > 1 else ""
+    return [f"left out: {works} of the iteration before, launched before the recording began{on}"]
+
+
+def _left_out(ranks: Sequence[RankSteps]) -> list[str]:
+    """Return a line on the steps that not every rank has recorded, and which rank lacks which."""
+    numbers = [{step.number for step in rank.steps} for rank in ranks]
+    every = set().union(*numbers)
+    lacking: dict[str, list[str]] = {}
+    for rank, own in zip(ranks, numbers, strict=True):
+        if own != every:
+            lacking.setdefault(number_ranges(sorted(every - own)), []).append(rank.name)
+    if not lacking:
+        return []
+    told = [f"{steps} (not in {listed(names)})" for steps, names in lacking.items()]
+    return [f"steps that not every rank recorded are left out: {listed(told)}"]
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Return numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], number]
+        else:
+            spans.append([number])
+    return ", ".join("–".join(map(str, span)) for span in spans[:8]) + (", …" if len(spans) > 8 else "")
+
+
+def _keyed_alike(steps: Sequence[Sequence[RankStep]]) -> list[list[RankStep]]:
+    """Return the steps of each rank with the keys of what they do together numbered as on the other ranks."""
+    if len(steps) == 1:  # nobody to meet
+        return [[replace(step, meetings=meetings_table(())) for step in own] for own in steps]
+    place: dict[Hashable, int] = {}
+    numbers: dict[int, Int64] = {}  # a rank's steps share their keys
+    for meetings in (step.meetings for own in steps for step in own):
+        if id(meetings.keys) not in numbers:
+            number = [place.setdefault(key, len(place)) for key in meetings.keys]
+            numbers[id(meetings.keys)] = narrow(np.array(number, np.int64))
+    keys = list(place)
+    return [
+        [
+            replace(step, meetings=replace(meetings, keys=keys, key=numbers[id(meetings.keys)][meetings.key]))
+            for step, meetings in ((step, step.meetings) for step in own)
+        ]
+        for own in steps
+    ]
+
+
+def _operations(ranks: Sequence[RankSteps], n_meetings: int) -> tuple[OperationTable, list[int]]:
+    """Return the operations of all ranks and where each rank's begin; behind them, those of meetings."""
+    kinds: dict[Operation, int] = {}
+    kind: list[NDArray[np.integer]] = []
+    for owner, rank in enumerate(ranks):
+        own = rank.operations
+        if not isinstance(own, OperationTable):
+            own = OperationTable(own)
+        owned = (one if one.owner == owner else one._replace(owner=owner) for one in own.kinds)
+        kind.append(np.array([kinds.setdefault(one, len(kinds)) for one in owned], np.int32)[own.kind])
+    meetings = (_MEETING._replace(owner=owner) for owner in range(n_meetings))
+    kind.append(np.array([kinds.setdefault(one, len(kinds)) for one in meetings], np.int32))
+    first = np.cumsum([0, *map(len, kind[:-1])]).tolist()
+    return OperationTable.of(list(kinds), np.concatenate(kind)), first
+
+
+def _join_step(
+    parts: Sequence[RankStep], before: Sequence[Sequence[int]], link_of: Int64, first: Sequence[int]
+) -> StepGraph:
+    """Return one step of all ranks as a graph; `before` are the sizes of the parts of steps before it."""
+    sizes = [len(part) for part in parts]
+    offsets = _offsets(sizes)
+    operation = np.concatenate([narrow(part.operation) for part in parts])
+    operation += np.repeat(narrow(np.array(first[:-1])), sizes)
+    owner = np.repeat(narrow(np.arange(len(parts))), sizes)
+    begin = np.array([part.begin_ns for part in parts], np.int64)
+    start = np.maximum(np.concatenate([part.start_ns for part in parts]), begin[owner])
+    end = np.maximum(np.concatenate([part.end_ns for part in parts]), start)
+    own = [renumbered(part.edges, at) for part, at in zip(parts, offsets, strict=True)]
+    meetings = _with_partners(_meetings_of(parts, offsets), end)
+    many, few = _by_size(meetings)
+    start, edges = _agreeing(start, end, np.concatenate([*own, _meeting_edges(few)]))
+    last_to_come, more = _joint_meetings(many, start, end, len(start))
+    operation = np.concatenate([operation, narrow(first[-1] + owner[last_to_come])])
+    owner = np.concatenate([owner, owner[last_to_come]])
+    start, end = (np.concatenate([times, start[last_to_come]]) for times in (start, end))
+    edges = np.concatenate([edges, more])
+    last = [None if part.last is None else part.last + at for part, at in zip(parts, offsets, strict=True)]
+    link = link_of[operation]
+    is_linked = bool((link != NO_LINK).any())
+    link = link if is_linked else _all_alike(NO_LINK, end)
+    step = StepGraph(
+        number=parts[0].number,
+        operation=operation,
+        owner=owner,
+        link=link,
+        start_ns=start,
+        end_ns=end,
+        edges=_without_cycles(start, end, edges),
+        work_ns=end - start,
+        gap_ns=end,
+        begin_ns=begin,
+        next_ns=np.array([part.next_ns for part in parts], np.int64),
+        tail_ns=np.zeros(len(parts), np.int64),
+        last=np.empty(0, np.int64),
+        turn=_places(np.argsort(end, kind="stable")) if is_linked else _all_alike(0, end),
+        overtaken=np.empty((0, 2), np.int64),
+        held=np.zeros(len(start), np.bool_),
+        continued=_from_before([part.continued for part in parts], sizes, before),
+        across=_from_before([part.across for part in parts], sizes, before),
+    )
+    return fitted(step, last, sum(sizes))
+
+
+def _places(order: Int64) -> Int64:
+    place = narrow(np.empty_like(order))
+    place[order] = np.arange(len(order))
+    return place
+
+
+def _all_alike(value: int, column: Int64) -> Int64:
+    """Return a column as long as another, of one value that takes no room."""
+    return np.broadcast_to(narrow(np.array(value)), column.shape)
+
+
+def _offsets(sizes: Sequence[int]) -> list[int]:
+    return [int(at) for at in np.cumsum([0, *sizes])[:-1]]
+
+
+def _from_before(rows: Sequence[Int64], sizes: Sequence[int], before: Sequence[Sequence[int]]) -> Int64:
+    """Return rows of (event of an earlier step, event of this step, …) of all ranks as one table.
+
+    A fourth column says how many steps earlier; without it it is one.
+    """
+    found = np.concatenate(rows)
+    owner = np.repeat(np.arange(len(rows)), [len(one) for one in rows])
+    back = found[:, 3] if found.shape[1] > 3 else np.ones(len(found), np.int64)
+    known = back <= len(before)
+    found, owner, back = found[known], owner[known], back[known]
+    for one in unique(back).tolist():
+        found[back == one, 0] += np.array(_offsets(before[one - 1]))[owner[back == one]]
+    found[:, 1] += np.array(_offsets(sizes))[owner]
+    return found
+
+
+# ---- meetings
+
+
+class _JobMeetings(NamedTuple):
+    """Parts (k,) in what ranks do together; those of one thing have the same number in `group`."""
+
+    group: Int64
+    owner: Int64
+    event: Int64
+    enters: Bool
+    leaves: Bool
+    joint: Int64
+    rule: Int64
+
+    def select(self, rows: NDArray[Any]) -> _JobMeetings:
+        return _JobMeetings(*(column[rows] for column in self))
+
+
+def _meetings_of(parts: Sequence[RankStep], offsets: Sequence[int]) -> _JobMeetings:
+    owner = np.repeat(np.arange(len(parts)), [len(part.meetings) for part in parts])
+    names = ("event", "key", "turn", "enters", "leaves", "joint", "rule")
+    event, key, turn, *others = (
+        np.concatenate([getattr(part.meetings, name) for part in parts]) for name in names
+    )
+    pair = key.astype(np.int64) * (int(turn.max(initial=0)) + 1) + turn
+    _, first, which = np.unique(pair, return_index=True, return_inverse=True)
+    group = np.argsort(np.argsort(first))[which.reshape(-1)]  # by first appearance
+    return _JobMeetings(group, owner, event + np.array(offsets)[owner], *others)
+
+
+def _with_partners(meetings: _JobMeetings, end: Int64) -> _JobMeetings:
+    """Return the parts with those of exchanges in what only the ranks do together that exchange something.
+
+    All take part in each where all have as many of them, and the n-th end together. Otherwise ranks send to
+    each other in pairs, both of which end when the last byte has arrived. Those that end with nobody meet
+    nobody; where most do, clocks are not as one, and having as many of them is enough.
+    """
+    rows = np.flatnonzero(meetings.rule == Rule.EXCHANGE)
+    if not len(rows):
+        return meetings
+    rows = rows[np.argsort(end[meetings.event[rows]], kind="stable")]
+    ends, owner, of_group = end[meetings.event[rows]], meetings.owner[rows], meetings.group[rows]
+    first = _pairs(owner, ends)
+    _, earliest, size = np.unique(of_group, return_index=True, return_counts=True)
+    if (size == len(unique(owner))).all():
+        _, latest = np.unique(of_group[::-1], return_index=True)
+        if median(ends[::-1][latest] - ends[earliest]) <= _ENDS_AGREE_NS or 4 * len(first) < len(rows):
+            return meetings._replace(
+                rule=np.where(meetings.rule == Rule.EXCHANGE, Rule.COLLECTIVE, meetings.rule)
+            )
+    group, rule = meetings.group.copy(), meetings.rule.copy()
+    for half in (rows[first], rows[first + 1]):
+        group[half] = int(meetings.group.max()) + 1 + np.arange(len(first))
+        rule[half] = Rule.TRANSFER
+    return meetings._replace(group=group, rule=rule).select(rule != Rule.EXCHANGE)
+
+
+def _pairs(owner: Int64, end: Int64) -> Int64:
+    """Return which events (n,), in order of their ends, are a transfer together with the next one.
+
+    They are of two owners, end within `_ENDS_AGREE_NS`, nearer than any other, and such of these owners end
+    together about as often as of others.
+    """
+    apart = np.diff(end)
+    may_meet = (owner[1:] != owner[:-1]) & (apart <= _ENDS_AGREE_NS)
+    apart = np.where(may_meet, apart, _FAR_NS)
+    before, after = np.append(_FAR_NS, apart[:-1]), np.append(apart[1:], _FAR_NS)
+    first = np.flatnonzero(may_meet & (apart < before) & (apart <= after))
+    both = np.sort(np.stack([owner[first], owner[first + 1]]), axis=0)
+    _, who, often = np.unique(both, axis=1, return_inverse=True, return_counts=True)
+    known: Int64 = first[often[who.reshape(-1)] >= _BY_CHANCE * often.max(initial=0)]
+    return known
+
+
+def _by_size(meetings: _JobMeetings) -> tuple[_JobMeetings, _JobMeetings]:
+    """Return the parts in what so many ranks do together that pairs of them are too many, and all others.
+
+    The many are those of collectives, which all enter and leave in one event each and may leave as soon as
+    the last has entered.
+    """
+    alike = (
+        meetings.enters
+        & meetings.leaves
+        & (meetings.joint == Joint.START_TO_BODY)
+        & (meetings.rule == Rule.COLLECTIVE)
+    )
+    size = np.bincount(meetings.group)
+    is_many = (size > _MOST_PAIRED) & (np.bincount(meetings.group, alike, len(size)) == size)
+    chosen = is_many[meetings.group]
+    return meetings.select(chosen), meetings.select(~chosen)
+
+
+def _meeting_edges(meetings: _JobMeetings) -> Int64:
+    """Return the edges between the ranks that meet: who leaves waits for the others that enter."""
+    order = np.argsort(meetings.group, kind="stable")
+    entering, leaving = (
+        meetings.select(order[chosen[order]]) for chosen in (meetings.enters, meetings.leaves)
+    )
+    low, high = (np.searchsorted(entering.group, leaving.group, side) for side in ("left", "right"))
+    source, target = ranges(low, high)
+    others = entering.owner[source] != leaving.owner[target]
+    source, target = source[others], target[others]
+    columns = (entering.event[source], leaving.event[target], leaving.joint[target], leaving.rule[target])
+    return narrow(np.column_stack(columns))
+
+
+def _joint_meetings(meetings: _JobMeetings, start: Int64, end: Int64, first: int) -> tuple[Int64, Int64]:
+    """Return the meetings of many ranks as events of their own: who came last to each, and all their edges.
+
+    All enter one event, which all leave, so that edges stay few.
+    Nobody waits for who entered only after it had left. Where there is such a one, several such events
+    follow each other: each lets those go that left before anybody else entered. They are numbered from
+    `first` on.
+    """
+    last_to_come: list[Int64] = []
+    tables: list[Int64] = []
+    for group in unique(meetings.group).tolist():
+        events = meetings.event[meetings.group == group]
+        events = events[np.argsort(start[events], kind="stable")]
+        seen = np.searchsorted(start[events], end[events], side="right")  # who had entered when each left
+        number = unique(seen)
+        here = first + np.arange(len(number))
+        first += len(number)
+        last_to_come.append(events[number - 1])
+        into = np.searchsorted(number, np.arange(len(events)), side="right")
+        entered = into < len(number)
+        tables += [
+            edge_rows(events[entered], here[into[entered]], Joint.START_TO_HEAD, Rule.COLLECTIVE),
+            edge_rows(here[:-1], here[1:], Joint.END_TO_HEAD, Rule.COLLECTIVE),
+            edge_rows(here[np.searchsorted(number, seen)], events, Joint.END_TO_BODY, Rule.COLLECTIVE),
+        ]
+    latest = np.concatenate([np.empty(0, np.int64), *last_to_come])
+    edges = narrow(np.concatenate([np.empty((0, 4), np.int64), *tables]))
+    return latest, edges
+
+
+# ---- edges
+
+
+def _agreeing(start: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
+    """Return starts and edges that do not contradict each other.
+
+    A start a little before its input's end is moved to that end; an edge that is further off joins the
+    source's start where that was earlier, else it is dropped.
+    """
+    start = start.copy()
+    for _ in range(4):
+        at, limit = _edge_times(start, end, edges)
+        late = at - limit
+        if not (late > 0).any():
+            return start, edges
+        to_head = edges[:, 2] < Joint.END_TO_BODY
+        target = edges[:, 1]
+        small = to_head & (late > 0) & (late <= _TOLERANCE_NS) & (at <= end[target])
+        np.maximum.at(start, target[small], at[small])
+        far = (late > 0) & ~small
+        drop = far & from_start(edges)
+        edges, far = edges[~drop], far[~drop]
+        edges[far, 2] += 1
+    at, limit = _edge_times(start, end, edges)
+    return start, edges[at <= limit]
+
+
+def _edge_times(start: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
+    """Return per edge when its source let it go, and by when its target needs that (e,)."""
+    source, target, joint, _ = edges.T
+    at, limit = end[source], start[target]  # of most edges
+    of_start, to_body = np.flatnonzero(from_start(edges)), np.flatnonzero(joint >= Joint.END_TO_BODY)
+    at[of_start], limit[to_body] = start[source[of_start]], end[target[to_body]]
+    return at, limit
+
+
+def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
+    """Return the edges without those that close a cycle among events of one moment.
+
+    An edge leads forward in time or takes none; a cycle can only be among those that take none.
+    """
+    at, limit = _edge_times(start, end, edges)
+    tied = np.flatnonzero(at == limit)
+    if not (edges[tied, 0] >= edges[tied, 1]).any():  # only such an edge is left out
+        return edges
+    tails, heads = operation_edges(edges[tied])
+    instant = np.flatnonzero(start == end)
+    among = np.concatenate([np.stack([tails, heads], 1), np.stack([2 * instant, 2 * instant + 1], 1)])
+    number = cycles(2 * len(start), among)
+    inside = (number[tails] == number[heads]) & (edges[tied, 0] >= edges[tied, 1])
+    return np.delete(edges, tied[inside], axis=0)
+
+
+# ---- work, waits and gaps
+
+
+def fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> StepGraph:
+    """Return `step` with what its events needed themselves, and what came before them.
+
+    From its times, edges and links; `last` are those of each owner's events that are stated to hold up the
+    next step, None where none are. The first `n_recorded` events are those of ranks, the others meetings of
+    these.
+
+    A transfer's work is the time from when it could begin (asked for, all it waits for there, the
+    transfer before it on the link over) to its end.
+    """
+    n = len(step)
+    at, _ = _edge_times(step.start_ns, step.end_ns, step.edges)
+    to_head = step.edges[:, 2] < Joint.END_TO_BODY
+    target = step.edges[:, 1]
+    ready = step.begin_ns[step.owner]
+    np.maximum.at(ready, target[to_head], at[to_head])
+    let_on = np.full(n, np.iinfo(np.int64).min)
+    np.maximum.at(let_on, target[~to_head], at[~to_head])
+    could_begin = np.maximum(step.start_ns, let_on)
+    links = by_link(step)
+    held = _held_by_links(step, links, ready, could_begin)
+    could_begin[held] = np.maximum(ready, let_on)[held]
+    overtaken = _wait_for_links(step, links, could_begin)
+    step = replace(step, last=_last_events(step, last, n_recorded))
+    return replace(
+        step,
+        start_ns=np.where(held, ready, step.start_ns),
+        work_ns=np.maximum(step.end_ns - could_begin, 0),
+        gap_ns=np.where(held, 0, step.start_ns - ready),
+        tail_ns=np.where(step.next_ns < 0, -1, step.next_ns - step.last_end_ns),
+        overtaken=overtaken,
+        held=held,
+    )
+
+
+def _last_events(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> Int64:
+    stated = np.array([events is not None for events in last], np.bool_)
+    next_ns = step.next_ns[step.owner]
+    in_step = (next_ns < 0) | (step.end_ns <= next_ns)
+    free = in_step & ~stated[step.owner]
+    free[n_recorded:] = False
+    if free.any():
+        source, target = step.edges[~from_start(step.edges), :2].T
+        within = (step.owner[source] == step.owner[target]) & in_step[target]
+        free[source[within]] = False
+    for events in last:
+        if events is not None:
+            free[events[in_step[events]]] = True
+    return np.flatnonzero(free)
+
+
+def _held_by_links(step: StepGraph, links: Sequence[Int64], ready: Int64, could_begin: Int64) -> Bool:
+    """Return which transfers (n,) were ready while their link was busy, and began as it came free.
+
+    Not those whose start another event waits for: that must stay the start that was recorded.
+    """
+    if not links:
+        return np.broadcast_to(np.False_, len(step))
+    held = np.zeros(len(step), np.bool_)
+    for served in links:
+        before = _freed(step, served)
+        begin = np.maximum(could_begin[served], before)
+        is_first = begin > before + _PICKED_UP_NS
+        first = np.maximum.accumulate(np.where(is_first, np.arange(len(served)), 0))
+        start, asked = step.start_ns[served], ready[served]
+        held[served] = ~is_first & (before <= start) & (begin[first] <= asked) & (asked < before)
+    held[step.edges[from_start(step.edges), 0]] = False
+    return held
+
+
+def _wait_for_links(step: StepGraph, links: Sequence[Int64], could_begin: Int64) -> Int64:
+    """Raise `could_begin` of each transfer to the end of the one before it on its link.
+
+    Returns `StepGraph.overtaken`.
+    """
+    overtaken = []
+    for served in links:
+        late = could_begin[served][1:] < np.maximum.accumulate(could_begin[served])[:-1]
+        overtaken.append(np.stack([served[:-1][late], served[1:][late]], axis=1))
+        could_begin[served] = np.maximum(could_begin[served], _freed(step, served))
+    return np.concatenate(overtaken) if overtaken else np.empty((0, 2), np.int64)
+
+
+def by_link(step: StepGraph) -> list[Int64]:
+    """Return the transfers of each link in the order in which it served them."""
+    transfers = np.flatnonzero(step.link != NO_LINK)
+    if not len(transfers):
+        return []
+    order = np.lexsort((step.start_ns[transfers], step.end_ns[transfers], step.link[transfers]))
+    transfers = transfers[order]
+    return [transfers[step.link[transfers] == link] for link in unique(step.link[transfers])]
+
+
+def _freed(step: StepGraph, served: Int64) -> Int64:
+    """Return when the link was through with what it served before each of its transfers."""
+    return np.concatenate([[np.iinfo(np.int64).min], step.end_ns[served][:-1]])
+
+
+def _known_tails(steps: Sequence[StepGraph]) -> list[StepGraph]:
+    """Give a step whose next one is not recorded the median tail of the others."""
+    tails = np.array([step.tail_ns for step in steps])
+    known = np.where(tails < 0, np.nan, tails.astype(np.float64))
+    usual = [0 if np.isnan(column).all() else int(median(column[~np.isnan(column)])) for column in known.T]
+    return [replace(step, tail_ns=np.where(step.tail_ns < 0, usual, step.tail_ns)) for step in steps]

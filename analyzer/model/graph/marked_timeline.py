@@ -1,0 +1,140 @@
+"""The recorded timeline with the critical path as a row of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from analyzer.model.graph.critical_path import CriticalPath
+from analyzer.model.graph.path_summary import named_path
+from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.reading.formats.chrome_writer import Slice, ThreadRow
+from analyzer.reading.formats.columns import Trace, Track
+
+#: Name of the process and thread with the path.
+_PATH = "critical path"
+_FLOWS = "stf"  # phases of arrows: start, step, finish
+_WITH_ID = _FLOWS + "bne"  # … and of asynchronous spans
+_INSTANTS = "iIR"
+_COUNTER = "C"
+
+Names = Mapping[tuple[str, Any, Any], str]  # (process_name or thread_name, pid, tid) -> as metadata say
+
+
+def marked_rows(
+    traces: Sequence[Trace], recording: Recording, step: StepGraph, path: CriticalPath
+) -> tuple[list[ThreadRow], int]:
+    """Make the rows of a timeline, and the nanosecond of its time 0 (the first event).
+
+    What was recorded stays: slices, arrows, asynchronous spans, instants and counters, with their arguments.
+
+    Parameters
+    ----------
+    traces : one for each owner of `recording`, on its clock, with all arguments and points
+    path : the critical path of `step`, whose row comes first
+    """
+    begins = [path.start_ns, *(times for trace in traces for times in (trace.ts_ns, trace.points.ts_ns))]
+    zero = int(np.concatenate(begins).min()) if any(map(len, begins)) else 0
+    named = named_path(recording, path, parts=True, merged=False)
+    columns = (named.label, path.start_ns - zero, path.end_ns - zero)
+    boxes = [
+        Slice(named.labels[label].name, start, end, cat=named.labels[label].cat)
+        for label, start, end in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    rows = [ThreadRow(_PATH, _PATH, _PATH, _PATH, sorted(boxes, key=lambda box: box.start_ns), nests=True)]
+    ids = itertools.count(1)
+    for owner, trace in enumerate(traces):
+        slices, points, names = _slices(trace, zero), _points(trace, zero, ids), _own_names(trace)
+        rows += [
+            recorded_row(recording.owners, owner, track, slices[i], points[i], names)
+            for i, track in enumerate(trace.tracks)
+        ]
+    return rows, zero
+
+
+def recorded_row(
+    owners: Sequence[str],
+    owner: int,
+    track: Track,
+    slices: Sequence[Slice],
+    points: Sequence[tuple[int, Mapping[str, Any]]] = (),
+    names: Names = MappingProxyType({}),
+) -> ThreadRow:
+    """Make the row of an owner's track, in a process named as recorded."""
+    process = names.get(("process_name", track.pid, None), _text(track.pid))
+    shown = f"{owners[owner]}.{process}".rstrip(".") if len(owners) > 1 else process
+    thread = names.get(("thread_name", track.pid, track.tid), _text(track.tid))
+    return ThreadRow((owner, track.pid), shown, track.tid, thread, slices, points, nests=True)
+
+
+def _slices(trace: Trace, zero: int) -> defaultdict[int, list[Slice]]:
+    """Collect the slices of each track, by start, of equal ones the longest first."""
+    args = _args(trace)
+    order = np.lexsort((-trace.dur_ns, trace.ts_ns))
+    columns = (trace.track_id, trace.name_id, trace.cat_id, trace.ts_ns - zero, trace.end_ns - zero)
+    slices: defaultdict[int, list[Slice]] = defaultdict(list)
+    for row, track, name, cat, start, end in zip(
+        order.tolist(), *(column[order].tolist() for column in columns), strict=True
+    ):
+        box = Slice(trace.names[name], start, end, args.get(row, {}), cat=trace.cats[cat])
+        slices[track].append(box)
+    return slices
+
+
+def _args(trace: Trace) -> dict[int, dict[str, Any]]:
+    """Return the arguments of the slices that have some, by row."""
+    args: dict[int, dict[str, Any]] = defaultdict(dict)
+    for key, column in trace.args.items():
+        for row, value in column.as_dict().items():
+            args[row][key] = value
+    return args
+
+
+def _points(
+    trace: Trace, zero: int, ids: Iterator[int]
+) -> defaultdict[int, list[tuple[int, dict[str, Any]]]]:
+    """Collect each track's arrows, asynchronous spans, instants and counters, with their arguments.
+
+    The ids of the first two get numbers that no other trace has.
+    """
+    points = trace.points
+    columns = (points.name_id, points.cat_id, points.track_id, points.ts_ns - zero)
+    number: dict[str | None, int] = {}
+    args = points.args or [{}] * len(points)
+    found: defaultdict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+    rows = zip(points.phase, points.ids, args, *(column.tolist() for column in columns), strict=True)
+    for phase, own_id, own_args, name, cat, track, ts in rows:
+        if phase not in _WITH_ID and phase not in _INSTANTS and phase != _COUNTER:
+            continue
+        event = {"ph": phase, "name": trace.names[name], "cat": trace.cats[cat]}
+        if phase in _WITH_ID:
+            event["id"] = number[own_id] if own_id in number else number.setdefault(own_id, next(ids))
+        elif own_id is not None:  # of counters of one name
+            event["id"] = own_id
+        if own_args:
+            event["args"] = own_args
+        if phase == "f":  # an arrow ends in the slice around it
+            event["bp"] = "e"
+        found[track].append((ts, event))
+    return found
+
+
+def _text(number: Any) -> str:
+    return "" if number is None else str(number)
+
+
+def _own_names(trace: Trace) -> dict[tuple[str, Any, Any], str]:
+    names: dict[tuple[str, Any, Any], str] = {}
+    for event in trace.metadata:
+        kind, args = event.get("name"), event.get("args")
+        if kind in ("process_name", "thread_name") and isinstance(args, dict) and "name" in args:
+            tid = event.get("tid") if kind == "thread_name" else None
+            pid = event.get("pid")
+            if isinstance(pid, str | int | float | None) and isinstance(tid, str | int | float | None):
+                names[str(kind), pid, tid] = str(args["name"])
+    return names

@@ -1,0 +1,173 @@
+"""`Dag`: operations with durations and edges that say why one waits for another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+
+from analyzer.base.arrays import Int32, Int64
+from analyzer.base.arrays.numbering import connected, unique
+from analyzer.base.errors import TraceError
+from analyzer.reading.dialects.edge_rules import EdgeKind
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
+
+_CYCLE_SHOWN = 5  # operations of a cycle that a message names
+_END = -1  # the node behind all that nothing waits for
+
+
+class Dag(Struct, frozen=True):
+    """n operations of one training step and the m reasons why one waits for another.
+
+    Attributes
+    ----------
+    names : (n,) distinct
+    cats : (n,) what the share of a path is grouped by: ``FW BW Comm I/O STEP`` …, or as in the trace
+    dur_ns : (n,) the average recorded duration, or that in one step; 0 if unrecorded
+    edges : (m, 3) rows of source, target (node numbers) and `EdgeKind`
+    next_edges : (k, 2) the edges that lead into the next step (STEP to the first FW); in no path here
+    unrecorded : nodes that are in the graph but not in the trace
+    ungraphed : names that are in the trace but not in the graph
+    """
+
+    names: Sequence[str]
+    cats: Sequence[str]
+    dur_ns: Int64
+    edges: Int64
+    next_edges: Int64
+    unrecorded: Sequence[int] = ()
+    ungraphed: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def n_edges(self) -> int:
+        """Edges within the step and into the next."""
+        return len(self.edges) + len(self.next_edges)
+
+    def graph(self) -> DiGraph[Any]:
+        """Return the edges within the step as a networkx graph of the node numbers."""
+        from networkx import DiGraph
+
+        graph: DiGraph[Any] = DiGraph()
+        graph.add_nodes_from(range(len(self)))
+        graph.add_edges_from(self.edges[:, :2].tolist())
+        return graph
+
+    def inputs(self) -> list[list[int]]:
+        """Return for every node (n,) the nodes that it waits for, in the order of the edges."""
+        inputs: list[list[int]] = [[] for _ in self.names]
+        for source, target in self.edges[:, :2].tolist():
+            inputs[target].append(source)
+        return inputs
+
+    def order(self) -> list[int]:
+        """Return the nodes so that every edge leads forward.
+
+        Raises
+        ------
+        TraceError
+            A cycle; the message prints it.
+        """
+        from graphlib import CycleError, TopologicalSorter
+
+        try:
+            return list(TopologicalSorter(dict(enumerate(self.inputs()))).static_order())
+        except CycleError as error:
+            cycle = [self.names[node] for node in error.args[1][:-1]]
+            shown = cycle[:_CYCLE_SHOWN]
+            end = [f"… ({len(cycle)} operations)"] if len(cycle) > _CYCLE_SHOWN else cycle[:1]
+            raise TraceError(f"the graph has a cycle: {' -> '.join([*shown, *end])}") from error
+
+    def depths(self) -> list[int]:
+        """Return for every node the number of nodes on the longest chain that ends in it (at least 1)."""
+        return self.ends([1] * len(self))
+
+    def ends(self, lengths: Sequence[int]) -> list[int]:
+        """Return when every node (n,) of these lengths ends if it starts as soon as its inputs have ended.
+
+        Raises
+        ------
+        TraceError
+            A cycle.
+        """
+        inputs, end = self.inputs(), list(lengths)
+        for node in self.order():
+            end[node] += max((end[before] for before in inputs[node]), default=0)
+        return end
+
+    def components(self) -> int:
+        """Return the number of parts that no edge connects, whatever its direction."""
+        return len(unique(connected(len(self), *self.edges[:, :2].T)))
+
+
+def cycles(n: int, edges: Int64) -> Int32:
+    """Return a number for every node (n,), the same for two nodes where each can be reached from the other.
+
+    `edges` are rows of source and target.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    matrix = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    return np.asarray(connected_components(matrix, connection="strong")[1], np.int32)
+
+
+def new_dag(
+    names: Sequence[str],
+    cats: Sequence[str],
+    dur_ns: Sequence[int] | Int64,
+    edges: Sequence[Sequence[int]] | Int64 = (),
+) -> Dag:
+    """Return a `Dag`; an edge is (source, target) or (source, target, kind)."""
+    rows = [(*edge, EdgeKind.DATA)[:3] for edge in edges]
+    table = np.array(rows, np.int64).reshape(-1, 3)
+    return Dag(names, cats, np.asarray(dur_ns, np.int64), table, np.empty((0, 2), np.int64))
+
+
+class LongestPath(Struct, frozen=True):
+    """The chain of operations whose durations add up to most.
+
+    Attributes
+    ----------
+    nodes : the path, first to last, as node numbers
+    length_ns : the sum of their durations
+    slack_ns : (n,) how much longer an operation may take before the length grows
+    """
+
+    nodes: list[int]
+    length_ns: int
+    slack_ns: Int64
+
+
+def longest_path(dag: Dag) -> LongestPath:
+    """Return the longest path of `dag`; ties go to the edge that comes first.
+
+    It is the critical path of a step in which nothing pauses, with the operations that take no time. An empty
+    graph has an empty path of length 0.
+
+    Raises
+    ------
+    TraceError
+        A cycle.
+    """
+    from networkx import dag_longest_path
+
+    graph, dur = dag.graph(), dag.dur_ns.tolist()
+    finish = dag.ends(dur)
+    length = max(finish, default=0)
+    latest = [length] * len(dag)
+    for node in reversed(dag.order()):
+        for before in graph.pred[node]:
+            latest[before] = min(latest[before], latest[node] - dur[node])
+    sinks = [node for node in graph if not graph.succ[node]]
+    graph.add_edges_from((node, _END) for node in sinks)
+    for source, target, data in graph.edges(data=True):
+        data["weight"] = dur[source] + (target == _END)  # so that it ends there even where nothing takes time
+    path = [node for node in dag_longest_path(graph) if node != _END]
+    return LongestPath(path, length, np.array(latest, np.int64) - np.array(finish, np.int64))

@@ -1,0 +1,246 @@
+"""A critical path in words: its stretches named, and the same summed by name and by category."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from analyzer.base.arrays import Int64
+from analyzer.base.errors import listed
+from analyzer.base.function_names import brief
+from analyzer.base.lazy_sequence import LazySequence
+from analyzer.base.units import in_ms, in_percent
+from analyzer.model.graph.critical_path import CATS, GAP, NO_EVENT, WAIT, CriticalPath
+from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.reading.dialects.edge_rules import RULES
+from analyzer.reading.dialects.kernel_kinds import COMMUNICATION
+from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.step_parts import Operation
+
+#: Kind and sentence of each rule; the last of a stretch that no edge enters: -1.
+_BECAUSE = [*((rule.kind.label, rule.sentence) for rule in RULES), ("", "")]
+
+#: A gap that needs a name lasts this long, or this share of the path.
+_LONG_NS, _LONG = 1_000_000, 0.01
+
+
+class Label(NamedTuple):
+    """The name of a stretch of a path."""
+
+    name: str  # without the owner
+    cat: str
+    owner: str
+    kind: str  # of work, as `kind_of_work`
+
+
+class NameShare(NamedTuple):
+    """The time of one operation of one owner on a path."""
+
+    name: str
+    cat: str
+    owner: str
+    kind: str
+    stretches: int
+    ns: int
+    share: float  # of the path
+
+
+class NamedPath(Struct, frozen=True):
+    """A path in words: k stretches in time order.
+
+    Attributes
+    ----------
+    labels : what occurs on the path, in the order of its first stretches
+    label : (k,) index into `labels`
+    start_ns, dur_ns : (k,) from the start of the step
+    rule : (k,) the `Rule` of the edge by which the path enters it, -1 for none
+    covered : the numbers of those `labels` that are gaps which something covers
+    """
+
+    labels: Sequence[Label]
+    label: Int64
+    start_ns: Int64
+    dur_ns: Int64
+    rule: Int64
+    covered: frozenset[int] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def ns(self) -> list[int]:
+        """How much each label adds to the path."""
+        sums: list[int] = np.bincount(self.label, self.dur_ns, len(self.labels)).astype(np.int64).tolist()
+        return sums
+
+    def rows(self, *, owned: bool = False, why: bool = False) -> LazySequence[tuple[str | float, ...]]:
+        """Show each stretch as cells of `PATH`: names with the owner if `owned`, its rule if `why`."""
+        label, start_ns, dur_ns, rule = self.label.item, self.start_ns.item, self.dur_ns.item, self.rule.item
+        shown = 2 if why else 1
+
+        def cells(at: int) -> tuple[str | float, ...]:
+            name, cat, owner, _ = self.labels[label(at)]
+            name = f"{owner}.{name}" if owned else name
+            return name, cat, owner, start_ns(at) / 1e6, dur_ns(at) / 1e6, *_BECAUSE[rule(at)][:shown]
+
+        return LazySequence(range(len(self)), cells)
+
+
+def named_path(
+    recording: Recording, path: CriticalPath, *, parts: bool = False, merged: bool = True
+) -> NamedPath:
+    """Return a path in words; the times of its stretches add up to its length.
+
+    Without `parts`, the partitions and stages of a communication have the name of the whole. If `merged`,
+    stretches of one name that follow each other are one.
+    """
+    labels, label = _labelled(recording, path, parts=parts)
+    place: dict[Label, int] = {}
+    for at, (name, waits) in gap_covers(recording, path).items():
+        words = f"{'waiting' if waits else 'idle'} in {name}"
+        covered = Label(words, GAP, recording.owners[path.owners[at]], GAP)
+        label[at] = place.setdefault(covered, len(labels) + len(place))
+    is_first = np.ones(len(label), np.bool_)
+    if merged:
+        is_first[1:] = np.diff(label) != 0
+    first = np.flatnonzero(is_first)
+    dur = np.add.reduceat(path.end_ns - path.start_ns, first) if len(first) else path.end_ns
+    start_ns, labels = path.start_ns[first] - path.begin_ns, [*labels, *place]
+    return NamedPath(labels, label[first], start_ns, dur, path.rule[first], frozenset(place.values()))
+
+
+def gap_covers(recording: Recording, path: CriticalPath) -> dict[int, tuple[str, bool]]:
+    """Return the Python function, annotation or call around most of each long gap of a path, by its place.
+
+    And whether the host only waits in it. Gaps that nothing covers are not in it.
+    """
+    if not any(frames is not None for frames in recording.frames):
+        return {}
+    dur_ns = path.end_ns - path.start_ns
+    long_ns = min(_LONG_NS, _LONG * float(dur_ns.sum()))
+    found: dict[int, tuple[str, bool]] = {}
+    for at in np.flatnonzero((path.cat == CATS.index(GAP)) & (dur_ns >= long_ns)).tolist():
+        frames = recording.frames[int(path.owners[at])]
+        name, waits = (
+            ("", False) if frames is None else frames.during(*map(int, (path.start_ns[at], path.end_ns[at])))
+        )
+        if name:
+            found[at] = name, waits
+    return found
+
+
+def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple[list[Label], Int64]:
+    """Return the labels of a path, and which of them each stretch has (k,)."""
+    no_event = path.event == NO_EVENT
+    is_lead = no_event & (path.start_ns == path.begin_ns)
+    what = np.where(no_event, np.where(is_lead, -2, -1), recording.table.kind[path.operation])
+    key = (what + 2) * len(CATS) + path.cat
+    _, first, place = np.unique(
+        key * len(recording.owners) + path.owners, return_index=True, return_inverse=True
+    )
+    known: dict[Label, int] = {}
+    number = np.empty(len(first), np.int64)
+    for one in np.argsort(first).tolist():
+        at = int(first[one])
+        operation = None if no_event[at] else recording.table.kinds[int(what[at])]
+        name, cat, kind = _named(operation, CATS[path.cat[at]], is_lead=bool(is_lead[at]), parts=parts)
+        label = Label(name, cat, recording.owners[path.owners[at]], kind)
+        number[one] = known.setdefault(label, len(known))
+    return list(known), number[place.reshape(-1)]
+
+
+def _named(operation: Operation | None, cat: str, *, is_lead: bool, parts: bool) -> tuple[str, str, str]:
+    """Return name, category and kind of a stretch of an operation, None for time that belongs to none."""
+    if operation is None:
+        return "before the step" if is_lead else "before the next step", GAP, GAP
+    name = operation.label if parts else operation.main
+    if cat == GAP:
+        return f"before {name}", GAP, GAP
+    if cat == WAIT:
+        return f"{name} waits for another rank", WAIT, WAIT
+    return name, category(operation), kind_of_work(operation)
+
+
+def by_name(path: NamedPath) -> list[NameShare]:
+    """Return the path summed by operation and owner, the largest first; its kind is that of most of it."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    kinds: defaultdict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+    stretches = np.bincount(path.label, minlength=len(path.labels)).tolist()
+    for (name, cat, owner, kind), count, ns in zip(path.labels, stretches, path.ns, strict=True):
+        counts[name, cat, owner] += count
+        kinds[name, cat, owner][kind] += ns
+    length = max(sum(path.ns), 1)
+    shares = [
+        NameShare(*what, of.most_common(1)[0][0], counts[what], of.total(), of.total() / length)
+        for what, of in kinds.items()
+    ]
+    return sorted(shares, key=lambda share: -share.ns)
+
+
+def by_category(path: NamedPath) -> dict[str, int]:
+    """Return the nanoseconds of the path per category, the largest first."""
+    return _summed([label.cat for label in path.labels], path.ns)
+
+
+def by_kind(path: NamedPath) -> dict[str, int]:
+    """Return the nanoseconds of the path per kind of work, the largest first."""
+    return _summed([label.kind for label in path.labels], path.ns)
+
+
+def _summed(words: Sequence[str], lengths_ns: Sequence[int]) -> dict[str, int]:
+    sums: Counter[str] = Counter()
+    for word, ns in zip(words, lengths_ns, strict=True):
+        sums[word] += ns
+    return dict(sums.most_common())
+
+
+def headline(recording: Recording, step: StepGraph, path: CriticalPath, named: NamedPath) -> str:
+    """Return one sentence: how long the step is, and what makes it so."""
+    sums: Counter[tuple[str, str]] = Counter()  # by kind of work, or operation where it has none
+    for i, (label, ns) in enumerate(zip(named.labels, named.ns, strict=True)):
+        sums[label.name if i in named.covered else label.kind or label.name, label.owner] += ns
+    ranked = sums.most_common(3)
+    largest = [(key, ns) for key, ns in ranked if 100 * ns >= path.length_ns] or ranked[:1]
+    on = " on {}" if len(recording.owners) > 1 else ""
+    shares = [
+        f"{in_percent(ns / max(path.length_ns, 1))} {_WORDS.get(kind) or brief(kind)}{on.format(owner)}"
+        for (kind, owner), ns in largest
+    ]
+    name = f"Step {step.number}" if recording.has_steps else recording.one_step
+    return f"{name} takes {step_length(recording, step, path)}; its critical path is {listed(shares)}."
+
+
+def step_length(
+    recording: Recording, step: StepGraph, path: CriticalPath, lasts_ns: float | None = None
+) -> str:
+    """Return how long a step is on the rank that ends last, and the ranks' mean where that differs.
+
+    Where it is known how long the job took for it (`job_lengths`), that comes first, and no mean.
+    """
+    own = in_ms(path.length_ns)
+    if len(recording.owners) == 1:
+        return own
+    last = f"{own} on {recording.owners[path.owner]}, which ends last"
+    if lasts_ns:
+        whole = in_ms(lasts_ns)
+        return last if whole == own else f"{whole} ({last})"
+    mean = in_ms(step.bounds.mean_ns) if step.bounds.mean_ns else own
+    return last if mean == own else f"{last} (mean of the ranks: {mean})"
+
+
+_WORDS = {GAP: "gap (not covered by the trace)", WAIT: "waiting for other ranks"}
+
+
+def kind_of_work(operation: Operation) -> str:
+    """Return the kind of work in the words of edits: the purpose, else the category; "" for neither."""
+    return "not recorded" if operation.role is Role.UNTRACED else operation.purpose or operation.cat
+
+
+def category(operation: Operation) -> str:
+    """Return the category under which an operation is counted: the recording's, or communication."""
+    says_so = not operation.is_communication or operation.cat == operation.purpose
+    return operation.cat if says_so else COMMUNICATION

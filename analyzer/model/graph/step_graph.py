@@ -1,0 +1,309 @@
+"""`StepGraph`: one recorded step of a job as the graph that is drawn, walked and simulated.
+
+The nodes are events: what ran, on every rank. Each has its recorded interval, its *work* (what it needed
+itself), its *wait* (for others, after its start) and its *gap* (from its last input to its start, which
+nothing explains). These three follow from the times and the edges, so that replaying a step with its own
+work and gaps gives the recorded times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
+
+from analyzer.base.arrays import Float64, Int64, NDArray
+from analyzer.base.arrays.median import n_warm_up
+from analyzer.base.arrays.numbering import unique
+from analyzer.base.arrays.spill import Spill
+from analyzer.base.errors import NoteKind, notes_of
+from analyzer.base.lazy_sequence import LazySequence
+from analyzer.reading.dialects.step_parts import Joint, Operation, OperationTable, from_start
+from analyzer.reading.dialects.system import Frames
+
+Bool = NDArray[np.bool_]
+
+#: About what the columns of a step need for each event.
+_EVENT_BYTES = 64
+#: The link of an operation that occupies none.
+NO_LINK = -1
+
+
+class StepGraph(Struct, frozen=True):
+    """The n events of one step of all m owners, on one clock, and why one waits for another.
+
+    What many owners do together is an event too (`Role.MEETING`), behind all others: those who leave
+    wait for it, and it for those who enter. Numbers of events, operations and owners have 32 bits.
+
+    Attributes
+    ----------
+    number : the step's own number in the recording
+    operation : (n,) index into `Recording.operations`
+    owner, link : (n,) indices into `Recording.owners` and `Recording.links`
+    start_ns, end_ns : (n,) as recorded, but for what `held` says
+    edges : (e, 4) rows of source, target, `Joint`, `Rule`; none contradicts the recorded times
+    work_ns : (n,) the last part of the event, in which it waited for nothing
+    gap_ns : (n,) from the event's last input to its start
+    begin_ns, next_ns : (m,) when each owner's step, and the one after it, begins; -1 where unknown
+    tail_ns : (m,) from the last event that holds up the next step to its start
+    last : events that must be over before the next step of their owner begins
+    turn : (n,) the order in which links served the step's transfers
+    overtaken : (k, 2) transfers of one link, the second of which could have begun earlier than the first
+        but was served after it: several are in flight, and the order is the network's
+    held : (n,) transfers that were recorded from when the link served them, not from when they were asked
+        for; `start_ns` is the latter, so that they have no gap but wait for the link
+    continued : (c, 2) events of the step before, and the events of this one that are the rest of them
+    across : (k, 4) events of an earlier step, the device work of this one that they asked for or that
+        follows them, the `Joint`, and how many steps earlier
+    """
+
+    number: int
+    operation: Int64
+    owner: Int64
+    link: Int64
+    start_ns: Int64
+    end_ns: Int64
+    edges: Int64
+    work_ns: Int64
+    gap_ns: Int64
+    begin_ns: Int64
+    next_ns: Int64
+    tail_ns: Int64
+    last: Int64
+    turn: Int64
+    overtaken: Int64
+    held: Bool
+    continued: Int64
+    across: Int64
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+    @property
+    def lead_ns(self) -> Int64:
+        """How much later than the first owner each begins the step (m,)."""
+        return np.subtract(self.begin_ns, int(self.begin_ns.min()))
+
+    @property
+    def bounds(self) -> StepBounds:
+        """The step without its events."""
+        return StepBounds(self.number, self.begin_ns, self.next_ns)
+
+    @property
+    def iteration_ns(self) -> Int64:
+        """How long the step took for each owner (m,); -1 where unknown."""
+        return self.bounds.iteration_ns
+
+    @property
+    def last_end_ns(self) -> Int64:
+        """When the last event that holds up each owner's next step ends (m,); its start without one."""
+        end: Int64 = self.begin_ns.copy()
+        np.maximum.at(end, self.owner[self.last], self.end_ns[self.last])
+        return end
+
+
+def operation_edges(edges: Int64) -> tuple[Int64, Int64]:
+    """Return edges as sources and targets among starts (2 * event) and bodies (2 * event + 1)."""
+    return 2 * edges[:, 0] + ~from_start(edges), 2 * edges[:, 1] + (edges[:, 2] >= Joint.END_TO_BODY)
+
+
+class StepBounds(NamedTuple):
+    """A step without its events: its number, `begin_ns` and `next_ns` as in `StepGraph`."""
+
+    number: int
+    begin_ns: Int64
+    next_ns: Int64
+
+    @property
+    def iteration_ns(self) -> Int64:
+        """How long the step took for each owner (m,); -1 where unknown."""
+        return np.where(self.next_ns < 0, -1, self.next_ns - self.begin_ns)
+
+    @property
+    def mean_ns(self) -> float:
+        """How long the step took, the mean over the owners that are known; 0 without one."""
+        known = self.iteration_ns[self.iteration_ns > 0]
+        return float(known.mean()) if len(known) else 0.0
+
+
+def job_lengths(bounds: Sequence[StepBounds]) -> Float64:
+    """Return how long the job took for each of some steps (steps,), until its last owner was through.
+
+    Counted from when the last owner was through with the step before. So a step in which one owner is
+    late is long itself, and not the next one, in which the others wait for it. Where the step before is not
+    there, from when the owner began it that was through last. 0 where an end is unknown.
+    """
+    last = [(one, int(one.next_ns.argmax())) for one in bounds]
+    ends, begins = (
+        np.array([getattr(one, column)[owner] for one, owner in last], np.float64)
+        for column in ("next_ns", "begin_ns")
+    )
+    follows = np.diff([one.number for one in bounds], prepend=[one.number for one in bounds[:1]]) == 1
+    begins[1:] = np.where(follows[1:], ends[:-1], begins[1:])
+    is_known = [bool((one.next_ns >= 0).all()) for one in bounds]
+    return np.where(is_known, ends - begins, 0.0)
+
+
+class LazySteps(LazySequence[StepGraph]):
+    """Steps joined on first access: of many ranks most options look at only one.
+
+    With `most` only so many are kept, and any other is joined again. The columns of those that are kept go to
+    `spill`.
+    """
+
+    def __init__(
+        self,
+        bounds: Sequence[StepBounds],
+        join: Callable[[int], StepGraph],
+        most: int | None = None,
+        spill: Spill | None = None,
+    ) -> None:
+        self._items = range(len(bounds))
+        self.bounds, self.spill = bounds, spill
+        self._join, self._most = join, most
+        self._joined: dict[int, StepGraph] = {}
+
+    def _make(self, row: int) -> StepGraph:
+        if row not in self._joined:
+            if self._most is not None and len(self._joined) >= self._most:
+                del self._joined[next(iter(self._joined))]
+            step = self._join(row)
+            self._joined[row] = step if self.spill is None else self.spill.put(step)
+        if self.spill is not None:
+            self.spill.look_at(_EVENT_BYTES * len(self._joined[row]))
+        return self._joined[row]
+
+    def replaced(self, steps: Iterable[StepGraph]) -> LazySteps:
+        """Return other steps, put aside as these are."""
+        kept = [step if self.spill is None else self.spill.put(step) for step in steps]
+        steps = LazySteps([step.bounds for step in kept], kept.__getitem__, spill=self.spill)
+        steps._joined = dict(enumerate(kept))
+        return steps
+
+
+class Recording(Struct, frozen=True, dict=True):
+    """The steps of a job.
+
+    Attributes
+    ----------
+    owners : what runs its own sequence of steps: ``rank0``, ``wk0.rank1``
+    workers, ranks : (owners,) the worker of each, None where the job has no workers; its rank, local to it
+    links : what carries one transfer at a time
+    sides : of each link the two sides of the network that it shares with others (-1: none); () without any
+    carries : of each side, how many times as fast as recorded it lets what uses it alone be; () for once
+    operations, steps : what occurs, and when
+    notes : what the reader of the answer should know about the recording, a sentence each
+    frames : (owners,) what may cover the gaps of each, None where nothing is known; () for all
+    clock_bounds_ns : (owners,) how far off the clock of each may be, 0 where unknown; () on one clock
+    step_kind : what the steps do (``decode``), where the recording tells; else ""
+    """
+
+    owners: Sequence[str]
+    workers: Sequence[int | None]
+    ranks: Sequence[int | None]
+    links: Sequence[str]
+    operations: Sequence[Operation]
+    steps: Sequence[StepGraph]
+    notes: Sequence[str] = ()
+    frames: Sequence[Frames | None] = ()
+    step_kind: str = ""
+    sides: Sequence[tuple[int, int]] = ()
+    carries: Sequence[float] = ()
+    clock_bounds_ns: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.operations, OperationTable):
+            force_setattr(self, "operations", OperationTable(self.operations))
+
+    def edited(self, edit: Callable[[StepGraph], StepGraph]) -> Recording:
+        """Return the recording with each step as `edit` makes it."""
+        return self.with_steps(map(edit, self.steps))
+
+    def with_steps(self, steps: Iterable[StepGraph]) -> Recording:
+        """Return the recording with other steps, which memory need not hold all where its own need not."""
+        own = self.steps
+        return replace(self, steps=own.replaced(steps) if isinstance(own, LazySteps) else list(steps))
+
+    def put_aside(self, column: Int64) -> Int64:
+        """Return a column of events, which memory need not hold where it need not hold the steps."""
+        spill = self.steps.spill if isinstance(self.steps, LazySteps) else None
+        return column if spill is None else spill.put_arrays([column])[0]
+
+    @property
+    def table(self) -> OperationTable:
+        """The operations as a table of the distinct ones."""
+        assert isinstance(self.operations, OperationTable)
+        return self.operations
+
+    @property
+    def one_step(self) -> str:
+        """The word for a step at the beginning of a sentence; "The recording" where no steps are marked."""
+        return f"A {self.step_kind} step".replace("  ", " ") if self.has_steps else "The recording"
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps are marked; else the whole recording stands for one."""
+        return len(self.steps) > 1 or not notes_of(NoteKind.UNMARKED, self.notes)
+
+    @cached_property
+    def whole_steps(self) -> list[int]:
+        """The rows of the steps whose duration is known for some owner (all where none is), but the warm-up.
+
+        What takes far longer in the first steps is done once, and says nothing of the steps to come.
+        """
+        return self.every_whole_step[self.n_warm_up :]
+
+    @cached_property
+    def n_warm_up(self) -> int:
+        """How many of the whole steps are the warm-up: the first ones, far longer than all others."""
+        return n_warm_up(np.array([self.bounds[row].mean_ns for row in self.every_whole_step]))
+
+    @cached_property
+    def every_whole_step(self) -> list[int]:
+        """The rows of the steps whose duration is known for some owner, warm-up too; all where none is."""
+        whole = [row for row, one in enumerate(self.bounds) if (one.iteration_ns > 0).any()]
+        return whole or list(range(len(self.steps)))
+
+    @property
+    def bounds(self) -> Sequence[StepBounds]:
+        """The bounds of the steps."""
+        if isinstance(self.steps, LazySteps):
+            return self.steps.bounds
+        return [step.bounds for step in self.steps]
+
+    def which(self, accept: Callable[[Operation], object]) -> Bool:
+        """Return which operations (n,) are accepted."""
+        return np.array([bool(accept(one)) for one in self.table.kinds], np.bool_)[self.table.kind]
+
+    def numbered(self, value: Callable[[Operation], Hashable]) -> tuple[list[Any], Int64]:
+        """Return the distinct values of the operations in order, and the number of each operation's (n,)."""
+        place: dict[Hashable, int] = {}
+        of_kind = [place.setdefault(value(one), len(place)) for one in self.table.kinds]
+        return list(place), np.array(of_kind, np.int64)[self.table.kind]
+
+    def chosen_kinds(self, chosen: Bool) -> list[Operation]:
+        """Return the distinct operations of which some are `chosen` (n,)."""
+        return [self.table.kinds[kind] for kind in unique(self.table.kind[chosen]).tolist()]
+
+    def column(self, value: Callable[[Operation], int]) -> Int64:
+        """Return a number of each operation (n,)."""
+        return np.array([value(one) for one in self.table.kinds], np.int64)[self.table.kind]
+
+    def by_kind(self, column: str, rows: Sequence[int], chosen: Sequence[bool] | None = None) -> Float64:
+        """Return a column of events added up by kind of operation (the `chosen`) in some steps (steps, k)."""
+        kind, n = self.table.kind, len(self.table.kinds)
+        kept = np.arange(n) if chosen is None else np.flatnonzero(chosen)
+        sums = np.empty((len(rows), len(kept)))
+        for own, step in zip(sums, map(self.steps.__getitem__, rows), strict=True):
+            own[:] = np.bincount(kind[step.operation], getattr(step, column), n)[kept]
+        return sums
+
+    def name_of(self, step: StepGraph, event: int) -> str:
+        """Return the name of an event's operation, with its owner's where there are several."""
+        operation = self.operations[int(step.operation[event])]
+        prefix = f"{self.owners[operation.owner]}." if len(self.owners) > 1 else ""
+        return prefix + operation.label

@@ -1,0 +1,1 @@
+"""Recordings: paths, file formats and the dialects of profilers."""

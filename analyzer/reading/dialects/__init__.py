@@ -1,0 +1,100 @@
+"""The systems that write traces, one module each; `dialects.of(trace)` is the one that wrote a trace.
+
+`dialects.system.System` lists the questions that every system answers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from analyzer.reading.dialects.byteps import BytePS
+from analyzer.reading.dialects.chrome import Chrome
+from analyzer.reading.dialects.composer import Composer
+from analyzer.reading.dialects.dasf import Dasf
+from analyzer.reading.dialects.flight_recorder import FlightRecorder
+from analyzer.reading.dialects.horovod import Horovod
+from analyzer.reading.dialects.jax import Jax
+from analyzer.reading.dialects.kineto import Kineto
+from analyzer.reading.dialects.mxnet import MXNet
+from analyzer.reading.dialects.nsight import Nsight
+from analyzer.reading.dialects.owners import listed_sources
+from analyzer.reading.dialects.pipeline import Pipeline
+from analyzer.reading.dialects.roles import Role, is_communication
+from analyzer.reading.dialects.step_log import StepLog
+from analyzer.reading.dialects.system import Need, System
+from analyzer.reading.formats import chrome as files
+from analyzer.reading.formats.columns import Trace
+from analyzer.reading.formats.values import FARTHEST_NS
+
+__all__ = [
+    "SYSTEMS", "Need", "Role", "System", "finish", "is_communication", "keys_for", "named", "of", "recognise",
+    "recognised",
+]  # fmt: skip
+
+#: In the order in which they are recognised: the last takes what nobody knows.
+SYSTEMS: Sequence[System] = (
+    FlightRecorder(), Composer(), Horovod(), MXNet(), Jax(), Nsight(), Kineto(), BytePS(), Dasf(), StepLog(),
+    Pipeline(), Chrome(),
+)  # fmt: skip
+_BY_NAME = {system.name: system for system in SYSTEMS}
+
+
+def of(trace: Trace) -> System:
+    """Return the system that wrote `trace`, with what the user says is communication (`Trace.comm`)."""
+    return named(trace.dialect, trace.comm)
+
+
+def keys_for(needs: Iterable[Need]) -> tuple[str, ...]:
+    """Return which keys of the events' args are decoded for `needs` and for `Need.ALWAYS`, in any system."""
+    asked = {Need.ALWAYS, *needs}
+    if Need.ALL in asked:
+        return (files.ALL,)
+    args = [system.args for system in SYSTEMS]
+    return tuple(
+        dict.fromkeys(key for of in args for need in Need if need in asked for key in of.get(need, ()))
+    )
+
+
+def named(name: str, comm: Sequence[str] = ()) -> System:
+    """Return the system of that name (`Trace.dialect`); it knows what else is communication (`comm`)."""
+    system = _BY_NAME[name]
+    if comm:
+        system = copy.copy(system)
+        system.comm = comm
+    return system
+
+
+def recognise(trace: Trace) -> System:
+    """Return the system that wrote a file, by its content; of a big one the beginning is enough.
+
+    A combined file is of the system that wrote its sources, whose headers it has under their names.
+    """
+    sources = listed_sources(trace.header)
+    header = {key: value for source in (*sources, trace.header) for key, value in source.items()}
+    known = replace(trace, header=header) if sources else trace
+    return next(system for system in SYSTEMS if system.recognises(known))
+
+
+def finish(path: Path, part: files.Part) -> Trace:
+    """Return the trace that a file's rows make; its times on the epoch where that is known."""
+    metadata = part.rows.metadata
+    by_metadata = next((system for system in SYSTEMS if system.recognises_metadata(metadata)), SYSTEMS[-1])
+    return recognised(files.assemble(path, part, by_metadata.pairing))
+
+
+def epoch_ns(system: System, trace: Trace) -> int:
+    """Return the offset of a file's times from the epoch in ns; 0 where that is unknown, or cannot be."""
+    base = system.epoch_ns(trace)
+    return base if 0 <= base <= FARTHEST_NS else 0
+
+
+def recognised(raw: Trace) -> Trace:
+    """Return a trace as its system understands it, from the columns as they were read."""
+    system = recognise(raw)
+    rank, world_size = system.rank(raw)
+    trace = raw.shifted(epoch_ns(system, raw))
+    return system.finished(replace(trace, dialect=system.name, rank=rank, world_size=world_size))

@@ -1,0 +1,267 @@
+"""BytePS: `comm.json`, its profiler's final trace, `io.json` and `step.json`; names follow `opname`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Int64, Mask, NDArray
+from analyzer.base.arrays.median import median
+from analyzer.base.arrays.numbering import ids_in
+from analyzer.base.opname import OpName, may_be_within, with_key
+from analyzer.reading.dialects.byteps.byteps_names import inputs, partition, read_parameters, renamed, role_of
+from analyzer.reading.dialects.masks import by_name
+from analyzer.reading.dialects.owners import Owned, split_by_names
+from analyzer.reading.dialects.recorded_collectives import Call, Collectives
+from analyzer.reading.dialects.roles import Role, is_communication
+from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, between, rounds
+from analyzer.reading.dialects.sync_points import SyncPart
+from analyzer.reading.dialects.system import Need, System
+from analyzer.reading.formats.columns import Trace
+
+if TYPE_CHECKING:
+    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
+
+#: Chooses slices (n,) by their operations.
+_Chosen: TypeAlias = Callable[[Callable[[OpName], bool]], Mask]
+
+
+class BytePS(System):
+    """One step is one passage through the model; communications are split into partitions and stages."""
+
+    name = "byteps"
+    never_shows = frozenset(("host_bound", "host_sync", "copies", "memory", "negotiation"))
+    counted_by = "Communication: Comm; computation: FW, BW, UPDATE, OUTPUT, and STEP while no Comm runs."
+    has_workers = True
+    names_by_rank = True
+    names_by_track = True
+    args = MappingProxyType({Need.STEPS: ("input*", "arg*"), Need.EDGES: ("input*", "arg*")})
+
+    def recognises(self, trace: Trace) -> bool:
+        """Whether most slices carry a name of the BytePS grammar."""
+        is_known = [may_be_within(name) and OpName.parse(name).cat is not None for name in trace.names]
+        known = np.array(is_known, np.bool_)
+        return len(trace) > 0 and 2 * int(known[trace.name_id].sum()) > len(trace)
+
+    def split(self, trace: Trace) -> Sequence[Owned]:
+        """Return whose events are in a file: names say it (``wk0.rank1.``), else as of any system."""
+        return split_by_names(trace) or super().split(trace)
+
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,), which its name tells."""
+        table = np.array([role_of(OpName.parse(name)) for name in trace.names], np.int8)
+        return table[trace.name_id] if len(table) else np.zeros(len(trace), np.int8)
+
+    def marked_steps(self, trace: Trace) -> Steps:
+        """Return the steps from one load of input data (``I/O``) to the next if each step has just one.
+
+        Else from the first forward operation to the next, else (communication alone) from the end of one
+        round of communication over all tensors to the end of the next. Of a trace that holds several
+        ranks, the first rank's: the ranks of a synchronous job step together.
+        The number is that within the job where loads of earlier steps are recorded, else 1 for the first.
+        """
+        accepted = _first_rank(trace)
+        loads = _starts(trace, accepted(_is("I/O")))
+        whole = accepted(lambda op: op.is_comm and op.queue is None)
+        comms = whole if whole.any() else accepted(lambda op: op.is_comm)
+        # an asynchronous engine begins the backward pass of a loss before the forward pass is through;
+        # of a step after the last traced one both can be there, but none of these
+        work = _starts(trace, comms if comms.any() else accepted(_is("BW")))
+        forward = accepted(_is("FW"))
+        begins, ends = _rounds(trace, comms)
+        if forward.any():
+            first = _first_forward(trace, forward)
+            marks = _starts(trace, trace.name_id == first)
+            how = f"{trace.names[first]} to {trace.names[first]}"
+        else:
+            marks, how = begins, ""
+        refined = _one_load_each(loads, marks, work) if len(marks) else loads
+        if refined is not None and len(refined):
+            marks, how = refined, "I/O to I/O"
+        elif len(marks) and not how:
+            return rounds(int(begins[0]), ends, "rounds of communication")
+        elif not len(marks):
+            marks, how = _starts(trace, accepted(_is("STEP"))), "STEP to STEP"
+        if not len(marks):
+            return NO_STEPS
+        before = int(np.searchsorted(loads, marks[0])) if (loads == marks[0]).any() else 0  # steps not traced
+        partial = _numbered_from(before, _unfinished(trace, work, marks))
+        return Steps(_numbered_from(before, between(marks)), partial, how)
+
+    def loads(self, trace: Trace) -> list[Step]:
+        """Return the periods from one ``I/O`` to the next, labelled 1, 2, 3.
+
+        The profiler records the loads of every step from the first, warm-up included, though the
+        operations only of the traced ones.
+        """
+        return between(_starts(trace, _first_rank(trace)(_is("I/O"))))
+
+    def passes(self, trace: Trace) -> tuple[Mask, Mask]:
+        """Return which slices (n,) are ``FW.``, and which ``BW.`` operations, of the first rank."""
+        accepted = _first_rank(trace)
+        return accepted(_is("FW")), accepted(_is("BW"))
+
+    def may_synchronise(self, name: str) -> bool:
+        """Whether a partition is pushed or pulled."""
+        return OpName.parse(name).queue in ("PUSH", "PULL")
+
+    def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
+        """Return the start of a PUSH, or the end of a PULL, of a partition.
+
+        Every PULL of a partition ends after every worker's PUSH of it has begun.
+        """
+        is_push = OpName.parse(name).queue == "PUSH"
+        return SyncPart(partition(name, tid), begins=is_push, ends=not is_push)
+
+    def collectives(self, rank: RankTrace) -> Collectives:
+        """Return the pushes and pulls of partitions; a pull waits until all workers have pushed.
+
+        Their bytes are those that logs tell.
+        """
+        trace = rank.trace
+        rows = np.flatnonzero(by_name(trace, self.may_synchronise))
+        calls = []
+        for name, track in zip(trace.name_id[rows].tolist(), trace.track_id[rows].tolist(), strict=True):
+            op = OpName.parse(with_key(trace.names[name], trace.tracks[track].tid))
+            n_bytes = rank.bytes_of.get(-1 if op.key is None else op.key, 0)
+            kind = "push" if op.queue == "PUSH" else "pull"
+            calls.append(Call(kind, "worker, server", 2, n_bytes, n_bytes, waits=kind == "pull"))
+        return Collectives.of(rows, calls, np.zeros(len(rows), np.int64), trace.ts_ns[rows])
+
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
+        """Return the steps of one GPU; see `byteps_graph`."""
+        from analyzer.reading.dialects.byteps.byteps_graph import record
+
+        steps = self.find_steps(rank.trace, by)
+        loads = {load.start_ns for load in self.loads(rank.trace)}
+        is_numbered = any(step.start_ns in loads for step in (*steps.whole[:1], *steps.partial[:1]))
+        return replace(record(rank, steps), is_numbered=is_numbered)
+
+    def operation(self, name: str, tid: object) -> str:
+        """Return the name with its partition key, which the track of a sub-task states."""
+        return with_key(name, tid)
+
+    def parameters(self, directory: Path) -> Mapping[str, str]:
+        """Return which parameter each gradient is of, from the list that a job leaves."""
+        return read_parameters(directory)
+
+    def main_name(self, name: str, parameters: Mapping[str, str]) -> str | None:
+        """Return the name without worker and rank, a gradient by its parameter's; None for a stage."""
+        op = OpName.parse(name)
+        return None if op.queue is not None or op.cat is None else str(renamed(op, parameters))
+
+    def category(self, name: str, cat: str) -> str:
+        """Return the queue stage or kind (``PUSH``, ``FW``)."""
+        return OpName.parse(name).kind or cat
+
+    def runs_into_next_step(self, trace: Trace) -> Mask:
+        """Return the communications and the loads of data (n,)."""
+        kinds = self.roles(trace)
+        return np.asarray(is_communication(kinds) | (kinds == Role.INPUT))
+
+    def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
+        """Return the names of the partition, its stage and the whole communication."""
+        return OpName.parse(with_key(name, tid)).aliases() if OpName.parse(name).is_comm else ()
+
+
+# ---- steps
+
+
+def _numbered_from(before: int, steps: Iterable[Step]) -> tuple[Step, ...]:
+    return tuple(step._replace(label=step.label + before) for step in steps)
+
+
+def _rounds(trace: Trace, comms: Mask) -> tuple[Int64, Int64]:
+    """Return when the rounds of the communications `comms` (n,) begin and end: their n-th events.
+
+    Only those that occur as often as most do count: of a file that was cut, some tensors are short.
+    """
+    rows = np.flatnonzero(comms)
+    if not len(rows):
+        return trace.ts_ns[:0], trace.ts_ns[:0]
+    what = trace.name_id[rows].astype(np.int64) * len(trace.tracks) + trace.track_id[rows]
+    _, which, counts = np.unique(what, return_inverse=True, return_counts=True)
+    often = np.bincount(counts)
+    usual = int(np.flatnonzero(often == often.max())[-1])
+    rows = rows[counts[which] == usual]
+    rows = rows[np.lexsort((trace.ts_ns[rows], trace.track_id[rows], trace.name_id[rows]))].reshape(-1, usual)
+    return trace.ts_ns[rows].min(axis=0), (trace.ts_ns[rows] + trace.dur_ns[rows]).max(axis=0)
+
+
+def _first_forward(trace: Trace, forward: Mask) -> int:
+    """Return the name id of the operation that begins the forward pass.
+
+    The one that depends on the input or the last update where `trace.args` tells; otherwise the one
+    that follows the longest pause.
+    """
+    fed = (row for row, name in inputs(trace) if forward[row] and OpName.parse(name).cat in ("I/O", "STEP"))
+    counts = Counter(int(trace.name_id[row]) for row in fed)
+    if not counts:
+        return after_longest_pause(trace, forward)
+    first_ns = {i: int(trace.ts_ns[trace.name_id == i].min()) for i in counts}
+    return min(counts, key=lambda i: (-counts[i], first_ns[i]))
+
+
+def after_longest_pause(trace: Trace, forward: Mask) -> int:
+    """Return the name id that typically follows the longest pause among the slices `forward` (n,).
+
+    Backward pass, communication and update lie in that pause: this operation begins the forward pass.
+    """
+    rows = np.flatnonzero(forward)
+    rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
+    ids = trace.name_id[rows]
+    pause = trace.ts_ns[rows][1:] - np.maximum.accumulate(trace.end_ns[rows])[:-1]
+    medians = {i: median(pause[ids[1:] == i]) for i in dict.fromkeys(ids[1:].tolist())}
+    return int(ids[0]) if not medians else max(medians, key=lambda i: medians[i])
+
+
+def _one_load_each(loads: Int64, marks: Int64, work: Int64) -> Int64 | None:
+    """Return the loads before each of `marks`, and the one that ends the last; None unless one each.
+
+    Where no work follows the last mark, it only ends the step before it.
+    """
+    before = np.searchsorted(loads, marks, side="right") - 1
+    if not len(loads) or before[0] < 0 or (np.diff(before) != 1).any():
+        return None
+    worked = len(work) > 0 and work[-1] >= marks[-1]
+    return loads[before[0] : before[-1] + (2 if worked else 1)]
+
+
+def _unfinished(trace: Trace, work: Int64, marks: Int64) -> tuple[Step, ...]:
+    """Return the step that the last mark begins, if work of it is recorded.
+
+    Data loaded, or the forward pass begun, for a step after the last traced one is not a step.
+    """
+    if not len(work) or work[-1] < marks[-1]:
+        return ()
+    return (Step(len(marks), int(marks[-1]), int(trace.end_ns[trace.ts_ns >= marks[-1]].max())),)
+
+
+def _first_rank(trace: Trace) -> _Chosen:
+    """Return the choice of slices (n,) of the trace's first rank by their operations."""
+    names = ((i, trace.names[i]) for i in ids_in(trace.name_id))
+    found = [
+        (i, op) for i, name in names if may_be_within(name) and (op := OpName.parse(name)).cat is not None
+    ]
+    own = [(i, op) for i, op in found if (op.worker, op.rank) == (found[0][1].worker, found[0][1].rank)]
+
+    def chosen(accept: Callable[[OpName], bool]) -> Mask:
+        accepted = np.zeros(max(1, len(trace.names)), np.bool_)
+        accepted[[i for i, op in own if accept(op)]] = True
+        return accepted[trace.name_id]
+
+    return chosen
+
+
+def _is(cat: str) -> Callable[[OpName], bool]:
+    return lambda op: op.cat == cat
+
+
+def _starts(trace: Trace, mask: Mask) -> Int64:
+    return np.sort(trace.ts_ns[mask])

@@ -1,0 +1,61 @@
+"""Any other chrome trace: little is known of it, but it may hold marks of the known systems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from analyzer.base.arrays import Mask
+from analyzer.reading.dialects.byteps import BytePS
+from analyzer.reading.dialects.composer import Composer
+from analyzer.reading.dialects.horovod import Horovod
+from analyzer.reading.dialects.kineto import Kineto
+from analyzer.reading.dialects.owners import Owned, split_by_field
+from analyzer.reading.dialects.steps import (
+    NO_STEPS,
+    STEP_ARGS,
+    Steps,
+    natural_numbers,
+    says_step,
+    steps_by_argument,
+)
+from analyzer.reading.dialects.system import Need, System
+from analyzer.reading.formats.columns import Trace
+
+_MARKS = (Composer(), Kineto(), BytePS(), Horovod())
+#: Above it process numbers are an operating system's, not ranks.
+_MOST_PID = 4095
+
+
+class Chrome(System):
+    """The answers of `System`; ranks and steps by what every slice says, else steps by any marks."""
+
+    args = MappingProxyType({Need.ALWAYS: STEP_ARGS, Need.STEPS: ("batch", "input*")})
+
+    def recognises(self, trace: Trace) -> bool:
+        """Return True: this is what remains."""
+        return True
+
+    def split(self, trace: Trace) -> Sequence[Owned]:
+        """Return the ranks in a file: processes with small numbers, where every slice says its step."""
+        found = super().split(trace)
+        if len(found) > 1 or not says_step(trace):
+            return found
+        pids = [track.pid for track in trace.tracks]
+        ranks = natural_numbers(pids)
+        return split_by_field(trace, "pid") if ranks and max(ranks) <= _MOST_PID else found
+
+    def marked_steps(self, trace: Trace) -> Steps:
+        """Return the steps that every slice says, else by the first kind of mark that the trace has."""
+        if key := says_step(trace):
+            return steps_by_argument(trace, key)
+        for system in _MARKS:
+            if (steps := system.marked_steps(trace)).whole or steps.partial:
+                return steps
+        return NO_STEPS
+
+    def loop_spans(self, trace: Trace) -> Mask:
+        """Return all slices (n,)."""
+        return np.ones(len(trace), np.bool_)

@@ -1,0 +1,284 @@
+"""Horovod's timeline as steps: tensors are negotiated, then reduced, and who was waited for.
+
+Rank 0 writes one timeline for all ranks, so there is one owner. What ranks compute is not in it: the time
+before a rank is ready with a tensor stands for its computation. In a negotiation each rank that becomes
+ready leaves a tick; the negotiation waits for the last of them. Horovod's response cache leaves the ticks
+out after a tensor's first negotiation. Then a negotiation begins with whichever rank was ready first and
+ends with the last, and the ticks that there are tell which rank that probably was.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct, field
+
+from analyzer.base.arrays import Int64, Mask
+from analyzer.base.errors import TraceError
+from analyzer.reading.dialects.edge_rules import Rule
+from analyzer.reading.dialects.masks import by_name
+from analyzer.reading.dialects.owners import names_in
+from analyzer.reading.dialects.roles import Phase, Role
+from analyzer.reading.dialects.step_parts import Edge, Joint, Operation, RankStep, RankSteps, Transfer, Whose
+from analyzer.reading.dialects.steps import Step, Steps
+from analyzer.reading.dialects.tolerances import AT_ONCE_NS, CLEARLY_LAST, CYCLE_NS
+from analyzer.reading.formats.columns import Id, Trace, Track
+
+_NEGOTIATE = "NEGOTIATE_"
+_NEVER_NS = np.iinfo(np.int64).max
+
+
+class _Collective(Struct):
+    """One tensor's way through one step; rows of the trace."""
+
+    tensor: str
+    reduction: int
+    negotiation: int | None
+    ticks: Mapping[str, int]  # rank -> when it was ready
+    parts: list[int] = field(default_factory=list)
+
+
+def record(name: str, trace: Trace, found: Steps) -> RankSteps:
+    """Return the whole steps of a Horovod job, else its start-up; see `System.rank_steps`."""
+    steps = found.whole or found.partial
+    if not steps:
+        raise TraceError(f"{trace.path}: no round of reductions is recorded in it")
+    collectives = _collectives(trace)
+    late = _usually_last(trace, collectives)
+    rounds = [_ending_in(step, trace, collectives) for step in steps]
+    number, independent = _independent(trace, rounds)
+    operations: dict[Operation, int] = {}
+    parts = [
+        _StepBuilder(trace, trace.end_ns, step, operations, number, independent, late).built(own)
+        for step, own in zip(steps, rounds, strict=True)
+    ]
+    return RankSteps(name, list(operations), parts, _notes(collectives, late))
+
+
+def _ending_in(step: Step, trace: Trace, collectives: Sequence[_Collective]) -> list[_Collective]:
+    ends = trace.end_ns[[one.reduction for one in collectives]]
+    inside = np.flatnonzero((ends > step.start_ns) & (ends <= step.end_ns)).tolist()
+    return sorted((collectives[i] for i in inside), key=lambda one: int(trace.ts_ns[one.reduction]))
+
+
+def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> tuple[Mapping[str, int], Mask]:
+    """Return the number of each tensor, and with which a rank can be ready before others are reduced.
+
+    In some step it was. So it can with all that come after one that it was ready with, long after it had
+    asked for the other: it had not waited, and goes on without. Of tensors [reduced, ready] the second did
+    not wait for the first.
+    """
+    tensors = dict.fromkeys(one.tensor for own in rounds for one in own)
+    number = {tensor: i for i, tensor in enumerate(tensors)}
+    is_known = np.zeros((len(number), len(number)), np.bool_)
+    end_ns = trace.end_ns
+    for own in rounds:
+        ids = np.array([number[one.tensor] for one in own], np.int64)
+        asked = trace.ts_ns[[one.reduction if one.negotiation is None else one.negotiation for one in own]]
+        reduced = end_ns[[one.reduction for one in own]]
+        is_known[np.ix_(ids, ids)] |= asked[None, :] < reduced[:, None]
+        goes_on = (asked[None, :] > asked[:, None] + CYCLE_NS) & (asked[None, :] < reduced[:, None])
+        since = np.where(goes_on, asked[None, :], _NEVER_NS).min(axis=1, initial=_NEVER_NS)
+        is_known[np.ix_(ids, ids)] |= asked[None, :] >= since[:, None]
+    return number, is_known
+
+
+def _collectives(trace: Trace) -> list[_Collective]:
+    """Return every reduction with the negotiation before it, the ticks in that, and its own parts."""
+    tensors = names_in(trace.metadata, "process_name")
+    kinds = {name.removeprefix(_NEGOTIATE) for name in trace.names if name.startswith(_NEGOTIATE)}
+    of_tensor: dict[Id, list[int]] = defaultdict(list)
+    is_other = by_name(trace, lambda name: not name.startswith(_NEGOTIATE))
+    for row in np.lexsort((-trace.dur_ns, is_other, trace.ts_ns)).tolist():
+        of_tensor[trace.tracks[trace.track_id[row]].pid].append(row)
+    ticks = _ticks(trace)
+    found: list[_Collective] = []
+    for pid, rows in of_tensor.items():
+        found.extend(_of_tensor(trace, rows, tensors.get((pid, None), str(pid)), kinds, ticks[pid]))
+    return found
+
+
+def _ticks(trace: Trace) -> dict[Id, list[tuple[int, str]]]:
+    """Return per tensor when ranks were ready with it, in order: (time, rank)."""
+    found: dict[Id, list[tuple[int, str]]] = defaultdict(list)
+    points = trace.points
+    for i in np.argsort(points.ts_ns, kind="stable").tolist():
+        if (rank := trace.names[points.name_id[i]]).isdecimal():
+            found[trace.tracks[points.track_id[i]].pid].append((int(points.ts_ns[i]), rank))
+    return found
+
+
+def _of_tensor(
+    trace: Trace, rows: Iterable[int], tensor: str, kinds: set[str], ticks: Sequence[tuple[int, str]]
+) -> list[_Collective]:
+    found: list[_Collective] = []
+    end_ns = trace.end_ns
+    negotiation: int | None = None
+    ready: dict[str, int] = {}
+    for row in rows:
+        name = trace.names[trace.name_id[row]]
+        if name.startswith(_NEGOTIATE):
+            first, last = (bisect_left(ticks, (int(at), "")) for at in (trace.ts_ns[row], end_ns[row] + 1))
+            negotiation, ready = row, {rank: at for at, rank in ticks[first:last]}
+        elif name in kinds:
+            found.append(_Collective(tensor, row, negotiation, ready))
+            negotiation, ready = None, {}
+        elif found and trace.ts_ns[row] <= end_ns[found[-1].reduction]:
+            found[-1].parts.append(row)
+    return found
+
+
+def _usually_last(trace: Trace, collectives: Sequence[_Collective]) -> str:
+    """Return the rank for which most of the recorded waiting was; "" where no rank stands out."""
+    waited: dict[str, int] = defaultdict(int)
+    for one in collectives:
+        if len(one.ticks) > 1 and "BROADCAST" not in trace.names[trace.name_id[one.reduction]]:
+            *_, before, last = sorted(one.ticks, key=lambda rank: one.ticks[rank])
+            waited[last] += one.ticks[last] - one.ticks[before]
+    rank = max(waited, key=lambda rank: waited[rank], default="")
+    return rank if rank and waited[rank] > CLEARLY_LAST * sum(waited.values()) else ""
+
+
+def _notes(collectives: Sequence[_Collective], late: str) -> list[str]:
+    notes = [
+        "Horovod's timeline has no computation: the time before a rank is ready with a tensor stands for it"
+    ]
+    negotiated = [one for one in collectives if one.negotiation is not None]
+    ticked = sum(bool(one.ticks) for one in negotiated)
+    if ticked < len(negotiated):
+        others = "in the others the last rank is not known"
+        if late:
+            others = f"most waiting in these was for rank {late}, taken for the last in the others as well"
+        notes.append(
+            f"{ticked} of {len(negotiated)} negotiations tell which rank was ready when "
+            f"(Horovod's response cache leaves it out); {others}"
+        )
+    return notes
+
+
+class _StepBuilder(Struct):
+    """Collects the events and edges of one step; `operations` are those of all steps, with their numbers."""
+
+    trace: Trace
+    end_ns: Int64  # of the trace's slices
+    step: Step
+    operations: dict[Operation, int]
+    number: Mapping[str, int]  # of tensors
+    independent: Mask  # of tensors; these two as of `_independent`
+    late: str  # the rank that is usually last; "" for none
+    operation: list[int] = field(default_factory=list)
+    times: list[tuple[int, int]] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+    ready: dict[Whose, int] = field(default_factory=dict)  # whose computation -> its last event
+    reductions: Sequence[int] = ()  # events, by end
+    reduced_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # their ends
+    reduced_tensors: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def built(self, collectives: Sequence[_Collective]) -> RankStep:
+        """Return the step that these collectives make."""
+        event_of = [self._add_reduction(one) for one in collectives]
+        by_end = sorted(zip(event_of, collectives, strict=True), key=lambda pair: self.times[pair[0]][1])
+        self.reductions = [event for event, _ in by_end]
+        self.reduced_ns = np.array([self.times[event][1] for event in self.reductions], np.int64)
+        self.reduced_tensors = np.array([self.number[one.tensor] for _, one in by_end], np.int64)
+        for event in event_of:
+            if (before := self._reduced_by(self.times[event][0])) is not None:
+                self.edges.append(Edge(before, event, rule=Rule.ONE_COLLECTIVE))
+        hand_overs = [
+            (at, who, target, joint, one.tensor)
+            for one, event in zip(collectives, event_of, strict=True)
+            for at, who, target, joint in self._negotiate(one, event)
+        ]
+        for at, who, target, joint, tensor in sorted(hand_overs):
+            event = self._computation(at, who, tensor)
+            rule = Rule.FIRST_READY if joint == Joint.END_TO_HEAD else Rule.LAST_READY
+            self.edges.append(Edge(event, target, joint, rule))
+        times = np.array(self.times, np.int64).reshape(-1, 2)
+        bounds = self.step.start_ns, self.step.end_ns
+        return RankStep.of(self.step.label, bounds, np.array(self.operation, np.int64), times, self.edges)
+
+    def _add_reduction(self, one: _Collective) -> int:
+        """Add a reduction and its parts, which follow each other from its start to its end."""
+        whole = self._add_row(one.reduction, one.tensor, is_collective=True)
+        before, joint = whole, Joint.START_TO_HEAD
+        for row in one.parts:
+            part = self._add_row(row, one.tensor)
+            self.edges.append(Edge(before, part, joint, Rule.PART))
+            before, joint = part, Joint.END_TO_HEAD
+        if before != whole:
+            self.edges.append(Edge(before, whole, Joint.END_TO_BODY, Rule.PART))
+        return whole
+
+    def _negotiate(self, one: _Collective, reduction: int) -> list[tuple[int, Whose, int, Joint]]:
+        """Add the negotiation before a reduction; return who was ready when, and what that let go on."""
+        if one.negotiation is None:
+            return [(self.times[reduction][0], Whose(), reduction, Joint.END_TO_HEAD)]
+        event = self._add_row(one.negotiation, one.tensor, role=Role.WAIT)
+        start, end = self.times[event]
+        self.edges.append(Edge(event, reduction, rule=Rule.NEGOTIATED))
+        if one.ticks:
+            first, *others = sorted((at, Whose(f"rank{rank}", int(rank))) for rank, at in one.ticks.items())
+            return [
+                (min(first[0], start), first[1], event, Joint.END_TO_HEAD),
+                *((min(at, end), who, event, Joint.END_TO_BODY) for at, who in others),
+            ]
+        hand_overs = [(start, Whose(), event, Joint.END_TO_HEAD)]
+        if end - start > CYCLE_NS:
+            who = Whose("last rank")
+            if self.late:
+                who = Whose(f"rank{self.late} (inferred)", int(self.late), is_guess=True)
+            hand_overs.append((end, who, event, Joint.END_TO_BODY))
+        return hand_overs
+
+    def _computation(self, at: int, who: Whose, tensor: str) -> int:
+        """Return the event of what a rank computed until it was ready with a tensor.
+
+        It began when the rank was ready with the tensor before, or when the last reduction was over that
+        it may have waited for.
+        """
+        source = self.ready.get(who)
+        if source is not None and at - self.times[source][1] <= AT_ONCE_NS:
+            return source
+        overtook = self.independent[self.reduced_tensors, self.number[tensor]]
+        waited = np.flatnonzero((self.reduced_ns <= at) & ~overtook)
+        since = self.step.start_ns if source is None else self.times[source][1]
+        rule = Rule.THREAD
+        if len(waited) and self.reduced_ns[waited[-1]] > since:
+            source, since, rule = self.reductions[waited[-1]], int(self.reduced_ns[waited[-1]]), Rule.REDUCED
+        name = f"{who.name}: computation" if who.name else "computation"
+        work = Operation(name, "untraced", Track(name, None), Role.UNTRACED, Phase.BACKWARD, whose=who)
+        event = self._append(work, since, max(at, since))
+        if source is not None:
+            self.edges.append(Edge(source, event, rule=rule))
+        busy = self._reduced_by(at)
+        if busy is not None and since < self.times[busy][1] and at - self.times[busy][1] <= CYCLE_NS:
+            self.edges.append(Edge(busy, event, Joint.END_TO_BODY, Rule.ONE_COLLECTIVE))
+        self.ready[who] = event
+        return event
+
+    def _reduced_by(self, at: int) -> int | None:
+        """Return the reduction that ended last by then."""
+        n_over = int(np.searchsorted(self.reduced_ns, at, side="right"))
+        return self.reductions[n_over - 1] if n_over else None
+
+    def _add_row(self, row: int, tensor: str, role: Role = Role.COMM, *, is_collective: bool = False) -> int:
+        trace = self.trace
+        start, end = int(trace.ts_ns[row]), int(self.end_ns[row])
+        name, track = trace.names[trace.name_id[row]], trace.tracks[trace.track_id[row]]
+        operation = Operation(
+            name=name,
+            cat="wait" if role is Role.WAIT else "Comm",
+            track=track,
+            role=role,
+            transfer=Transfer(tensor, name),
+            is_collective=is_collective,
+        )
+        return self._append(operation, max(start, self.step.start_ns), max(end, self.step.start_ns))
+
+    def _append(self, operation: Operation, start: int, end: int) -> int:
+        self.operation.append(self.operations.setdefault(operation, len(self.operations)))
+        self.times.append((start, end))
+        return len(self.operation) - 1

@@ -1,0 +1,319 @@
+"""The slices of XLA's profiles: what their names mean, whose they are, and which of them are steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from analyzer.base.arrays import Int64, Mask
+from analyzer.base.arrays.as_of import as_of
+from analyzer.base.arrays.intervals import lies_inside
+from analyzer.base.arrays.numbering import unique
+from analyzer.reading.dialects.masks import by_name
+from analyzer.reading.dialects.owners import SHARED, names_in
+from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
+from analyzer.reading.dialects.system import int_or_zero
+from analyzer.reading.dialects.tolerances import ROUNDED_NS
+from analyzer.reading.formats.columns import Trace
+
+#: By XLA's names (all-reduce.1), JAX's of the same (psum_invariant.49), and those of NCCL's kernels.
+_COMM = re.compile(
+    r"%?(?:(?:ragged[-_])?(?:all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all)"
+    r"|collective[-_](?:permute|broadcast)|psum|pmax|pmin|pmean|ppermute|pgather|pbroadcast"
+    r"|(?:send|recv)(?:-done)?(?![\w-])).*|(?i:.*(?:nccl|rccl).*)"
+)
+_COPY = re.compile(
+    r"%?(?:copy|outfeed)(?:[-_](?:start|done|bitcast|fusion))*(?:[.\s].*)?|mem(?:cpy|set).*", re.IGNORECASE
+)
+_INPUT = re.compile(r"%?infeed(?:-done)?(?:[.\s].*)?", re.IGNORECASE)
+#: What the host does to get the next batch: TensorFlow's iterators, and Python's functions by their names.
+_LOADS = re.compile(
+    r"(?:MultiDevice)?Iterator(?:::|GetNext).*|InfeedEnqueue.*"
+    r"|(?:\$\S+ )?(?:__next__|_?(?:get_)?next(?:_data|_batch)?|_?(?:get|load|fetch|make)_batch)"
+)
+#: The halves of an asynchronous operation: all-gather-start.1, all-gather-done.1.
+_HALF = re.compile(r"(.*)-(start|done)(\W.*|)")
+_AROUND = re.compile(r"%?(?:while|conditional|call)(?:[.\s].*)?")
+_NUMBER = re.compile(r"\A(?:\d+[._]|enolc\.|\d*tamer\.)+")  # of a name backwards: it is tried once
+#: In these each device waits for one other, or for a root, and not for all.
+_ONE_WAITS_FOR_ONE = re.compile(r"%?(?:collective[-_](?:permute|broadcast)|ppermute|pbroadcast|send|recv)")
+
+_NOISE = re.compile(r"ThreadpoolListener::.*|end: .*")
+_UNTIMED = re.compile(r"PythonRefManager::.*|ThunkExecutor::Execute")
+_SLEEP = re.compile(r"\$\S+ sleep")
+_WAIT = re.compile(
+    r"Wait(?:\b.*|For.*)|.*\(wait for completion\)|.*::Await\w*|Rendezvous|EventFDAsyncWorker.*"
+    r"|(?:\$\S+ )?(?:_?block_until_ready|_single_device_array_to_np_array\w*|__array__|_value|wait|acquire)"
+    rf"|{_SLEEP.pattern}"
+    r"|(?:\S+::)?(?:BlockUntilReady|BlockHostUntilDone|AwaitReady)\w*.*"
+)
+
+#: Devices on CPUs are counted on from such a number in each process.
+_OF_A_PROCESS = 2048
+_DEVICE = re.compile(r"/device:[A-Z]+:(\d{1,9})\b")
+_STREAM = re.compile(r"Stream #\d+.*")
+#: Threads of a device that tell its operations once more: by program, by step, by line of the source.
+_REPEATED = re.compile(
+    r"Steps\b.*|XLA Modules\b.*|Source code\b.*|.*Name Scope\b.*|(?:TensorFlow|Framework) Ops\b.*"
+    r"|Sparse ?Core (?:Steps|Modules)\b.*|.* - from #.*"
+)
+_OF_COPIES = re.compile(r"Stream #\d+\((?:Mem(?:cpy|set)\w*[, ]*)+\).*|Async .*")
+_RUN = re.compile(r"\(.*")  # XLA's modules on a TPU are called ``jit_step(1234567)``
+
+
+# ---- names of operations, of waits, and of the profiler's own marks
+
+
+@lru_cache(maxsize=65536)
+def role_of(name: str) -> Role:
+    """Return the role of an operation of a device.
+
+    >>> role_of("psum_invariant.49"), role_of("copy-done.3"), role_of("multiply_add_fusion.1")
+    (<Role.COMM: 1>, <Role.COPY: 3>, <Role.COMPUTE: 0>)
+    """
+    if _COMM.fullmatch(name):
+        return Role.COMM
+    if _COPY.fullmatch(name):
+        return Role.COPY
+    return Role.INPUT if _INPUT.fullmatch(name) else Role.COMPUTE
+
+
+def is_around(name: str) -> bool:
+    """Whether an operation is a loop, a branch or a call of others."""
+    return _AROUND.fullmatch(name) is not None
+
+
+def halves(name: str) -> tuple[str, bool, bool]:
+    """Return the name of the whole operation, and whether the one so called begins and ends it.
+
+    >>> halves("all-gather-start.1"), halves("all-gather.1")
+    (('all-gather.1', True, False), ('all-gather.1', True, True))
+    """
+    match = _HALF.fullmatch(name)
+    return (match[1] + match[3], match[2] == "start", match[2] == "done") if match else (name, True, True)
+
+
+def all_wait(name: str) -> bool:
+    """Whether no device ends a collective before all have begun it."""
+    return not _ONE_WAITS_FOR_ONE.match(name)
+
+
+def kind_of(name: str) -> str:
+    """Return the name of an operation without its number; all Python functions are of one kind.
+
+    >>> kind_of("loop_fusion.12"), kind_of("$array.py:240 __array__")
+    ('loop_fusion', 'python')
+    """
+    return "python" if name.startswith("$") else _NUMBER.sub("", name[::-1], count=1)[::-1]
+
+
+def is_noise(name: str) -> bool:
+    """Whether it stands for the profiler's own work: no time is in it, or that of another slice."""
+    return _NOISE.fullmatch(name) is not None
+
+
+def is_untimed(name: str) -> bool:
+    """Whether it only holds the operations of devices, or prepares nothing for them."""
+    return _UNTIMED.fullmatch(name) is not None
+
+
+def loads(name: str) -> bool:
+    """Whether the host loads input in it, and in all that lies inside it."""
+    return _LOADS.fullmatch(name) is not None
+
+
+def is_wait(name: str) -> bool:
+    """Whether a thread of the host waits in it for a device, or for another thread."""
+    return _WAIT.fullmatch(name) is not None
+
+
+def sleeps(name: str) -> bool:
+    """Whether a thread lets time pass in it."""
+    return _SLEEP.fullmatch(name) is not None
+
+
+# ---- devices, and their operations
+
+
+class ThreadKinds(NamedTuple):
+    """Which kind of slices each thread (t,) of a trace holds.
+
+    Attributes
+    ----------
+    device : (t,) number of the device, `SHARED` for a thread of the host
+    works : (t,) holds operations of a device
+    copies : (t,) all operations are copies, but for collectives
+    waits : (t,) holds waits of a device
+    steps, programs : (t,) holds the steps of a device, or the runs of programs on it
+    nameless : (t,) of a device with streams, but nothing says what it holds
+    """
+
+    device: Int64
+    works: Mask
+    copies: Mask
+    waits: Mask
+    steps: Mask
+    programs: Mask
+    nameless: Mask
+
+    @property
+    def repeats(self) -> Mask:
+        """Which hold (t,) what another thread tells as well, and nothing that is asked for."""
+        return np.asarray((self.device != SHARED) & ~(self.works | self.waits | self.steps | self.programs))
+
+
+def thread_kinds(trace: Trace) -> ThreadKinds:
+    """Return which kind of slices the threads of a trace hold, by their names."""
+    processes = names_in(trace.metadata, "process_name")
+    threads = names_in(trace.metadata, "thread_name")
+    matches = [_DEVICE.search(processes.get((track.pid, None), "")) for track in trace.tracks]
+    device = np.array([int(match[1]) if match else SHARED for match in matches], np.int64)
+    names = [threads.get((track.pid, track.tid), "") for track in trace.tracks]
+    streamed = {track.pid for track, name in zip(trace.tracks, names, strict=True) if _STREAM.fullmatch(name)}
+
+    def which(accept: Callable[[str], object]) -> Mask:
+        return np.asarray(np.array([bool(accept(name)) for name in names], np.bool_) & (device != SHARED))
+
+    waits, repeated = which("XLA TraceMe".__eq__), which(_REPEATED.fullmatch)
+    beside = np.array([track.pid in streamed for track in trace.tracks], np.bool_)
+    repeated |= beside & ~which(_STREAM.fullmatch)
+    works = (device != SHARED) & ~repeated & ~waits
+    steps, programs = which(lambda name: name == "Steps"), which(lambda name: name.startswith("XLA Modules"))
+    nameless = beside & which("".__eq__)
+    return ThreadKinds(device, works, which(_OF_COPIES.fullmatch), waits, steps, programs, nameless)
+
+
+def operations(trace: Trace, lines: ThreadKinds) -> Mask:
+    """Return which slices (n,) are operations of a device."""
+    found = lines.works[trace.track_id] if len(trace) else np.zeros(0, np.bool_)
+    if "hlo_op" in trace.args:
+        found[trace.args["hlo_op"].rows] = True  # on a CPU, on threads of the host
+    return found & (~lines.repeats & ~lines.programs & ~lines.steps)[trace.track_id]
+
+
+def device_of_slices(trace: Trace) -> Int64:
+    """Return the number of each slice's device (n,), `SHARED` for what is the host's.
+
+    On a CPU an operation names its device; what lies inside it is of the same one. A device that only copies
+    is not a rank where others work: its copies are the host's.
+    """
+    if not len(trace):
+        return np.empty(0, np.int64)
+    lines = thread_kinds(trace)
+    found = lines.device[trace.track_id]
+    for key in ("global_device_id", "device_ordinal"):
+        if key in trace.args:
+            column = trace.args[key]
+            known = found[column.rows]
+            found[column.rows] = np.where(known == SHARED, list(map(int_or_zero, column.values)), known)
+    found = _with_insides(trace, found)
+    copies = lines.copies[trace.track_id] | by_name(trace, lambda name: role_of(name) is Role.COPY)
+    busy = unique(found[operations(trace, lines) & ~copies])
+    return np.where(np.isin(found, busy), found, SHARED) if len(busy) else found
+
+
+def _with_insides(trace: Trace, device: Int64) -> Int64:
+    """Return the devices (n,) also of the slices that lie inside one whose device is known."""
+    known = device != SHARED
+    outer = known & ~lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, known)
+    rows = np.flatnonzero(outer)
+    around = np.append(rows, -1)[as_of(trace.track_id[rows], trace.ts_ns[rows], trace.track_id, trace.ts_ns)]
+    inside = (around >= 0) & (trace.end_ns <= trace.end_ns[around])
+    return np.where(~known & inside, device[around], device)
+
+
+def ranks_of(devices: Sequence[int]) -> list[int]:
+    """Return the ranks of the devices of a process: each process has the numbers after the one before.
+
+    >>> ranks_of([0, 1]), ranks_of([2048, 2049])
+    ([0, 1], [2, 3])
+    """
+    n = max((device % _OF_A_PROCESS for device in devices), default=0) + 1
+    return [device // _OF_A_PROCESS * n + device % _OF_A_PROCESS for device in devices]
+
+
+def with_others(trace: Trace, works: Mask) -> Mask:
+    """Return which of the operations of devices (n,), `works`, have others in them."""
+    rows = np.flatnonzero(works)
+    order = rows[np.lexsort((-trace.end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
+    found = np.zeros(len(trace), np.bool_)
+    same = trace.track_id[order[1:]] == trace.track_id[order[:-1]]
+    found[order[:-1]] = same & (trace.ts_ns[order[1:]] < trace.end_ns[order[:-1]])
+    return found
+
+
+# ---- steps: what the host numbers, a device's own, and the runs of a program
+
+
+def numbered_spans(trace: Trace) -> Steps:
+    """Return the annotations with a `step_num` of the first thread that has some; none inside another."""
+    column = trace.args.get("step_num")
+    if column is None or not len(column.rows):
+        return NO_STEPS
+    label = {row: int_or_zero(value) for row, value in column.as_dict().items()}
+    thread = trace.track_id[column.rows[trace.ts_ns[column.rows].argmin()]]
+    is_mark = np.isin(np.arange(len(trace)), column.rows) & (trace.track_id == thread)
+    is_mark &= ~lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, is_mark)
+    rows = np.flatnonzero(is_mark)
+    how = f"{trace.names[trace.name_id[rows[0]]]} annotations"
+    return Steps(tuple(spans(trace, rows, [label[row] for row in rows.tolist()])), (), how)
+
+
+def steps_of_device(trace: Trace) -> Steps:
+    """Return the steps that a thread of the first device has, each called by its number."""
+    rows = np.flatnonzero(thread_kinds(trace).steps[trace.track_id] & by_name(trace, str.isdecimal))
+    if not len(rows):
+        return NO_STEPS
+    rows = in_first_process(trace, rows)
+    numbers = [int(trace.names[i][:18]) for i in trace.name_id[rows].tolist()]
+    steps = spans(trace, rows, numbers)
+    return _to_completion(trace, steps, "the device's steps")
+
+
+def runs(trace: Trace) -> Steps:
+    """Return the runs of the program that takes longest, on the device where that tells, as steps."""
+    if "run_id" not in trace.args or not len(trace.args["run_id"].rows):
+        return NO_STEPS
+    run, lines, device = trace.args["run_id"].as_dict(), thread_kinds(trace), device_of_slices(trace)
+    module = trace.args["hlo_module"].as_dict() if "hlo_module" in trace.args else {}
+    rows = trace.args["run_id"].rows
+    is_run = lines.programs[trace.track_id[rows]] | np.isin(rows, list(module))
+    of_device = rows[(device[rows] != SHARED) & is_run]
+    bounds: dict[str, dict[str, tuple[int, int]]] = {}
+    for row in (of_device if len(of_device) else rows).tolist():
+        program = re.sub(_RUN, "", str(module.get(row, trace.names[trace.name_id[row]])))
+        begin, end = int(trace.ts_ns[row]), int(trace.end_ns[row])
+        runs = bounds.setdefault(program, {})
+        known = runs.get(str(run[row]), (begin, end))
+        runs[str(run[row])] = min(begin, known[0]), max(end, known[1])
+    main = max(bounds, key=lambda program: sum(end - begin for begin, end in bounds[program].values()))
+    ordered = sorted(bounds[main].values())
+    if len(ordered) < 2:
+        return NO_STEPS
+    steps = [Step(i, *times) for i, times in enumerate(ordered, 1)]
+    return _to_completion(trace, steps, f"runs of {main}")
+
+
+def _to_completion(trace: Trace, steps: Sequence[Step], how: str) -> Steps:
+    """Return a device's steps, in order, each from the completion of the one before to its own.
+
+    When the first begins is not recorded. The end of a step's last operation may be rounded otherwise.
+    """
+    done = np.sort(trace.end_ns[operations(trace, thread_kinds(trace))])
+    ends = np.array([step.end_ns for step in steps], np.int64)
+    last = np.append(done, 0)[np.searchsorted(done, ends + ROUNDED_NS, side="right") - 1]
+    ends = np.maximum(ends, last)
+    steps = [step._replace(end_ns=end) for step, end in zip(steps, ends.tolist(), strict=True)]
+    following = [
+        step._replace(start_ns=before.end_ns)
+        if step.label == before.label + 1 and before.end_ns < step.end_ns
+        else step
+        for before, step in pairwise(steps)
+    ]
+    return Steps(tuple(following), (steps[0],), how)

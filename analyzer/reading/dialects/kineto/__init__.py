@@ -1,0 +1,337 @@
+"""PyTorch's profiler (Kineto): operators and annotations of the host, kernels and copies of a device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Int64, Mask, NDArray
+from analyzer.base.arrays.numbering import ids_in
+from analyzer.base.outputs.marks import MEMBER
+from analyzer.reading.dialects.kineto.collectives import (
+    SIZE_ARGS,
+    SYNC_ARGS,
+    awaits_collective,
+    collective,
+    grouped,
+    is_call_of_all,
+    is_collective,
+    is_collective_call,
+    is_collective_kernel,
+    lasting_collectives,
+    step_mark,
+)
+from analyzer.reading.dialects.masks import by_cat, by_name
+from analyzer.reading.dialects.recorded_collectives import Collectives
+from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.steps import (
+    NO_STEPS,
+    Step,
+    Steps,
+    in_first_process,
+    spans,
+    step_table,
+    with_slices,
+)
+from analyzer.reading.dialects.sync_points import SyncPart, SyncPoints
+from analyzer.reading.dialects.system import (
+    BASE,
+    CPU_OP_CATS,
+    DEVICE_CATS,
+    KERNEL_CATS,
+    KERNEL_KIND,
+    RUNTIME_CATS,
+    Frames,
+    MemorySamples,
+    Need,
+    System,
+    WorkGroups,
+    framed,
+    integer,
+    without_recording,
+)
+from analyzer.reading.dialects.tolerances import LONG_FUNCTION, LONG_FUNCTION_NS
+from analyzer.reading.formats.columns import Trace
+
+if TYPE_CHECKING:
+    from analyzer.reading.dialects.kineto.completion import Completed
+    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
+
+_HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", BASE}
+_CATS = {
+    *("cpu_op", "user_annotation", "gpu_user_annotation", "kernel", "gpu_memcpy", "gpu_memset"),
+    *("cuda_runtime", "cuda_driver", "cuda_sync", "python_function", "ac2g", "fwdbwd"),
+    *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
+}
+_NOT_LAUNCHED = (
+    "the marks of steps are the host's, which is far ahead of its device, and launches are not recorded: no "
+    "steps are found"
+)
+#: What a stream of some accelerators does beside work: it waits for another one, or tells that it is so far.
+_BETWEEN_STREAMS = re.compile(r"(?i)(?:event|notify)_(?:wait|record)")
+#: A Python function: built in, or in a file, which is left out.
+_FUNCTION = r"^(?:<built-in (?:function|method) (\w+).*|<method '(\w+)' of .*|.*\.py\(\d+\): (\S+))$"
+_WAITS_IN_PYTHON = re.compile(
+    r"<(?:built-in )?method '?(?:acquire|poll|select|recv_?\w*|get)\b.*"
+    r"|.*(?:threading|queue|selectors|connection)\.py\(\d+\): _?(?:wait\w*|get|poll|select|recv\w*)"
+)
+
+
+class Kineto(System):
+    """With work of a device in it, a trace's computation and communication are kernels; else host calls."""
+
+    name = "kineto"
+    shows_communication = True
+    memory_setting = "profile_memory=True"
+    never_shows = frozenset(("server", "priority_inversion", "negotiation"))
+    args = MappingProxyType({
+        Need.SYNC: SYNC_ARGS,
+        Need.STEPS: ("correlation",),
+        Need.EDGES: ("correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"),
+        Need.SIZES: (*SIZE_ARGS, *SYNC_ARGS, "correlation"),
+        Need.ORIGIN: ("correlation", "Fwd thread id", "Sequence number"),
+    })  # fmt: skip
+
+    def recognises(self, trace: Trace) -> bool:
+        """Whether the header has a member, or the events a category, that only Kineto writes.
+
+        A `baseTimeNanoseconds` of this program's own says nothing: its timelines of all systems have one.
+        """
+        header = trace.header.keys() - ({BASE} if MEMBER in trace.header else set())
+        return bool(_HEADER & header or _CATS & set(trace.cats))
+
+    def rank(self, trace: Trace) -> tuple[int | None, int | None]:
+        """Return (rank, world size) as `distributedInfo` has them."""
+        info = trace.header.get("distributedInfo")
+        info = info if isinstance(info, Mapping) else {}
+        return integer(info.get("rank", trace.header.get("global_rank"))), integer(info.get("world_size"))
+
+    def machine(self, trace: Trace) -> str:
+        """Return the `host_name`, but for localhost, as which every machine may be known."""
+        name = str(trace.header.get("host_name") or "")
+        return "" if name.startswith("localhost") else name
+
+    def finished(self, trace: Trace) -> Trace:
+        """Return the trace without spans such as ``PyTorch Profiler (0)``."""
+        return without_recording(trace)
+
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,); see `rule`."""
+        found = framed(trace)
+        on_device = has_device(trace)
+        found[by_cat(trace, (KERNEL_CATS if on_device else CPU_OP_CATS).__contains__)] = Role.COMPUTE
+        if on_device:
+            works = by_cat(trace, DEVICE_CATS.__contains__)
+            found[by_name(trace, _BETWEEN_STREAMS.fullmatch, works)] = Role.WAIT
+            comm = by_name(trace, is_collective_kernel, works) | lasting_collectives(trace)
+        else:
+            comm = by_name(trace, is_collective_call)
+            found[by_name(trace, awaits_collective)] = Role.WAIT
+        found[comm] = Role.COMM
+        if on_device and "correlation" in trace.args:
+            from analyzer.reading.dialects.kineto.completion import leftovers
+
+            found[leftovers(trace)] = Role.IGNORED
+        return found
+
+    def named_comm(self, trace: Trace) -> Mask:
+        """Return which slices (n,) the user says are communication: a device's where its work is recorded."""
+        named = super().named_comm(trace)
+        return named & by_cat(trace, DEVICE_CATS.__contains__) if has_device(trace) else named
+
+    def rule(self, trace: Trace) -> str:
+        """Return by which rule slices count."""
+        if has_device(trace):
+            return (
+                "Communication: kernels of collectives (named after nccl, rccl, all_reduce, …), copies "
+                "between devices, calls of collectives that the host carries out (gloo:, mpi:, …); "
+                "computation: all other kernels."
+            )
+        return (
+            "No work of a device is recorded. Communication: calls of collectives (gloo:, nccl:, mpi:, …), "
+            "from the call to its end; computation: the operators of the host."
+        )
+
+    def marked_steps(self, trace: Trace) -> Steps:
+        """Return ``ProfilerStep#N`` of the host; without launches that of the device, another interval."""
+        found = ((i, step_mark(name)) for i, name in enumerate(trace.names))
+        numbers = {i: mark.number for i, mark in found if mark}
+        if not numbers:
+            return NO_STEPS
+        marks = np.isin(trace.name_id, list(numbers))
+        on_gpu = marks & by_cat(trace, "gpu_user_annotation".__eq__)
+        chosen = on_gpu if on_gpu.any() and self._lacks_launches(trace) else marks & ~on_gpu
+        rows = in_first_process(trace, np.flatnonzero(chosen))
+        steps = spans(trace, rows, [numbers[i] for i in trace.name_id[rows].tolist()])
+        return Steps(with_slices(trace, steps), (), "ProfilerStep annotations")
+
+    def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
+        """Return the steps, from completion to completion where launches of work on a device are recorded."""
+        steps, _, _, *tables = self._told(trace, by)
+        whole, partial = (tuple(map(Step._make, one.tolist())) for one in tables)
+        return steps._replace(whole=whole, partial=partial)
+
+    def _told(self, trace: Trace, by: str | None) -> tuple[Steps, Int64, Completed | None, Int64, Int64]:
+        """Return how steps are found, the host's (n, 3), the device's, and tables of whole and partial."""
+        from analyzer.reading.dialects.kineto.completion import from_completion, goes_on
+        from analyzer.reading.dialects.kineto.inference_steps import chosen_kind
+        from analyzer.reading.dialects.step_windows import windows
+
+        steps, kinds = self._every_step(trace, by)
+        host, partial = map(step_table, (steps.whole, steps.partial))
+        steps = steps._replace(whole=(), partial=())  # many take much memory
+        completed = from_completion(trace, host, partial, steps) if has_device(trace) else None
+        if completed is None and by is None and self._lacks_launches(trace) and goes_on(trace, host):
+            steps, host, partial = NO_STEPS, *np.empty((2, 0, 3), np.int64)
+            steps = steps._replace(note=_NOT_LAUNCHED)
+        whole = windows(host)
+        if completed is not None:
+            whole, partial = completed.table[completed.is_whole], completed.table[~completed.is_whole]
+        if kinds:
+            kind, note = chosen_kind(whole, kinds, by)
+            steps = steps._replace(kind=kind, note=note)
+            whole, partial = (one[np.array(kinds)[one[:, 0] - 1] == kind] for one in (whole, partial))
+        return steps, host, completed, whole, partial
+
+    def _lacks_launches(self, trace: Trace) -> bool:
+        """Whether work of a device is recorded, but not what launched it."""
+        from analyzer.reading.dialects.kineto.completion import launched
+
+        return has_device(trace) and "correlation" in trace.args and not launched(trace).is_known
+
+    def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:
+        """Return the steps as the host runs them, and the kind of each in inference, numbered from 1."""
+        from analyzer.reading.dialects.kineto.inference_steps import annotated_steps
+
+        served, kinds = annotated_steps(trace)
+        if by is not None and by in kinds:
+            return served, kinds
+        if by is None and served.whole and len(served.whole) >= len(self.marked_steps(trace).whole):
+            return served, kinds
+        return super().find_steps(trace, by), ()
+
+    def loop_spans(self, trace: Trace) -> Mask:
+        """Return the annotations of the host (n,)."""
+        return by_cat(trace, {"user_annotation"}.__contains__)
+
+    def annotations(self, trace: Trace) -> Mask:
+        """Return the annotations of the host (n,), but for the loader's, where it is the host that works."""
+        if has_device(trace):
+            return super().annotations(trace)
+        return self.loop_spans(trace) & ~by_name(trace, lambda name: "DataLoader" in name)
+
+    def category(self, name: str, cat: str) -> str:
+        """Return the event's own category; of work on a device its kind, of some annotations theirs."""
+        if cat in DEVICE_CATS:
+            from analyzer.reading.dialects.kernel_kinds import COMMUNICATION, kernel_kind
+
+            return COMMUNICATION if is_collective_kernel(name) else kernel_kind(name)
+        if cat == "user_annotation" and is_collective_call(name):
+            return "communication"
+        return "data loading" if cat == "user_annotation" and "DataLoader" in name else cat
+
+    def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
+        """Return the name of a collective: its kernel's, or that of its call on the host."""
+        return (name,) if is_collective(name, cat) else ()
+
+    def may_synchronise(self, name: str) -> bool:
+        """Whether a kernel or a call of that name may be a collective, or marks a step."""
+        is_known = is_collective_kernel(name) or is_collective_call(name) or self.is_named_comm(name)
+        return is_known or step_mark(name) is not None
+
+    def synchronises(self, trace: Trace) -> Mask:
+        """Return which slices (n,) may be collectives; marks of steps only where the host calls some."""
+        wanted = super().synchronises(trace)
+        if any(map(is_call_of_all, trace.names)):
+            return wanted
+        return wanted & ~by_name(trace, step_mark)
+
+    def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
+        """Return a collective (gloo's annotation from entering to leaving, NCCL's kernel) or a step mark."""
+        mark = None if cat == "gpu_user_annotation" else step_mark(name)
+        if mark is not None:
+            return SyncPart(mark)
+        return collective(name, cat, args, is_known=self.is_named_comm(name))
+
+    def in_groups(self, points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
+        """Return the collectives, those of the host in the group that the header tells."""
+        return grouped(points, header)
+
+    def collectives(self, rank: RankTrace) -> Collectives:
+        """Return the kernels of collectives; without work of a device what the host carries out."""
+        from analyzer.reading.dialects.kineto.kineto_sizes import recorded_collectives
+
+        return recorded_collectives(rank, self.roles(rank.trace))
+
+    def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
+        """Return the samples, which the host takes, each in the device's step that is the host's then."""
+        found = super().memory(trace, samples)
+        _, host, completed, *_ = self._told(trace, None)
+        if found is None or completed is None or len(host) != len(completed.table):
+            return found
+        from analyzer.reading.dialects.kineto.completion import places
+
+        place = places(host, found.at_ns)
+        _, begin, end = completed.table[place].T
+        at_ns = np.where(place < 0, found.at_ns, np.minimum(begin + found.at_ns - host[place, 1], end - 1))
+        return replace(found, at_ns=at_ns)
+
+    def device_work(self, trace: Trace) -> Mask:
+        """Return the kernels, copies and fills (n,)."""
+        return by_cat(trace, DEVICE_CATS.__contains__)
+
+    def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> WorkGroups | None:
+        """Return the operators, modules or annotations of kernels, copies and fills; see `attribution`."""
+        if by == KERNEL_KIND:
+            roles = np.where(by_name(trace, is_collective_kernel), Role.COMM, roles).astype(np.int8)
+            return super().work_groups(trace, roles, by)
+        from analyzer.reading.dialects.kineto.attribution import attributed
+
+        return attributed(trace, np.flatnonzero(self.device_work(trace)), by)
+
+    def loads_ahead(self, trace: Trace) -> bool:
+        """Whether a DataLoader has workers."""
+        return any("_MultiProcessingDataLoaderIter" in name for name in trace.names)
+
+    def frames(self, trace: Trace) -> Frames | None:
+        """Return the long Python functions (`with_stack`), and what else the host of a device was long in.
+
+        Not those of threads that do nothing else, nor functions that only wait: their callers tell for what.
+        """
+        from analyzer.reading.dialects.kineto.inference_steps import kind_of_step
+
+        cats = {"python_function"}
+        if has_device(trace):
+            cats |= CPU_OP_CATS | RUNTIME_CATS | {"user_annotation"}
+        long_ns = (
+            min(LONG_FUNCTION_NS, np.ptp(trace.end_ns) * LONG_FUNCTION) if len(trace) else LONG_FUNCTION_NS
+        )
+        found = by_cat(trace, cats.__contains__) & (trace.dur_ns >= long_ns)
+        found &= ~by_name(trace, lambda name: kind_of_step(name) is not None, found)
+        is_function = by_cat(trace, "python_function".__eq__)
+        works = np.isin(np.arange(len(trace.tracks)), trace.track_id[~is_function])[trace.track_id]
+        found &= ~is_function | (works & ~by_name(trace, _WAITS_IN_PYTHON.fullmatch))
+        rows = np.flatnonzero(found & (self.roles(trace) != Role.IGNORED))
+        if not len(rows):
+            return None
+        names = [re.sub(_FUNCTION, r"\1\2\3", trace.names[i]) for i in trace.name_id[rows].tolist()]
+        waits = by_cat(trace, RUNTIME_CATS.__contains__)[rows]
+        return Frames(trace.ts_ns[rows], trace.end_ns[rows], names, waits)
+
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
+        """Return the steps of one rank; see `kineto_graph`."""
+        from analyzer.reading.dialects.kineto.kineto_graph import record
+
+        steps, host, completed, whole, _ = self._told(rank.trace, by)
+        found = record(rank, host, whole, self.roles(rank.trace), completed)
+        return replace(found, notes=[*found.notes, *filter(None, [steps.note])], step_kind=steps.kind)
+
+
+def has_device(trace: Trace) -> bool:
+    """Whether the trace holds work of a device (kernels and copies)."""
+    return any(trace.cats[i] in DEVICE_CATS for i in ids_in(trace.cat_id))

@@ -1,0 +1,176 @@
+"""Whose work a device does: the operator, module and annotation around the call that launched it.
+
+A launch and its work have the same correlation; all that a CUDA graph holds has that of the graph's launch.
+What a backward operator launches belongs to the module of its forward operator, which has the same sequence
+number; so does the annotation, where the threads that run then have none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analyzer.base.arrays import Int64
+from analyzer.base.arrays.as_of import as_of
+from analyzer.base.arrays.intervals import innermost
+from analyzer.base.arrays.numbering import numbered, unique
+from analyzer.reading.dialects.kineto.collectives import step_mark
+from analyzer.reading.dialects.kineto.kineto_device import calls_of, integers
+from analyzer.reading.dialects.masks import by_cat, by_name
+from analyzer.reading.dialects.system import CPU_OP_CATS, WorkGroups
+from analyzer.reading.formats.columns import Trace
+
+_MODULE = "nn.Module: "
+_ENGINE, _UPDATE = "autograd::engine::", "Optimizer."
+NO_LAUNCH = "(not attributed: no launch in the file)"
+_NONE = {
+    "operator": "(no operator around the launch)",
+    "module": "(no module around the launch)",
+    "annotation": "(no annotation around the launch)",
+}
+
+
+def attributed(trace: Trace, rows: Int64, by: str) -> WorkGroups:
+    """Return whose the work `rows` (k,) of a device is; its category is the phase in which it was launched.
+
+    `by` is operator, module or annotation. Where a launch has no operator around it, an annotation stands in.
+    """
+    launch = _Launches(trace, rows)
+    names = {
+        "operator": lambda: launch.first_known(launch.operator, launch.annotation),
+        "module": lambda: launch.first_known(launch.module, launch.of_forward(launch.modules)),
+        "annotation": lambda: launch.first_known(
+            launch.annotation, launch.elsewhere, launch.of_forward(launch.annotations)
+        ),
+    }[by]()
+    table, name_of = launch.paths() if by == "module" else (trace.names, trace.name_id)
+    known = names >= 0
+    text = [table[i] for i in name_of[names[known]].tolist()]
+    labels = np.full(len(rows), _NONE[by], np.object_)
+    labels[launch.thread < 0] = NO_LAUNCH
+    labels[known] = text
+    pairs, group = numbered(zip(labels.tolist(), launch.phases(), strict=True))
+    return WorkGroups(rows, pairs, group.astype(np.int64))
+
+
+class _Launches:
+    """The calls that launched k pieces of work, and what was around each: rows of the trace, -1 for none."""
+
+    def __init__(self, trace: Trace, rows: Int64) -> None:
+        self.trace = trace
+        self.call = calls_of(trace, rows)
+        self.at_ns = np.append(trace.ts_ns, 0)[self.call]
+        self.thread = np.append(trace.track_id, -1)[self.call].astype(np.int64)
+        self.is_operator = by_cat(trace, CPU_OP_CATS.__contains__)
+        self.modules = np.flatnonzero(by_name(trace, lambda name: name.startswith(_MODULE)))
+        marks = by_name(trace, lambda name: step_mark(name) is not None)
+        self.annotations = np.flatnonzero(by_cat(trace, "user_annotation".__eq__) & ~marks)
+        self.operator = self.around(np.flatnonzero(self.is_operator))
+        self.module, self.annotation = self.around(self.modules), self.around(self.annotations)
+        engine = np.flatnonzero(self.is_operator & by_name(trace, lambda name: name.startswith(_ENGINE)))
+        self.is_backward = self.around(engine) >= 0
+        self.backward = self._backward()
+        self.is_backward |= self.backward >= 0
+
+    def around(self, slices: Int64) -> Int64:
+        """Return the innermost of some slices around each launch on its thread (k,)."""
+        return _around(self.trace, slices, self.thread, self.at_ns)
+
+    @property
+    def elsewhere(self) -> Int64:
+        """The innermost annotation around each launch from another thread (k,): the one with most of them.
+
+        A thread of its own runs the backward pass, for which that one waits.
+        """
+        threads = self.trace.track_id[self.annotations]
+        if not len(threads):
+            return np.full(len(self.call), -1)
+        main = np.where(self.thread >= 0, int(np.bincount(threads).argmax()), -1)
+        return _around(self.trace, self.annotations, main, self.at_ns)
+
+    def of_forward(self, slices: Int64) -> Int64:
+        """Return the innermost of some slices around the forward operator of each launch (k,)."""
+        forward = _forward_operators(self.trace, np.flatnonzero(self.is_operator), self.backward)
+        thread = np.append(self.trace.track_id, -1)[forward].astype(np.int64)
+        return _around(self.trace, slices, thread, np.append(self.trace.ts_ns, 0)[forward])
+
+    def first_known(self, *rows: Int64) -> Int64:
+        """Return the first of some rows that is known for each launch (k,)."""
+        found = rows[0]
+        for others in rows[1:]:
+            found = np.where(found < 0, others, found)
+        return found
+
+    def phases(self) -> list[str]:
+        """Return in which phase each work was launched (k,); "" where that is not known."""
+        trace = self.trace
+        updates = np.flatnonzero(by_name(trace, lambda name: name.startswith(_UPDATE)))
+        is_known = (self.operator >= 0) | (self.annotation >= 0)
+        place = np.select([self.around(updates) >= 0, self.is_backward, is_known], [3, 2, 1], 0)
+        return [("", "forward", "backward", "update")[i] for i in place.tolist()]
+
+    def paths(self) -> tuple[list[str], Int64]:
+        """Return the modules from the outermost on, ``Net_0.Linear_3``, and which each slice (n + 1,) is."""
+        trace = self.trace
+        order = self.modules[
+            np.lexsort((-trace.dur_ns[self.modules], trace.ts_ns[self.modules], trace.track_id[self.modules]))
+        ]
+        number: dict[str, int] = {}
+        of_row = np.zeros(len(trace) + 1, np.int64)
+        around: list[tuple[int, int, str]] = []  # thread, end and path of those that go on
+        ends, threads = trace.end_ns[order].tolist(), trace.track_id[order].tolist()
+        for row, begin, end, thread in zip(
+            order.tolist(), trace.ts_ns[order].tolist(), ends, threads, strict=True
+        ):
+            while around and (around[-1][0] != thread or around[-1][1] < end or around[-1][1] <= begin):
+                around.pop()
+            own = trace.names[trace.name_id[row]].removeprefix(_MODULE)
+            path = f"{around[-1][2]}.{own}" if around else own
+            around.append((thread, end, path))
+            of_row[row] = number.setdefault(path, len(number))
+        return list(number), of_row
+
+    def _backward(self) -> Int64:
+        """Return the innermost operator around each launch that says which forward operator is its (k,).
+
+        Autograd adds gradients up as soon as they are there, so that is for the operator that began last.
+        """
+        operators, trace = np.flatnonzero(self.is_operator), self.trace
+        own = operators[integers(trace, "Fwd thread id", operators) > 0]
+        found = self.around(own)
+        begun = as_of(trace.track_id[own], trace.ts_ns[own], self.thread, self.at_ns)
+        return np.where((found < 0) & self.is_backward, np.append(own, -1)[begun], found)
+
+
+def _around(trace: Trace, slices: Int64, thread: Int64, at_ns: Int64) -> Int64:
+    """Return the innermost of `slices` around each moment (k,) on its thread; -1 for none, or no thread."""
+    which, begin, end = innermost(trace.ts_ns[slices], trace.end_ns[slices], trace.track_id[slices])
+    segment = as_of(trace.track_id[slices[which]], begin, thread, at_ns)
+    is_open = (segment >= 0) & (np.append(end, 0)[segment] > at_ns)
+    return np.where(is_open, np.append(slices[which], -1)[segment], -1)
+
+
+def _forward_operators(trace: Trace, operators: Int64, backward: Int64) -> Int64:
+    """Return the forward operator of each backward one (k,); -1 where there is none, or for -1.
+
+    It is the last one to begin with its sequence number, on the thread that has most of those that operators
+    with the same `Fwd thread id` ask for: that is the profiler's own number of a thread.
+    """
+    number, origin = (integers(trace, key, operators) for key in ("Sequence number", "Fwd thread id"))
+    is_forward = (number >= 0) & (origin <= 0)
+    forward, number = operators[is_forward], number[is_forward]
+    track = trace.track_id[forward]
+    wanted, thread = (integers(trace, key, backward) for key in ("Sequence number", "Fwd thread id"))
+    wanted, thread = np.where(backward >= 0, wanted, -1), np.where(backward >= 0, thread, -1)
+    found = np.full(len(backward), -1, np.int64)
+    for one in unique(thread[wanted >= 0]).tolist():
+        here = np.flatnonzero((thread == one) & (wanted >= 0))
+        best = np.full(len(here), -1, np.int64)
+        for own in unique(track).tolist():
+            on_thread = forward[track == own]
+            last = as_of(
+                number[track == own], trace.ts_ns[on_thread], wanted[here], trace.ts_ns[backward[here]]
+            )
+            if (last >= 0).sum() > (best >= 0).sum():
+                best = np.append(on_thread, -1)[last]
+        found[here] = best
+    return found

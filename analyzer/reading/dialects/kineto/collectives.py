@@ -1,0 +1,240 @@
+"""Which kernels and calls of PyTorch are collectives, and which of them belong together on all ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+
+from analyzer.base.arrays import Mask
+from analyzer.reading.dialects.masks import by_cat, by_name
+from analyzer.reading.dialects.name_rules import is_library_call
+from analyzer.reading.dialects.sync_points import SyncPart, SyncPoint, SyncPoints, numbered
+from analyzer.reading.dialects.system import DEVICE_CATS, KERNEL_CATS, integer
+from analyzer.reading.formats.columns import Trace
+
+if TYPE_CHECKING:
+    from analyzer.reading.dialects.edge_rules import Rule
+
+#: Keys of the args that tell collectives apart.
+SYNC_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")
+
+#: Collectives' names of the two sides of a transfer from one rank to another, in which one waits for one.
+TRANSFERS = ("send", "recv")
+
+#: Keys of those that tell what it moves, and in which group.
+SIZE_ARGS = ("In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Description", "bytes")
+
+#: Kernels and copies that move data between ranks or devices: of the libraries (NCCL, RCCL, oneCCL, MSCCL,
+#: HCCL, CNCL, MCCL, NVSHMEM, ROC_SHMEM), of expert parallelism (DeepEP and what has its names, MoRI, pplx),
+#: of vLLM, AITER, QuickReduce, Transformer Engine's userbuffers; and whatever is named after a collective, as
+#: PyTorch's symmetric memory and TensorRT-LLM do, but for what warps and blocks of one kernel do.
+_COLLECTIVE_KERNEL = (
+    r"(?i)nccl|rccl|oneccl|msccl|hccl|xccl|mccl|cncl|bkcl|\bhcom_|nvshmem|roc_?shmem|userbuffers|deep_?ep\b"
+    r"|deep_ep::|\bpplx::|\b(?:inter|intra)node(?:_ll)?::\w*(?:dispatch|combine|notify|clean|barrier)"
+    r"|\bep::(?:dispatch|combine)|\bmori::.*ep_?(?:dispatch|combine)|a2a_?\w*(?:dispatch|combine)"
+    r"|(?<![a-z])ep_?(?:dispatch|combine)\w*kernel|kernel_(?:dispatch|combine)_token|moe_?comm"
+    r"|cross_device_(?:reduce|store)|quick_?reduce::|\bMemcpy P(?:eer)?toP"
+    r"|(?<!warp)(?<!block)(?<!warp_)(?<!block_)all_?(?:reduce|gather|to_?all)|reduce_?scatter"
+)
+#: Named after the operators fused in it, or a product that waits for parts of its factors.
+_COMPUTES = r"(?i)triton_|.*(?:gemm|matmul)"
+#: Annotations of libraries that hand their work to a device.
+_HANDS_OVER = r"c10d|(?:n|r|h|x|m)ccl:|cncl:|bkcl:"
+_HALF = r"\w+:i?(?:send|recv)"  # of a transfer: the call does not say who is at its other end
+#: Descriptions of the groups of a pipeline.
+_PIPELINE = r"(?i)(?:^|_)pp|pipe"
+_WAIT = r"_?c10d_functional::wait_tensor"
+#: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
+_ALL_WAIT = r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier|(?:cross_device|quick)_?reduce"
+_NUMBER = r"[0-9]{1,18}"
+_PROFILER_STEP = rf"ProfilerStep#({_NUMBER})"
+#: All-to-all, or between two ranks: the name does not say.
+_EXCHANGE = r"(?i)send|recv|receive"
+
+
+@lru_cache(maxsize=65536)  # ranks have the same kernels, with long names
+def is_collective_kernel(name: str) -> bool:
+    """Whether a kernel of that name moves data between ranks."""
+    return bool(re.search(_COLLECTIVE_KERNEL, name)) and not re.match(_COMPUTES, name)
+
+
+def is_collective_call(name: str) -> bool:
+    """Whether a host's annotation of that name is a collective's (``gloo:all_reduce``)."""
+    return is_library_call(name) or name.startswith("c10d:")
+
+
+def is_lasting_call(name: str) -> bool:
+    """Whether a host's annotation lasts from entering a collective to leaving it: it is carried out there."""
+    return is_collective_call(name) and not re.match(_HANDS_OVER, name)
+
+
+def lasting_collectives(trace: Trace) -> Mask:
+    """Return which slices (n,) are collectives of the host, from enqueue to end, beside its threads."""
+    on_device = by_cat(trace, lambda cat: cat in DEVICE_CATS or cat.startswith("gpu_"))
+    return by_name(trace, is_lasting_call) & ~on_device
+
+
+def is_call_of_all(name: str) -> bool:
+    """Whether a host's annotation lasts for a collective, and is not one half of a transfer."""
+    return is_lasting_call(name) and not re.match(_HALF, name)
+
+
+def awaits_collective(name: str) -> bool:
+    """Whether an operator of that name does nothing but wait for a collective that was begun before."""
+    return bool(re.fullmatch(_WAIT, name))
+
+
+def is_collective(name: str, cat: str) -> bool:
+    """Whether an event is a collective: a kernel, a copy of its library, a call on the host."""
+    return is_collective_kernel(name) if cat in DEVICE_CATS else is_collective_call(name)
+
+
+class HalfTransfer(Struct, frozen=True):
+    """One rank's kernel of a transfer; PyTorch records only the other rank of it."""
+
+    sends: bool
+    source: int | None
+    target: int | None
+    group: str
+    members: str
+
+    def ends(self, rank: int | None) -> tuple[int, int] | None:
+        """Return (source, target), seen from `rank`; None if the other one is unknown."""
+        members = [int(number) for number in re.findall(_NUMBER, self.members)]
+        others = [member for member in members if member != rank]
+        peer = others[0] if len(members) == 2 and len(others) == 1 else None
+        own = (rank, peer) if self.sends else (peer, rank)
+        source = own[0] if self.source is None else self.source
+        target = own[1] if self.target is None else self.target
+        return None if source is None or target is None else (source, target)
+
+
+def known_key(key: Hashable, rank: int | None, group: tuple[int | None, ...] | None) -> Hashable | None:
+    """Return a collective's key as `rank` knows it, which is the same on all ranks that meet there.
+
+    None where that is not recorded: who is at the other end of a transfer, or the host's `group`
+    (`host_group`).
+    """
+    if isinstance(key, HalfTransfer):
+        ends = key.ends(rank)
+        return None if ends is None else (*ends, key.group)
+    if not group or not _is_host_call(key):
+        return None if group is None and _is_host_call(key) else key
+    return (key, group)
+
+
+class StepMark(Struct, frozen=True):
+    """A step's start, which tells what collectives of the host are of that step."""
+
+    number: int
+
+
+def step_mark(name: str) -> StepMark | None:
+    """Return the step that an annotation of that name marks."""
+    match = re.fullmatch(_PROFILER_STEP, name)
+    return StepMark(int(match[1])) if match else None
+
+
+def _is_host_call(key: Hashable) -> bool:
+    return isinstance(key, tuple) and len(key) == 1 and is_call_of_all(str(key[0]))
+
+
+def meeting(
+    key: Hashable, name: str, rank: int | None, group: tuple[int | None, ...] | None
+) -> tuple[Hashable, Rule] | None:
+    """Return by which key ranks meet in a collective of that name, and how; None for an unknown group.
+
+    An exchange does not say which ranks it moves data between: half a transfer whose other end is unknown,
+    and NCCL's one kernel for all-to-all and for what two ranks send to each other.
+    """
+    from analyzer.reading.dialects.edge_rules import Rule
+
+    known = known_key(key, rank, group)
+    if isinstance(key, HalfTransfer):
+        return ((key.group,), Rule.EXCHANGE) if known is None else (known, Rule.TRANSFER)
+    if known is None:
+        return None
+    is_name = known == key and isinstance(key, tuple) and len(key) == 1
+    return known, Rule.EXCHANGE if is_name and re.search(_EXCHANGE, name) else Rule.COLLECTIVE
+
+
+def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
+    """Return a trace's sync points as `known_key` names them, without those that it does not know.
+
+    The host's are numbered by the steps in which they were called; kernels begin whenever they do.
+    """
+    info = header.get("distributedInfo")
+    rank = integer(info.get("rank")) if isinstance(info, Mapping) else None
+    group = host_group(header, rank)
+    marks = [
+        (begin_ns, key.number)
+        for key, mark in points.items()
+        if isinstance(key, StepMark)
+        for begin_ns in mark.begin_ns.tolist()
+    ]
+    begins_ns, labels = np.array(sorted(marks), np.int64).reshape(-1, 2).T
+    found: dict[Hashable, SyncPoint] = {}
+    for key, point in points.items():
+        known = None if isinstance(key, StepMark) else known_key(key, rank, group)
+        if known is not None:
+            is_numbered = bool(marks) and _is_host_call(key)
+            found[known] = numbered(point, labels, begins_ns) if is_numbered else point
+    return found
+
+
+def collective(name: str, cat: str, args: Mapping[str, Any], *, is_known: bool = False) -> SyncPart | None:
+    """Return which collective an event is that lasts from entering to leaving; None for any other.
+
+    NCCL's annotation on the host covers only the launch; its kernel is told apart by process group and,
+    where recorded, sequence number. Of a kernel it may be known that it is one, whatever its name.
+    """
+    if cat not in KERNEL_CATS:
+        return _all_ranks((name,), name) if is_call_of_all(name) else None
+    if not (is_known or is_collective_kernel(name)):
+        return None
+    kind, group, ranks, sequence, *ends = (args.get(key) for key in SYNC_ARGS)
+    if kind in TRANSFERS:
+        source, target = map(integer, ends)
+        half = HalfTransfer(kind == TRANSFERS[0], source, target, str(group), str(ranks))
+        return SyncPart(half, all_wait=False, end_together=True)
+    if kind is None:
+        name = name.split("(")[0]
+        return _all_ranks((name,), name)
+    number = None if sequence is None else str(sequence)
+    return _all_ranks((str(kind), str(group), str(ranks), number), str(kind))
+
+
+def groups_of(header: Mapping[str, Any], rank: int | None) -> list[tuple[str, tuple[int | None, ...]]]:
+    """Return the process groups of a rank with others, as (description, ranks)."""
+    info = header.get("distributedInfo")
+    groups = info.get("pg_config") if isinstance(info, Mapping) else None
+    listed = [
+        (str(one.get("pg_desc", "")), tuple(map(integer, one["ranks"])))
+        for one in (groups if isinstance(groups, list) else ())
+        if isinstance(one, Mapping) and isinstance(one.get("ranks"), list)
+    ]
+    return [(about, ranks) for about, ranks in listed if rank in ranks and len(ranks) > 1]
+
+
+def host_group(header: Mapping[str, Any], rank: int | None) -> tuple[int | None, ...] | None:
+    """Return the ranks with which the host's collectives are done; () for all, None where it may be several.
+
+    The calls do not say. Where a mesh of devices divides the ranks, they are done along a dimension of it
+    (other than that of a pipeline, whose ranks send to each other).
+    """
+    groups = [one for one in groups_of(header, rank) if not re.search(_PIPELINE, one[0])]
+    mesh = {ranks for about, ranks in groups if about.startswith("mesh_")}
+    if mesh:
+        return mesh.pop() if len(mesh) == 1 else None
+    return () if len({ranks for _, ranks in groups}) <= 1 else None
+
+
+def _all_ranks(key: Hashable, name: str) -> SyncPart:
+    """Return a collective by its key; its name tells how far the ranks wait for each other."""
+    all_wait = bool(re.search(_ALL_WAIT, name))
+    return SyncPart(key, all_wait=all_wait, end_together=all_wait or bool(re.search(_EXCHANGE, name)))

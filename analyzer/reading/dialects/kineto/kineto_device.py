@@ -1,0 +1,321 @@
+"""Kineto's device work: its streams, the calls that launched it, and what waits for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from analyzer.base.arrays import Int64, Mask
+from analyzer.base.arrays.as_of import as_of
+from analyzer.base.arrays.median import median
+from analyzer.base.arrays.numbering import numbered, unique
+from analyzer.reading.dialects.edge_rules import Rule
+from analyzer.reading.dialects.kineto.collectives import is_collective_kernel
+from analyzer.reading.dialects.masks import by_cat, by_name
+from analyzer.reading.dialects.step_parts import Joint, edge_rows
+from analyzer.reading.dialects.step_windows import ended_last
+from analyzer.reading.dialects.system import COPY_CATS, DEVICE_CATS, RUNTIME_CATS
+from analyzer.reading.dialects.tolerances import (
+    FULL_QUEUE,
+    JITTER_NS,
+    LONG_CALL_NS,
+    MUCH_LONGER,
+    OVERLAP,
+    POLLS_NS,
+    QUEUE,
+    ROUNDED_NS,
+    SEEN_LATE_NS,
+    SHORTLY,
+    TOLERANCE_NS,
+    UNUSUAL,
+)
+from analyzer.reading.formats.columns import Trace
+
+#: Calls that return only when work on the device is done.
+CALLS_THAT_WAIT = re.compile(
+    r"(?i:\w*synchronize\w*)|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free"
+    r"|(ur|pi)(QueueFinish|Events?Wait)|clFinish|clWaitForEvents|cn(rt)?(QueueSync|SyncDevice)"
+)
+#: A copy from or to such memory goes on when its call has returned.
+_PINNED = "Pinned"
+#: Streams among which the one is looked for that another waits for; a device works on 128 queues at a time.
+_MOST_STREAMS = 128
+
+
+class Works(Struct, frozen=True):
+    """The device work of a recording: by stream, and on each in the order in which it began.
+
+    Attributes
+    ----------
+    row : (n,) row of the trace
+    start_ns, end_ns : (n,); brought in line with the launch and the next work where clocks jitter
+    stream : (n,) index into `streams`
+    call : (n,) row of the host call that launched it, -1 for none
+    call_start_ns, call_end_ns : (n,) of that call; the work's start without one
+    streams : (device, stream) each
+    """
+
+    row: Int64
+    start_ns: Int64
+    end_ns: Int64
+    stream: Int64
+    call: Int64
+    call_start_ns: Int64
+    call_end_ns: Int64
+    streams: Sequence[tuple[Any, Any]]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def by_stream(self) -> Iterator[tuple[tuple[Any, Any], int, int]]:
+        """Yield each stream with its first work and the one behind its last."""
+        bounds = np.searchsorted(self.stream, np.arange(len(self.streams) + 1)).tolist()
+        yield from zip(self.streams, bounds[:-1], bounds[1:], strict=True)
+
+
+def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
+    """Return the device work, of those slices that count (n,), of a trace whose slices end at `end_ns`."""
+    rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__) & counts)
+    streams, number = _streams(trace, rows)
+    order = np.lexsort((rows, end_ns[rows], trace.ts_ns[rows], number))
+    rows, number = rows[order], number[order]
+    call = calls_of(trace, rows)
+    start, end = trace.ts_ns[rows], end_ns[rows]
+    call_start = np.where(call >= 0, trace.ts_ns[call], start)
+    call_end = np.where(call >= 0, end_ns[call], start)
+    early = (call_start > start) & (call_start <= start + TOLERANCE_NS)
+    start = np.where(early, np.minimum(call_start, end), start)
+    jitter = np.clip((end - start) * OVERLAP, TOLERANCE_NS, JITTER_NS)
+    # What a copy from memory that is not pinned still has to move when its call returns is on the way.
+    rests = _blocking_copies(trace, rows) & (call_start <= start) & (start <= call_end)
+    end = np.where(rests & (call_end + jitter >= end), np.minimum(call_end, end), end)
+    following = np.append(start[1:], 0)
+    overlaps = np.append(number[1:] == number[:-1], np.zeros(min(len(rows), 1), np.bool_))
+    overlaps &= (following < end) & (following + jitter >= end) & (following >= start)
+    return Works(rows, start, np.where(overlaps, following, end), number, call, call_start, call_end, streams)
+
+
+def integers(trace: Trace, key: str, rows: Int64) -> Int64:
+    """Return an argument of `rows`; -1 where it is missing or no number."""
+    found = np.full(len(trace) + 1, -1, np.int64)
+    if key in trace.args:
+        column = trace.args[key]
+        try:
+            found[column.rows] = np.array(column.values, np.int64)
+        except (TypeError, ValueError, OverflowError):
+            found[column.rows] = [
+                value if type(value) is int and value < 1 << 62 else -1 for value in column.values
+            ]
+    return found[rows]
+
+
+def _streams(trace: Trace, rows: Int64) -> tuple[list[tuple[Any, Any]], Int64]:
+    """Distinct streams as (device, stream), and the stream of each of `rows` (n,)."""
+    tracks = [trace.tracks[track] for track in trace.track_id[rows].tolist()]
+    streams, number = numbered(
+        (track.pid, stream if stream >= 0 else track.tid)
+        for track, stream in zip(tracks, integers(trace, "stream", rows).tolist(), strict=True)
+    )
+    return streams, number.astype(np.int64)
+
+
+def calls_of(trace: Trace, rows: Int64, key: str = "correlation") -> Int64:
+    """Call of the host with the correlation that each of `rows` (k,) has as `key`; -1 for none.
+
+    Of several (files of one rank may each count from the same number) it is the last before the row ended.
+    """
+    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
+    numbers, wanted = integers(trace, "correlation", calls), integers(trace, key, rows)
+    last = as_of(numbers, trace.ts_ns[calls], wanted, trace.end_ns[rows] + TOLERANCE_NS)
+    return np.where(wanted >= 0, np.append(calls, -1)[last], -1)
+
+
+# ---- what device work waits for
+
+
+def after_on_stream(works: Works) -> Int64:
+    """Return edges from the work that ended last, on the same stream, before each began."""
+    numbers = np.arange(len(works))
+    last = as_of(works.stream, works.end_ns, works.stream, works.start_ns)
+    previous = np.where(works.stream == np.roll(works.stream, 1), numbers - 1, -1)
+    sources = np.where((last >= 0) & (last < numbers), last, previous)
+    keep = (sources >= 0) & (works.end_ns[sources] <= works.start_ns)
+    return edge_rows(sources[keep], numbers[keep], Joint.END_TO_HEAD, Rule.STREAM)
+
+
+def after_other_streams(trace: Trace, works: Works) -> Int64:
+    """Return edges from work of one stream to that of another, as recorded or as the times tell."""
+    recorded = np.flatnonzero(by_cat(trace, "cuda_sync".__eq__))
+    recorded = recorded[integers(trace, "wait_on_stream", recorded) >= 0]
+    if len(recorded):
+        return _recorded_waits(trace, works, recorded)
+    return np.concatenate([_likely_waits(trace, works), _fed(trace, works)])
+
+
+def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
+    """Edges from a stream's last work before an event was recorded to the waiting stream's next work."""
+    waits, records = calls_of(trace, rows), calls_of(trace, rows, "wait_on_cuda_event_record_corr_id")
+    records = np.where(records >= 0, records, waits)
+    launched = {where: (low, works.call_start_ns[low:high]) for where, low, high in works.by_stream()}
+    awaited, waiting = (integers(trace, key, rows).tolist() for key in ("wait_on_stream", "stream"))
+    pairs = []
+    for i in np.flatnonzero(waits >= 0).tolist():
+        device = trace.tracks[trace.track_id[rows[i]]].pid
+        first, before = launched.get((device, awaited[i]), (0, works.start_ns[:0]))
+        following, after = launched.get((device, waiting[i]), (0, works.start_ns[:0]))
+        n_before = int(np.searchsorted(before, trace.ts_ns[records[i]]))
+        n_over = int(np.searchsorted(after, trace.ts_ns[waits[i]], side="right"))
+        if n_before and n_over < len(after):
+            pairs.append((first + n_before - 1, following + n_over))
+    sources, targets = np.array(pairs, np.int64).reshape(-1, 2).T
+    keep = works.end_ns[sources] <= works.start_ns[targets]
+    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Rule.STREAM_EVENT)
+
+
+def _likely_waits(trace: Trace, works: Works) -> Int64:
+    """Link what was launched, had its stream free and yet began only after work elsewhere ended, to that.
+
+    An end in the usual pause between works explains none. Of several streams with such an end it is that for
+    which the target's kind waits elsewhere, too.
+    """
+    nearest = ended_last(works.end_ns, works.stream, works.start_ns + ROUNDED_NS, works.stream)
+    order = after_on_stream(works)
+    is_launched = works.call >= 0
+    ready = np.where(is_launched, works.call_end_ns, np.iinfo(np.int64).min // 2)
+    ready[order[:, 1]] = np.maximum(ready[order[:, 1]], works.end_ns[order[:, 0]])
+    waits = (nearest >= 0) & (works.end_ns[nearest] > ready) & (works.start_ns[nearest] < works.start_ns)
+    pause = works.start_ns - ready
+    usual = np.zeros(len(works.streams))
+    for number, (_, low, high) in enumerate(works.by_stream()):
+        follows = ~waits[low:high] & is_launched[low:high]
+        usual[number] = np.median(pause[low:high][follows]) if follows.any() else 0.0
+    most = np.rint(UNUSUAL * usual).astype(np.int64)[works.stream]
+    targets = np.flatnonzero(waits & (pause > most))
+    start, own, kind = (one[targets] for one in (works.start_ns, works.stream, trace.name_id[works.row]))
+    if len(works.streams) > _MOST_STREAMS:
+        return edge_rows(nearest[targets], targets, Joint.END_TO_HEAD, Rule.STREAM_TIMES)
+    last = np.tile(nearest[targets], (len(works.streams), 1))  # of each stream, where it ended just before
+    is_near = np.zeros(last.shape, np.bool_)
+    for number, (_, low, high) in enumerate(works.by_stream()):
+        by_end = low + np.argsort(works.end_ns[low:high], kind="stable")
+        found = by_end[np.searchsorted(works.end_ns[by_end], start + ROUNDED_NS, side="right") - 1]
+        end = works.end_ns[found]
+        fits = (end > ready[targets]) & (end <= start + ROUNDED_NS) & (start - end <= most[targets])
+        is_near[number] = fits & (works.start_ns[found] < start) & (own != number)
+        last[number, is_near[number]] = found[is_near[number]]
+    alone = np.flatnonzero(is_near.sum(axis=0) == 1)
+    cell = kind[alone].astype(np.int64) * len(last) + is_near[:, alone].argmax(axis=0)
+    often = np.bincount(cell, minlength=len(trace.names) * len(last)).reshape(-1, len(last))
+    chosen = np.where(is_near, often[kind].T, -1).argmax(axis=0)
+    several = is_near.sum(axis=0) > 1
+    sources = np.where(several, last[chosen, np.arange(len(targets))], nearest[targets])
+    return edge_rows(sources, targets, Joint.END_TO_HEAD, Rule.STREAM_TIMES)
+
+
+def _fed(trace: Trace, works: Works) -> Int64:
+    """Let a collective wait for the kernel launched last before it on the stream that computes most.
+
+    PyTorch's process groups do so. A stream on which a collective began earlier (a prefetch) is left alone.
+    """
+    communicates = by_name(trace, is_collective_kernel)[works.row]
+    sends = np.isin(works.stream, works.stream[communicates])
+    targets = np.flatnonzero(communicates & (works.call >= 0))
+    if sends.all() or not len(targets):
+        return edge_rows(targets[:0], targets[:0], Joint.END_TO_HEAD, Rule.COMPUTED)
+    computing = np.flatnonzero(works.stream == np.bincount(works.stream[~sends]).argmax())
+    launched_ns = np.maximum.accumulate(works.call_start_ns[computing])
+    before = np.searchsorted(launched_ns, works.call_start_ns[targets]) - 1
+    sources, targets = computing[before[before >= 0]], targets[before >= 0]
+    late_ns = works.end_ns[sources] - works.start_ns[targets]
+    ahead = unique(works.stream[targets[late_ns > TOLERANCE_NS]])
+    keep = (late_ns <= 0) & ~np.isin(works.stream[targets], ahead)
+    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Rule.COMPUTED)
+
+
+# ---- host calls that wait for the device
+
+
+def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, Int64]:
+    """Return pairs: (work, row of the call that returns only when it has ended)."""
+    of_runtime = by_cat(trace, RUNTIME_CATS.__contains__)
+    calls = np.flatnonzero(by_name(trace, CALLS_THAT_WAIT.fullmatch, of_runtime))
+    start, until = trace.ts_ns[calls], end_ns[calls] + TOLERANCE_NS
+    work, work_end = np.full(len(calls), -1, np.int64), start.copy()
+    for _, low, high in works.by_stream():
+        launched = np.maximum.accumulate(works.call_start_ns[low:high])
+        ended = np.maximum.accumulate(works.end_ns[low:high])
+        last = np.minimum(np.searchsorted(launched, start), np.searchsorted(ended, until, side="right")) - 1
+        later = (last >= 0) & (ended[last] > work_end)
+        work[later], work_end[later] = low + last[later], ended[last][later]
+    is_over = (works.call >= 0) & (works.end_ns <= works.call_end_ns)
+    late_ns = (works.call_end_ns - works.end_ns)[is_over].sum()
+    blocks = 2 * int(is_over.sum()) > int((works.call >= 0).sum())
+    if not blocks or late_ns > (works.end_ns - works.start_ns)[is_over].sum():  # else launches wait, too
+        is_over &= _blocking_copies(trace, works.row)
+    own, found = np.flatnonzero(is_over), work >= 0
+    return np.concatenate([work[found], own]), np.concatenate([calls[found], works.call[own]])
+
+
+def _blocking_copies(trace: Trace, rows: Int64) -> Mask:
+    """Return which of `rows` (k,) are copies whose calls may return only when they are done."""
+    copies = by_cat(trace, COPY_CATS.__contains__)
+    return (copies & ~by_name(trace, lambda name: _PINNED in name, copies))[rows]
+
+
+def waiting_for_room(works: Works) -> tuple[Int64, Int64]:
+    """Return pairs: (work that must begin before there is room in the queue for a launch, its call's row)."""
+    pairs = [_room(works, low, high) for _, low, high in works.by_stream()]
+    sources, calls = zip(*pairs, strict=True) if pairs else ((), ())
+    none = [np.empty(0, np.int64)]
+    return np.concatenate([*none, *sources]), np.concatenate([*none, *calls])
+
+
+def _room(works: Works, low: int, high: int) -> tuple[Int64, Int64]:
+    """Return the pairs of one stream.
+
+    A call that finds many launches which have not begun, and takes much longer than usual, waits: for the
+    work that began last before it returned. As many as are outstanding then, there is room for.
+    """
+    calls, first = np.unique(works.call[low:high], return_index=True)
+    first = np.sort(first[calls >= 0])
+    calls = works.call[low:high][first]
+    start, end = works.call_start_ns[low:high][first], works.call_end_ns[low:high][first]
+    begun = np.maximum.accumulate(works.start_ns[low:high])
+    outstanding = np.arange(len(calls)) - np.searchsorted(begun[first], start, side="right")
+    took = end - start
+    blocked = (outstanding >= FULL_QUEUE) & (took > LONG_CALL_NS)
+    if blocked.any():
+        blocked &= took > MUCH_LONGER * np.quantile(took, 0.1)
+    source = np.searchsorted(begun, end, side="right") - 1
+    blocked &= (source >= 0) & (begun[source] > start)
+    if blocked.any():
+        room = int(median(outstanding[blocked]))
+    else:
+        room = max(QUEUE, int(outstanding.max(initial=0)) + 1)
+    later = np.flatnonzero(~blocked[room:]) + room
+    later = later[begun[first[later - room]] <= end[later]]
+    sources = np.concatenate([source[blocked], first[later - room]])
+    return low + sources, np.concatenate([calls[blocked], calls[later]])
+
+
+def polled(works: Works, start_ns: Int64, end_ns: Int64, says: Mask) -> Int64:
+    """Return the work that a host which launches nothing in intervals (k,) polls for; -1 for none.
+
+    Of each stream it is the work launched last before the interval, done within it and not long before its
+    end: where the host `says` that it waits (k,) at most as long as it waited, else `SHORTLY` of that and
+    `SEEN_LATE_NS`.
+    """
+    work, done_ns = np.full(len(start_ns), -1, np.int64), start_ns.copy()
+    for _, low, high in works.by_stream():
+        order = low + np.argsort(works.call_start_ns[low:high], kind="stable")
+        last = order[np.searchsorted(works.call_start_ns[order], start_ns) - 1]
+        over = works.end_ns[last]
+        known = (works.call_start_ns[last] < start_ns) & (over > done_ns) & (over <= end_ns + TOLERANCE_NS)
+        work[known], done_ns[known] = last[known], over[known]
+    waited = done_ns - start_ns
+    is_soon = end_ns - done_ns <= np.where(says, waited, np.minimum(SHORTLY * waited, SEEN_LATE_NS))
+    return np.where((end_ns - start_ns >= POLLS_NS) & is_soon, work, -1)

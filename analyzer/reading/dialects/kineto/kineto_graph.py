@@ -1,0 +1,539 @@
+"""PyTorch's step graphs: what one rank's threads, streams and collectives did, and what each waited for.
+
+A host thread is a chain of segments of its innermost operations; device work follows the work before it
+on its stream and the call that launched it; a call that blocks waits for the device; collectives meet
+those of other ranks. What the recording does not link is linked by its times: a thread that was idle
+resumes when something elsewhere has ended.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Int64, Mask, NDArray
+from analyzer.base.arrays.as_of import as_of
+from analyzer.base.arrays.numbering import numbered, unique
+from analyzer.base.errors import Note, listed
+from analyzer.reading.dialects.edge_rules import Rule
+from analyzer.reading.dialects.kineto.collectives import (
+    SYNC_ARGS,
+    collective,
+    host_group,
+    is_collective,
+    lasting_collectives,
+    meeting,
+)
+from analyzer.reading.dialects.kineto.completion import Completed, places
+from analyzer.reading.dialects.kineto.kineto_device import (
+    Works,
+    after_on_stream,
+    after_other_streams,
+    awaited_by_calls,
+    calls_of,
+    integers,
+    polled,
+    read_works,
+    waiting_for_room,
+)
+from analyzer.reading.dialects.kineto.kineto_host import Segments, segments
+from analyzer.reading.dialects.masks import by_cat, by_name
+from analyzer.reading.dialects.roles import Phase, Role
+from analyzer.reading.dialects.step_parts import (
+    UNMARKED,
+    Joint,
+    Meeting,
+    Meetings,
+    Operation,
+    RankSteps,
+    RankTrace,
+    edge_rows,
+    meetings_table,
+    renumbered,
+)
+from analyzer.reading.dialects.step_windows import (
+    NO_STEP,
+    RecordedEvents,
+    as_bounds,
+    check_sizes,
+    cut_into_steps,
+    ended_last,
+    ended_nearest,
+    sampled,
+)
+from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
+from analyzer.reading.dialects.tolerances import ROUNDED_NS, SOON, TOLERANCE_NS, UNRECORDED_NS
+from analyzer.reading.formats.columns import Trace, used_tables
+from analyzer.reading.formats.values import FARTHEST_NS
+
+_ENQUEUES = "c10d::"
+#: What follows a compiled graph's name is a digest of its shapes too, and the count of its compilations: on
+#: a rank with more tokens the same graph has others. Names are many: those with the word are searched.
+_IS_COMPILED = "Compiled"
+_COMPILED = re.compile(r"(## Call CompiledFxGraph) \w+|(Torch-Compiled Region: \d+)/\d+")
+_UNKNOWN_GROUP = Note(
+    "ranks are in several groups, and no call of the host names its own: who waited for whom in these calls "
+    "is not known"
+)
+
+
+#: Python functions that wait for a result.
+_PYTHON_WAITS = re.compile(r"(?:.*: |<built-in method )(?:block_until_ready|wait|result|synchronize)\b.*")
+
+
+class _Rank(Struct, frozen=True):
+    """One rank's recording; its events are the host's segments, the collectives aside, the works."""
+
+    trace: Trace
+    end_ns: Int64  # of the trace's slices
+    host: Segments
+    aside: Int64  # rows, by `aside_end_ns`
+    aside_start_ns: Int64  # as of `_exchanges`
+    aside_end_ns: Int64
+    called: Int64  # segments of what they called
+    works: Works
+    steps: Int64  # (n, 3) number, begin and end, as the host runs them
+    roles: NDArray[np.int8]  # of the trace's slices
+
+    @property
+    def first_work(self) -> int:
+        return len(self.host) + len(self.aside)
+
+    @property
+    def aside_numbers(self) -> Int64:
+        return len(self.host) + np.arange(len(self.aside))
+
+
+def record(
+    rank_trace: RankTrace,
+    steps: Int64,
+    bounds: Int64,
+    roles: NDArray[np.int8],
+    completed: Completed | None = None,
+) -> RankSteps:
+    """Return the steps of one rank, whose slices have `roles`; where no steps are marked, one of all.
+
+    `steps` (n, 3) are those of the host, `bounds` (k, 3) the wanted ones, as of the device where that tells
+    them; `completed` is how.
+    """
+    name, trace = rank_trace.name, rank_trace.trace
+    some, left = sampled(bounds, rank_trace.most_steps)
+    looked_at = as_bounds(bounds[some])
+    n_leftover = int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum())
+    if left:
+        rank_trace, roles = _around(rank_trace, roles, looked_at)
+    rank = _read(rank_trace, steps, roles)
+    events = _events(rank)
+    is_unknown = len(rank.aside) > 0 and host_group(trace.header, trace.rank) is None
+    notes: list[str] = [_UNKNOWN_GROUP] if is_unknown else []
+    if not len(steps) and len(events.kind):
+        looked_at = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
+        if len(rank.works):  # the one step is complete when its host and all of its streams are done
+            events = replace(events, iteration=np.ones(len(events.kind), np.int64))
+        else:
+            events = replace(events, leads=np.zeros(len(events.kind), np.bool_))
+        notes.append(UNMARKED)
+    elif completed is not None:
+        place = places(steps, events.issued_ns)
+        iteration = np.where(place >= 0, steps[:, 0][place] if len(steps) else 0, NO_STEP)
+        events = replace(events, iteration=iteration)
+        asked = completed.is_told & (len(bounds) == completed.is_whole.sum())  # not of several kinds
+        notes += [
+            f"{_steps_are(completed.table[asked & which, 0].tolist())} left out: {why}"
+            for which, why in (
+                (completed.is_late, "the device was not done with the one before then"),
+                (completed.fills, "in it the host fills the device's queue, so it is longer"),
+            )
+            if (asked & which).any()
+        ]
+    check_sizes(trace.path, events.start_ns, events.end_ns, looked_at)
+    operations, found = cut_into_steps(events, looked_at)
+    whole = [step for step in found if len(step)]
+    return RankSteps(name, operations, whole, [*notes, *left], n_before=n_leftover)
+
+
+def _around(
+    rank: RankTrace, roles: NDArray[np.int8], bounds: Sequence[tuple[int, int, int]]
+) -> tuple[RankTrace, NDArray[np.int8]]:
+    """Return a rank with only what runs between some bounds, in order, or launches that; and the roles."""
+    trace = rank.trace
+    _, begins, ends = np.array([*bounds, (0, FARTHEST_NS, FARTHEST_NS)], np.int64).T
+    kept = begins[np.searchsorted(ends[:-1], trace.ts_ns, side="right")] < trace.end_ns
+    works = np.flatnonzero(kept & by_cat(trace, DEVICE_CATS.__contains__))
+    launches = calls_of(trace, works)
+    kept[launches[launches >= 0]] = True
+    return replace(rank, trace=used_tables(trace.select(kept))), roles[kept]
+
+
+def _steps_are(labels: Sequence[int]) -> str:
+    which = listed([str(label) for label in labels], 5)
+    return f"steps {which} are" if len(labels) > 1 else f"step {which} is"
+
+
+def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
+    trace = rank.trace
+    end_ns = trace.end_ns
+    is_aside = lasting_collectives(trace)
+    aside = np.flatnonzero(is_aside)
+    host = segments(trace, end_ns, is_aside, steps)
+    enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
+    moments = trace.ts_ns[aside]
+    inside = enqueued >= 0
+    inside[inside] = host.end_ns[enqueued[inside]] > moments[inside]
+    host = host.cut(enqueued[inside], moments[inside])
+    begins, ends, called = _exchanges(trace, end_ns, host, aside)
+    by_end = np.argsort(ends, kind="stable")
+    aside, begins, ends = aside[by_end], begins[by_end], ends[by_end]
+    works = read_works(trace, end_ns, ~np.isin(roles, (Role.IGNORED, Role.WAIT)))
+    return _Rank(trace, end_ns, host, aside, begins, ends, called, works, steps, roles)
+
+
+def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tuple[Int64, Int64, Int64]:
+    """Return when the collectives `aside` (k,) begin and end to exchange data, and the segments they called.
+
+    The thread of one on a device's tensors first waits for their copy to the host, and then launches the copy
+    back: of such a slice the exchange is the longest piece in which nothing runs that it called.
+    """
+    begins, ends = trace.ts_ns[aside], end_ns[aside]
+    around = as_of(trace.track_id[aside], begins, host.thread, host.start_ns)
+    called = np.flatnonzero(around >= 0)
+    around, row = around[called], host.row[called]
+    is_inside = (trace.ts_ns[row] >= begins[around]) & (end_ns[row] <= ends[around])
+    own, inside = around[is_inside], called[is_inside]
+    calls = unique(own)
+    piece_of, begin = np.append(calls, own), np.append(begins[calls], host.end_ns[inside])
+    order = np.lexsort((begin, piece_of))
+    piece_of, begin = piece_of[order], begin[order]
+    until = np.append(host.start_ns[inside], ends[calls])
+    until = until[np.lexsort((until, np.append(own, calls)))]
+    longest = np.lexsort((until - begin, piece_of))
+    longest = longest[until[longest] > begin[longest]]
+    begins[piece_of[longest]], ends[piece_of[longest]] = begin[longest], until[longest]
+    return begins, ends, inside
+
+
+def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:
+    """Return the segment that ran at each moment where a collective was enqueued, or before; -1 for none."""
+    found = host.started(np.full(len(moments), host.main), moments)
+    enqueues = by_name(trace, lambda name: name.startswith(_ENQUEUES))
+    for thread in unique(host.thread).tolist():
+        here = host.started(np.full(len(moments), thread), moments)
+        ran = (here >= 0) & (host.end_ns[here] >= moments) & enqueues[host.row[here]]
+        found = np.where(ran, here, found)
+    return found
+
+
+def _events(rank: _Rank) -> RecordedEvents:
+    host, works, trace = rank.host, rank.works, rank.trace
+    rows = np.concatenate([host.row, rank.aside, works.row])
+    first, _ = host.of_rows(len(trace) + 1)
+    asked = (
+        _enqueuing(trace, host, trace.ts_ns[rank.aside]),
+        np.where(works.call >= 0, first[works.call], -1),
+    )
+    phase = np.concatenate([host.phase, *(_passed_on(host, one) for one in asked)])
+    start = np.concatenate([host.start_ns, rank.aside_start_ns, works.start_ns])
+    meetings, communicates = _meetings_of(rank, rows, start)
+    kinds, kind = _kinds(rank, rows, phase, communicates)
+    issued = start.copy()
+    issued[rank.first_work :] = np.minimum(works.call_start_ns, works.start_ns)
+    end = np.concatenate([host.end_ns, rank.aside_end_ns, works.end_ns])
+    leads = np.zeros(len(rows), np.bool_)
+    if (works.call >= 0).any() or not len(works):  # else nothing tells which work the host waits for
+        leads[: len(host)] = host.thread == host.main
+    edges = _edges(rank, start, end)
+    return RecordedEvents(kinds, kind, start, end, issued, leads, edges, meetings)
+
+
+def _passed_on(host: Segments, asked: Int64) -> Int64:
+    """Return the phase of what segments (k,) asked for, -1 for none: a copy of input loads none."""
+    known = (asked >= 0) & (host.phase[asked] != Phase.INPUT) if len(host) else np.zeros(len(asked), np.bool_)
+    return np.where(known, host.phase[asked], Phase.NONE) if known.any() else np.zeros(len(asked), np.int64)
+
+
+def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[list[Operation], Int64]:
+    """Return the distinct operations, and which one each event is.
+
+    Ranks do together what communicates, but for the calls that hand it to a library.
+    """
+    trace = rank.trace
+    together = communicates & (np.arange(len(rows)) >= len(rank.host))
+    on_device = np.arange(len(rows)) >= rank.first_work
+    names, name_of = numbered(
+        _COMPILED.sub(r"\1\2", one) if _IS_COMPILED in one else one for one in trace.names
+    )
+    name_ids, cat_ids, tracks = name_of[trace.name_id[rows]], trace.cat_id[rows], trace.track_id[rows]
+    phase = np.where(communicates & ~together, Phase.NONE, phase)
+    role = np.where(communicates, Role.COMM, _roles(rank.roles)[rows])
+    columns = (name_ids, cat_ids, tracks, phase, on_device, together, role)
+    sizes = (len(names), len(trace.cats), len(trace.tracks), len(Phase), 2, 2, len(Role))
+    distinct, kind = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
+    kinds = [
+        Operation(
+            name=names[name],
+            cat=trace.cats[cat],
+            track=trace.tracks[track],
+            role=Role(role),
+            phase=Phase(phase),
+            is_collective=bool(together),
+            on_device=bool(on_device),
+            is_span=trace.cats[cat] == "user_annotation"
+            and role != Role.COMM
+            and phase != Phase.INPUT
+            and _IS_COMPILED not in names[name],
+        )
+        for name, cat, track, phase, on_device, together, role in zip(
+            *(column.tolist() for column in np.unravel_index(distinct, sizes)), strict=True
+        )
+    ]
+    return kinds, kind.reshape(-1).astype(np.int64)
+
+
+def _roles(roles: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Return the roles (n,) of slices that are not communication: annotations work as operators do."""
+    works = np.isin(roles, (Role.COMPUTE, Role.COPY, Role.HOST, Role.CALL))
+    return np.where(works, roles, Role.HOST if (roles == Role.HOST).any() else Role.COMPUTE)
+
+
+# ---- edges
+
+
+def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
+    works = rank.works
+    first, last = rank.host.of_rows(len(rank.trace) + 1)
+    if (works.call >= 0).any():
+        elsewhere = renumbered(after_other_streams(rank.trace, works), rank.first_work)
+    else:
+        elsewhere = _unlaunched(rank, start_ns, end_ns)
+    awaited, calls = awaited_by_calls(rank.trace, rank.end_ns, works)
+    begun, blocked = waiting_for_room(works)
+    parts = [
+        _threads(rank.host),
+        _aside(rank),
+        *_handed_over(rank),
+        renumbered(after_on_stream(works), rank.first_work),
+        elsewhere,
+        *_launches(rank, first, last),
+        _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, Rule.AWAITED),
+        _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Rule.ROOM),
+        _handed_on(rank, last),
+        *_polls(rank),
+    ]
+    return np.concatenate(parts)
+
+
+def _threads(host: Segments) -> Int64:
+    """Return edges from each segment to the next of its thread."""
+    source = np.flatnonzero(host.thread[1:] == host.thread[:-1])
+    return edge_rows(source, source + 1, Joint.END_TO_HEAD, Rule.THREAD)
+
+
+def _launches(rank: _Rank, first: Int64, last: Int64) -> list[Int64]:
+    """Return edges from each launch call to what it launched.
+
+    That is from its end, unless the work began before: what passes until then is the call's time, which work
+    that waits in the queue of its device does not wait for again.
+    """
+    works = rank.works
+    is_launched = (works.call >= 0) & (works.call_start_ns <= works.start_ns)
+    is_over = (works.call_end_ns <= works.start_ns) & (works.call_end_ns < works.end_ns)
+    edges = []
+    for segment, joint, which in (
+        (last, Joint.END_TO_HEAD, is_launched & is_over),
+        (first, Joint.START_TO_HEAD, is_launched & ~is_over),
+    ):
+        launched = np.flatnonzero(which)
+        source = segment[works.call[launched]]
+        launched, source = launched[source >= 0], source[source >= 0]
+        edges.append(edge_rows(source, rank.first_work + launched, joint, Rule.LAUNCH))
+    return edges
+
+
+def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, rule: Rule) -> Int64:
+    """Return edges from works to the segments with which the calls end that wait for them."""
+    ends = rank.works.start_ns if joint == Joint.START_TO_BODY else rank.works.end_ns
+    known = (segments >= 0) & (ends[works] <= rank.host.end_ns[segments] + TOLERANCE_NS)
+    return edge_rows(rank.first_work + works[known], segments[known], joint, rule)
+
+
+def _aside(rank: _Rank) -> Int64:
+    """Edges into the collectives aside: from their enqueuing, from what they called, from the one before."""
+    trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
+    start, end, track = rank.aside_start_ns, rank.aside_end_ns, trace.track_id[rank.aside]
+    source = _enqueuing(trace, host, trace.ts_ns[rank.aside])
+    source = np.where(start > trace.ts_ns[rank.aside], host.started(track.astype(np.int64), start), source)
+    over = source >= 0
+    over[over] = host.end_ns[source[over]] <= start[over]
+    parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Rule.ENQUEUED)]
+    order = np.lexsort((numbers, track))
+    follows = np.flatnonzero(np.diff(track[order]) == 0)
+    before, after = order[follows], order[follows + 1]
+    overlaps = end[before] > start[after] + ROUNDED_NS
+    for which, joint in ((overlaps, Joint.END_TO_BODY), (~overlaps, Joint.END_TO_HEAD)):
+        parts.append(edge_rows(numbers[before[which]], numbers[after[which]], joint, Rule.ONE_COLLECTIVE))
+    return np.concatenate(parts)
+
+
+def _handed_over(rank: _Rank) -> list[Int64]:
+    """Let a thread that was idle wait for what ended elsewhere, on the host, before it resumed.
+
+    The main thread may be busy with what the recording does not know; so it waits only for what ended
+    in the later half of its idle time.
+    An annotation beside its operations may have waited in the same way, before its work.
+    """
+    host = rank.host
+    ends = np.concatenate([np.flatnonzero(host.closes), rank.aside_numbers])
+    starts = np.concatenate([host.start_ns, rank.aside_start_ns])[ends]
+    end_ns = np.concatenate([host.end_ns, rank.aside_end_ns])[ends]
+    group = np.append(host.thread, np.full(len(rank.aside), -1))[ends]
+    ended_before = np.full(len(host), int(host.start_ns.min(initial=0)) if len(host) else 0)
+    goes_on = np.flatnonzero(host.thread[1:] == host.thread[:-1]) + 1
+    ended_before[goes_on] = host.end_ns[goes_on - 1]
+    handed = []
+    for joint, idle_from, idle_to, may_wait in (
+        (Joint.END_TO_HEAD, ended_before, host.start_ns, np.ones(len(host), np.bool_)),
+        (Joint.END_TO_BODY, host.start_ns, host.end_ns, host.is_around),
+    ):
+        resumed = np.flatnonzero(may_wait & (idle_to - idle_from >= UNRECORDED_NS))
+        found = ended_last(end_ns, group, idle_to[resumed], host.thread[resumed])
+        late = np.where(found >= 0, end_ns[found], 0)
+        since = np.where(host.thread[resumed] == host.main, SOON, 1.0) * (idle_to - idle_from)[resumed]
+        waited = (found >= 0) & (late > idle_from[resumed]) & (idle_to[resumed] - late <= since)
+        waited &= starts[found] < idle_to[resumed]
+        handed.append(edge_rows(ends[found[waited]], resumed[waited], joint, Rule.IDLE_THREAD))
+    return handed
+
+
+def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
+    """Let device work whose launch no recording knows wait for what of its rank ended nearest to its start.
+
+    See `ended_nearest`; not what follows other work of its stream at once. Where that seems to end later than
+    it begins, it begins at that end, which is set in `start_ns`.
+    """
+    group = np.concatenate([rank.host.thread, np.full(len(rank.aside), -1), -2 - rank.works.stream])
+    works = rank.works
+    at_once = np.append(False, works.start_ns[1:] <= works.end_ns[:-1] + TOLERANCE_NS)[: len(works)]
+    at_once &= np.append(False, np.diff(works.stream) == 0)[: len(works)]
+    targets = rank.first_work + np.flatnonzero(~at_once)
+    found = ended_nearest(start_ns, end_ns, group, targets)
+    found, targets = found[found >= 0], targets[found >= 0]
+    start_ns[targets] = np.maximum(start_ns[targets], end_ns[found])
+    return edge_rows(found, targets, Joint.END_TO_HEAD, Rule.UNLAUNCHED)
+
+
+# ---- collectives
+
+
+def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, Mask]:
+    """Return where collectives meet other ranks, and which events (n,) are communication.
+
+    A collective is known on other ranks by its kind, its process group and its sequence number there;
+    of several that these do not tell apart, the n-th of those that were asked for in a step is the n-th
+    elsewhere.
+    """
+    trace = rank.trace
+    pairs, which = np.unique(
+        trace.name_id[rows].astype(np.int64) * len(trace.cats) + trace.cat_id[rows], return_inverse=True
+    )
+    named = [divmod(pair, len(trace.cats)) for pair in pairs.tolist()]
+    known = [is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
+    is_named = rank.roles[rows] == Role.COMM  # by the user, if not by its name
+    communicates = np.array(known, np.bool_)[which.reshape(-1)] | is_named
+    together = communicates & (np.arange(len(rows)) >= len(rank.host))
+    if len(rank.works) or not len(rank.aside):  # else its calls may wait for the library, which is the host's
+        communicates = together.copy()
+        communicates[rank.called] = True
+    events = np.flatnonzero(together)
+    keys = [key for key in SYNC_ARGS if key in trace.args]
+    columns = {key: trace.args[key].as_dict() for key in keys}
+    count: Counter[Hashable] = Counter()
+    group = host_group(trace.header, trace.rank)
+    asked = _Asked(rank, start_ns)
+    meetings = []
+    for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
+        row = int(rows[event])
+        args = {key: column.get(row) for key, column in columns.items()}
+        name = trace.names[trace.name_id[row]]
+        part = collective(name, trace.cats[trace.cat_id[row]], args, is_known=bool(is_named[event]))
+        met = None if part is None else meeting(part.key, name, trace.rank, group)
+        if met is not None:
+            key, rule = asked.key(met[0], event), met[1]
+            meetings.append(Meeting(key, event, enters=True, leaves=True, rule=rule, turn=count[key]))
+            count[key] += 1
+    return meetings_table(meetings), communicates
+
+
+class _Asked:
+    """In which step each event was asked for: ranks ask in the same order, whenever the kernels run.
+
+    A recording that begins later, or lost some events, then has another number of them in those steps alone.
+    Of a kernel without a launch it is the step of the one before it of the same key.
+    """
+
+    def __init__(self, rank: _Rank, start_ns: Int64) -> None:
+        self.rank, self.start_ns = rank, start_ns
+        self.begins_ns = rank.steps[:, 1].tolist()
+        self.has_launches = bool((rank.works.call >= 0).any())
+        self.latest: dict[Hashable, int] = {}  # the step of the last one of each key
+
+    def key(self, key: Hashable, event: int) -> Hashable:
+        """Return the key of a collective with the step in which it was asked for."""
+        works, work = self.rank.works, event - self.rank.first_work
+        if not self.begins_ns or (work >= 0 and not self.has_launches):
+            return key
+        at = (
+            bisect_right(self.begins_ns, works.call_start_ns[work] if work >= 0 else self.start_ns[event]) - 1
+        )
+        if at >= 0 and (work < 0 or works.call[work] >= 0):
+            self.latest[key] = int(self.rank.steps[at, 0])
+        return (key, self.latest[key]) if key in self.latest else key
+
+
+def _handed_on(rank: _Rank, last: Int64) -> Int64:
+    """Let a call of the runtime wait for the one of its correlation to which another thread answers in it."""
+    trace = rank.trace
+    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
+    number = integers(trace, "correlation", calls)
+    order = np.lexsort((-rank.end_ns[calls], trace.ts_ns[calls], number))
+    calls, number = calls[order], number[order]
+    outer, inner = calls[:-1], calls[1:]
+    answers = (number[1:] == number[:-1]) & (number[1:] >= 0) & (last[inner] >= 0)
+    answers &= trace.track_id[inner] != trace.track_id[outer]
+    inner, outer = inner[answers], outer[answers]
+    during = rank.host.running(trace.track_id[outer].astype(np.int64), rank.end_ns[inner])
+    waits = (during >= 0) & (rank.host.row[during] == outer)
+    return edge_rows(last[inner[waits]], during[waits], Joint.END_TO_BODY, Rule.ANSWERED)
+
+
+def _polls(rank: _Rank) -> list[Int64]:
+    """Let a host wait for the work that it polls for: in an operation without calls, or between operations.
+
+    There it may be a Python function that says so by its name.
+    """
+    host, trace, works = rank.host, rank.trace, rank.works
+    is_main = host.thread == host.main
+    is_call = by_cat(trace, RUNTIME_CATS.__contains__)[host.row]
+    inside = np.flatnonzero(is_main & ~is_call)
+    after = np.flatnonzero(is_main[1:] & is_main[:-1]) + 1
+    waits = np.flatnonzero(by_name(trace, _PYTHON_WAITS.fullmatch) & (trace.dur_ns > 0))
+    waits = waits[np.argsort(trace.ts_ns[waits], kind="stable")]
+    edges = []
+    for targets, start, joint in (
+        (inside, host.start_ns[inside], Joint.END_TO_BODY),
+        (after, host.end_ns[after - 1], Joint.END_TO_HEAD),
+    ):
+        end = host.end_ns[targets] if joint == Joint.END_TO_BODY else host.start_ns[targets]
+        says = np.zeros(len(targets), np.bool_)
+        if joint == Joint.END_TO_HEAD and len(waits):
+            last = np.searchsorted(trace.ts_ns[waits], end) - 1
+            says = (last >= 0) & (rank.end_ns[waits[last]] > start)
+        sources = polled(works, start, end, says)
+        known = sources >= 0
+        edges.append(edge_rows(rank.first_work + sources[known], targets[known], joint, Rule.POLLED))
+    return edges

@@ -1,0 +1,210 @@
+"""Kineto's host threads: nested slices become a chain of segments, each of the innermost operation."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec import Struct
+
+from analyzer.base.arrays import Int64, Mask, NDArray
+from analyzer.base.arrays.as_of import as_of
+from analyzer.base.arrays.intervals import innermost, lies_inside
+from analyzer.base.arrays.numbering import ranges, unique
+from analyzer.reading.dialects.kineto.inference_steps import kind_of_step
+from analyzer.reading.dialects.masks import by_cat, by_name
+from analyzer.reading.dialects.roles import Phase
+from analyzer.reading.dialects.system import RUNTIME_CATS
+from analyzer.reading.formats.columns import Trace
+from analyzer.reading.formats.values import FARTHEST_NS
+
+_OPERATION = frozenset(("cpu_op", "Operator", "user_annotation", "overhead")) | RUNTIME_CATS
+_LOADER = "enumerate(DataLoader)"
+_BACKWARD = "autograd::engine::"
+_STEP = re.compile(r"ProfilerStep(#\d+|\*)?")
+_ANNOTATION = re.compile(r"ProfilerStep|Optimizer\.|enumerate\(DataLoader\)")  # of any category
+#: Annotations of PyTorch's own around a user's code, of which they tell no more than that it ran.
+_WHOLE = re.compile(_STEP.pattern + r"|\w*DataParallel\.forward")
+
+
+class Segments(Struct, frozen=True):
+    """The activity of the host threads of a recording: by thread, then by time.
+
+    Attributes
+    ----------
+    row : (n,) the innermost operation that was open; one that encloses others has several segments
+    start_ns, end_ns : (n,)
+    thread : (n,) index into `Trace.tracks`
+    phase : (n,) `Phase`
+    closes : (n,) whether the outermost operation ends with this segment
+    is_around : (n,) whether it is an annotation beside the operations in it, which may have waited
+    main : the thread that runs the steps
+    """
+
+    row: Int64
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    phase: Int64
+    closes: Mask
+    is_around: Mask
+    main: int
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def of_rows(self, n_rows: int) -> tuple[Int64, Int64]:
+        """Return the first and the last segment of each row of the trace (n_rows,); -1 for none."""
+        numbers = np.arange(len(self))
+        first, last = np.full(n_rows, -1, np.int64), np.full(n_rows, -1, np.int64)
+        first[self.row[::-1]] = numbers[::-1]
+        last[self.row] = numbers
+        return first, last
+
+    def started(self, thread: Int64, moments: Int64) -> Int64:
+        """Last segment of each `thread` (k,) that started before each of `moments` (k,); -1 for none."""
+        return as_of(self.thread, self.start_ns, thread, moments, before=True)
+
+    def running(self, thread: Int64, moments: Int64) -> Int64:
+        """Segment of each `thread` (k,) that goes on at each of `moments` (k,); -1 for none."""
+        found = self.started(thread, moments)
+        return np.where(np.append(self.end_ns, -FARTHEST_NS)[found] > moments, found, -1)
+
+    def cut(self, segments: Int64, moments: Int64) -> Segments:
+        """Return the segments with a boundary at each of `moments`, which lies inside its segment."""
+        which = np.concatenate([np.arange(len(self)), segments])
+        start = np.concatenate([self.start_ns, moments])
+        order = np.lexsort((start, which))
+        which, start = which[order], start[order]
+        last = np.append(which[1:] != which[:-1], np.ones(min(len(which), 1), np.bool_))
+        end = np.where(last, self.end_ns[which], np.append(start[1:], 0))
+        return Segments(
+            self.row[which],
+            start,
+            end,
+            self.thread[which],
+            self.phase[which],
+            self.closes[which] & last,
+            self.is_around[which],
+            self.main,
+        )
+
+
+def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Int64) -> Segments:
+    """Return the activity of the host threads, without the communications `aside` (n,) that run beside them.
+
+    `end_ns` (n,) are the ends of the slices. Python frames are not operations; time that only they cover is a
+    gap. An annotation with nothing inside is an operation, and so is the loading of input. One that contains
+    operations is one where none of them runs, unless it is around a step, or a whole forward pass.
+    """
+    rows = np.flatnonzero(by_cat(trace, _OPERATION.__contains__) & ~aside)
+    rows = rows[np.lexsort((rows, -end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
+    main = _main_thread(trace, rows, steps[:, 1])
+    is_operation, in_update = _annotations(trace, end_ns, rows)
+    is_around = ~is_operation & ~_are_around_steps(trace.ts_ns[rows], end_ns[rows], steps)
+    is_around &= ~by_name(trace, lambda name: _WHOLE.fullmatch(name) or kind_of_step(name) is not None)[rows]
+    around, around_phase = rows[is_around], _phases(trace, rows[is_around], in_update[is_around])
+    rows, in_update = rows[is_operation], in_update[is_operation]
+    outermost = _outermost(trace.track_id[rows], trace.ts_ns[rows], end_ns[rows])
+    phase = _phases(trace, rows[outermost], in_update[outermost])
+    host = _gapless(trace, end_ns, rows, outermost, phase, main)
+    return _with_annotations(host, trace, end_ns, around, around_phase)
+
+
+def _gapless(trace: Trace, end_ns: Int64, rows: Int64, outermost: Int64, phase: Int64, main: int) -> Segments:
+    """Return the segments of `rows`, one from the start of each, of length 0 where another one hides it."""
+    start, thread = trace.ts_ns[rows], trace.track_id[rows].astype(np.int64)
+    which, begin, end = innermost(start, end_ns[rows], thread)
+    begins = begin == start[which]
+    hidden = np.setdiff1d(np.arange(len(rows)), which[begins], assume_unique=True)
+    shown = Segments(which, begin, end, thread[which], phase[which], begins, np.zeros_like(begins), main)
+    around = shown.running(thread[hidden], start[hidden])
+    shown = shown.cut(around[around >= 0], start[hidden][around >= 0])
+    which = np.concatenate([shown.row, hidden])
+    begin = np.concatenate([shown.start_ns, start[hidden]])
+    end = np.concatenate([shown.end_ns, start[hidden]])
+    order = np.lexsort((which, end, begin, thread[which]))
+    which, begin, end = which[order], begin[order], end[order]
+    root = outermost[which]
+    closes = np.append(root[1:] != root[:-1], np.ones(min(len(root), 1), np.bool_))
+    is_around = np.zeros_like(closes)
+    return Segments(rows[which], begin, end, thread[which], phase[which], closes, is_around, main)
+
+
+def _with_annotations(host: Segments, trace: Trace, end_ns: Int64, rows: Int64, phase: Int64) -> Segments:
+    """Return the segments and those of the annotations `rows` (k,) where nothing else runs."""
+    which, begin, end, before = (np.empty(0, np.int64) for _ in range(4))
+    for one in unique(trace.track_id[rows]).tolist():
+        own = np.flatnonzero(trace.track_id[rows] == one)
+        inner, start, until = innermost(trace.ts_ns[rows[own]], end_ns[rows[own]])
+        low, high = np.searchsorted(host.thread, [one, one + 1])
+        idle_from = np.append(-FARTHEST_NS, host.end_ns[low:high])
+        idle_to = np.append(host.start_ns[low:high], FARTHEST_NS)
+        at, piece = ranges(np.searchsorted(idle_to, start, "right"), np.searchsorted(idle_from, until))
+        which = np.append(which, own[inner[piece]])
+        begin = np.append(begin, np.maximum(start[piece], idle_from[at]))
+        end = np.append(end, np.minimum(until[piece], idle_to[at]))
+        before = np.append(before, low + at)
+    kept = np.flatnonzero(end > begin)
+    order = np.insert(np.arange(len(host)), before[kept], len(host) + np.arange(len(kept)))
+    which = which[kept]
+    return Segments(
+        np.append(host.row, rows[which])[order],
+        np.append(host.start_ns, begin[kept])[order],
+        np.append(host.end_ns, end[kept])[order],
+        np.append(host.thread, trace.track_id[rows[which]].astype(np.int64))[order],
+        np.append(host.phase, phase[which])[order],
+        np.append(host.closes, np.zeros(len(which), np.bool_))[order],
+        order >= len(host),
+        host.main,
+    )
+
+
+def _outermost(thread: NDArray[np.int32], start_ns: Int64, end_ns: Int64) -> Int64:
+    """Return the slice (n,) around each, of slices by (thread, start, longest first); itself for none."""
+    begins = np.ones(len(thread), np.bool_)
+    for one in unique(thread).tolist():
+        low, high = np.searchsorted(thread, [one, one + 1])
+        begins[low + 1 : high] = start_ns[low + 1 : high] >= np.maximum.accumulate(end_ns[low : high - 1])
+    return np.maximum.accumulate(np.where(begins, np.arange(len(thread)), 0))
+
+
+def _main_thread(trace: Trace, rows: Int64, begins_ns: Int64) -> int:
+    """Return the thread on which the steps begin, else the one with the most slices; -1 for none."""
+    if not len(rows):
+        return -1
+    steps = rows[np.isin(trace.ts_ns[rows], begins_ns)]
+    return int(np.bincount(trace.track_id[steps if len(steps) else rows]).argmax())
+
+
+def _annotations(trace: Trace, end_ns: Int64, rows: Int64) -> tuple[Mask, Mask]:
+    """Return which of `rows` (by thread and start) are operations, and which lie in an optimizer's step."""
+    thread, start = trace.track_id[rows], trace.ts_ns[rows]
+    is_frame = (by_cat(trace, "user_annotation".__eq__) | by_name(trace, _ANNOTATION.match))[rows]
+    has_inside = np.zeros(len(rows), np.bool_)
+    has_inside[:-1] = (thread[1:] == thread[:-1]) & (start[1:] < end_ns[rows][:-1])
+    loads = by_name(trace, _loads)[rows]
+    is_operation = ~by_name(trace, _STEP.fullmatch)[rows] & (~is_frame | loads | ~has_inside)
+    updates = by_name(trace, lambda name: name.startswith("Optimizer."))[rows]
+    return is_operation, updates | lies_inside(start, end_ns[rows], thread, updates)
+
+
+def _are_around_steps(start_ns: Int64, end_ns: Int64, steps: Int64) -> Mask:
+    """Return which slices (n,) last for a whole step, or on into another one."""
+    order = np.argsort(steps[:, 1], kind="stable")
+    begin, end = (np.append(one, FARTHEST_NS) for one in steps[order, 1:].T)
+    since = np.searchsorted(begin, start_ns)
+    is_whole: Mask = (end[since] <= end_ns) | (begin[np.searchsorted(begin, start_ns, "right")] < end_ns)
+    return is_whole
+
+
+def _phases(trace: Trace, outermost: Int64, in_update: Mask) -> Int64:
+    """Return the `Phase` of operations, from their outermost ones."""
+    phase = np.where(in_update, Phase.UPDATE, Phase.FORWARD)
+    phase[by_name(trace, lambda name: name.startswith(_BACKWARD))[outermost]] = Phase.BACKWARD
+    phase[by_name(trace, _loads)[outermost]] = Phase.INPUT
+    return phase
+
+
+def _loads(name: str) -> bool:
+    return name.startswith(_LOADER)

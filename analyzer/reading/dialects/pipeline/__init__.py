@@ -1,0 +1,114 @@
+"""Timelines of pipeline jobs (Megatron): all ranks in one file, with names of threads that say their places.
+
+Public ones are those of StragglerAnalysis (a process for each rank of data parallelism, threads for stages
+and kinds of work, ``args.step``) and of MegaScan (a process for each rank, ``args.iteration``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Mask, NDArray
+from analyzer.reading.dialects.masks import by_name
+from analyzer.reading.dialects.name_rules import is_collective, is_point_to_point
+from analyzer.reading.dialects.owners import Owned, Owner, names_in, split_by_tracks
+from analyzer.reading.dialects.roles import Phase, Role, is_communication
+from analyzer.reading.dialects.steps import NO_STEPS, STEP_ARGS, Steps, says_step, steps_by_argument
+from analyzer.reading.dialects.system import Metadata, Need, System
+from analyzer.reading.formats.columns import Trace
+
+if TYPE_CHECKING:
+    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
+
+_PHASES = (
+    (r"(?i)forward", Phase.FORWARD),
+    (r"(?i)backward", Phase.BACKWARD),
+    (r"(?i)optimizer", Phase.UPDATE),
+    (r"(?i)data[-_]?(?:load|sync)", Phase.INPUT),
+)
+
+
+class Pipeline(System):
+    """Ranks by their places, steps by arguments; who meets whom by what Megatron does."""
+
+    name = "pipeline"
+    counted_by = (
+        "Communication: the work of threads named after it (pp-comm, dp-comm), and operations named after a "
+        "collective, a send or a receive; all else computes."
+    )
+    args = MappingProxyType({Need.ALWAYS: STEP_ARGS})
+
+    def recognises_metadata(self, metadata: Metadata) -> bool:
+        """Whether a thread or process is called after a stage of a pipeline."""
+        names = (str(event["args"].get("name")) for event in metadata)
+        if not any("pp" in name.lower() for name in names):
+            return False
+        from analyzer.reading.dialects.pipeline.pipeline_meetings import states_stage
+
+        return states_stage(metadata)
+
+    def split(self, trace: Trace) -> Sequence[Owned]:
+        """Return the ranks by their places, in the order of `Place`."""
+        from analyzer.reading.dialects.pipeline.pipeline_meetings import place_of, places_of, with_waits
+
+        known = places_of(trace.metadata)
+        places = [place_of(known, track) for track in trace.tracks]
+        distinct = sorted({place for place in places if place is not None})
+        index = {place: i for i, place in enumerate(distinct)}
+        owner_of = np.array([-1 if place is None else index[place] for place in places], np.int64)
+        ranks = [Owner(None, rank) for rank in range(len(distinct))]
+        owned = split_by_tracks(trace, ranks, owner_of)
+        if not owned:
+            return super().split(trace)
+        comms = [is_communication(self.recorded_roles(part.trace)) for part in owned]
+        parts = with_waits([part.trace for part in owned], comms, says_step(trace))
+        return [replace(one, trace=part) for one, part in zip(owned, parts, strict=True)]
+
+    def marked_steps(self, trace: Trace) -> Steps:
+        """Return the steps that every slice says."""
+        key = says_step(trace)
+        return steps_by_argument(trace, key) if key else NO_STEPS
+
+    def loop_spans(self, trace: Trace) -> Mask:
+        """Return all slices (n,)."""
+        return np.ones(len(trace), np.bool_)
+
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return communication by threads and names, else computation."""
+        from analyzer.reading.dialects.pipeline.pipeline_meetings import COMM_THREAD
+
+        names = names_in(trace.metadata, "thread_name")
+        on_comm = [COMM_THREAD.search(names.get(track, "")) is not None for track in trace.tracks]
+        comm = by_name(trace, lambda name: is_collective(name, "") or is_point_to_point(name))
+        comm |= np.array(on_comm, np.bool_)[trace.track_id]
+        return np.where(comm, Role.COMM, Role.COMPUTE).astype(np.int8)
+
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
+        """Return the steps of one rank as of any spans; ranks meet by `_part`."""
+        from analyzer.reading.dialects.pipeline.pipeline_meetings import (
+            MESSAGE,
+            inputs_of,
+            parts_of,
+            side_by_side,
+            untransferred,
+        )
+        from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
+
+        roles = self.roles(rank.trace)
+        comm = is_communication(roles)
+        parts, trace = parts_of(rank.trace, comm), untransferred(side_by_side(rank.trace, comm))
+        meets = np.zeros(len(trace), np.bool_)
+        meets[list(parts)] = True
+        phases = {
+            name: phase for name in trace.names for rule, phase in _PHASES[::-1] if re.search(rule, name)
+        }
+        messages = by_name(trace, lambda name: bool(MESSAGE.match(name)))
+        inputs = inputs_of(rank.trace, comm, says_step(rank.trace))
+        meaning = Meaning(roles, meets, phases, self.category, parts, messages=messages, inputs=inputs)
+        return record_spans(rank, trace, self.find_steps(rank.trace, by).whole, meaning, arrows(trace))

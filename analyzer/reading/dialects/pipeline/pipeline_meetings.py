@@ -1,0 +1,200 @@
+"""Places of ranks in a pipeline job, what they do together, as Megatron does, and how long each waited."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Int64, Mask
+from analyzer.base.arrays.numbering import numbered
+from analyzer.reading.dialects.owners import names_in
+from analyzer.reading.dialects.step_windows import ended_nearest
+from analyzer.reading.dialects.sync_points import SyncPart
+from analyzer.reading.dialects.system import Metadata
+from analyzer.reading.dialects.tolerances import MOSTLY_TOGETHER, TOGETHER_NS
+from analyzer.reading.formats.columns import ArgColumn, Id, Trace, Track
+
+#: ``PP rank 0, TP rank 1, compute`` of a thread, ``DP rank [0]`` of a process; ``DP0-PP1-TP0``.
+_PLACE = re.compile(r"\b(PP|DP|CP|EP|TP)[ _-]?(?:rank)?[ _]?\[?(\d{1,9})\]?(?!\w)", re.IGNORECASE)
+COMM_THREAD = re.compile(r"\b(pp|tp|dp|cp|ep)?[-_ ]?comm(?:unication)?\b", re.IGNORECASE)
+MESSAGE = re.compile(r"(?i)(?=.*(forward|backward))(?=.*(send|recv))")
+#: A column of a rank's trace, beside those of arguments: how long communication waited before it begins.
+WAITED = "(waited)"
+_ALL = -1  # of what ranks differ in that do something together
+
+
+class Place(NamedTuple):
+    """The place of a rank along each kind of parallelism, in the order in which ranks are numbered."""
+
+    pp: int = 0  # the stage of the pipeline
+    dp: int = 0
+    cp: int = 0
+    ep: int = 0
+    tp: int = 0
+
+
+def states_stage(metadata: Metadata) -> bool:
+    """Whether the name of a thread or process states the stage of a pipeline."""
+    return any("pp" in _stated(event["args"].get("name")) for event in metadata)
+
+
+def places_of(metadata: Metadata) -> dict[tuple[Id, Id], Place]:
+    """Return the place of each thread that is named, by its own name and its process's."""
+    of_process = {track: _stated(name) for track, name in names_in(metadata, "process_name").items()}
+    found = {
+        track: {**of_process.get((track[0], None), {}), **_stated(name)}
+        for track, name in names_in(metadata, "thread_name").items()
+    }
+    return {track: Place(**stated) for track, stated in (found | of_process).items() if "pp" in stated}
+
+
+def place_of(places: Mapping[tuple[Id, Id], Place], track: Track) -> Place | None:
+    """Return the place of a thread, of its process where it has no name itself."""
+    return places.get(track) or places.get((track.pid, None))
+
+
+def _stated(name: object) -> dict[str, int]:
+    return {kind.lower(): int(number) for kind, number in _PLACE.findall(str(name))}
+
+
+def with_waits(ranks: Sequence[Trace], comms: Sequence[Mask], key: str) -> list[Trace]:
+    """Return the traces of all ranks with `WAITED`, where communication is drawn as what it transfers alone.
+
+    Then all that take part begin it at once, when the last of them is ready. Each waited since it was ready
+    itself: as long after what it needed as the last one began after that.
+    """
+    met: dict[Hashable, list[tuple[int, int]]] = {}
+    ready = []
+    for i, (trace, comm) in enumerate(zip(ranks, comms, strict=True)):
+        ready.append(_ready_ns(trace, comm, key))
+        step = trace.args[key].as_dict() if key in trace.args else {}
+        seen: Counter[Hashable] = Counter()
+        for row, part in parts_of(trace, comm).items():
+            turn = step.get(row), part.key
+            met.setdefault((turn, seen[turn]), []).append((i, row))
+            seen[turn] += 1
+    groups = [group for group in met.values() if len(group) > 1]
+    starts = [[int(ranks[i].ts_ns[row]) for i, row in group] for group in groups]
+    at_once = sum(max(own) - min(own) <= TOGETHER_NS for own in starts)
+    if not groups or at_once < MOSTLY_TOGETHER * len(groups):
+        return list(ranks)
+    waits = [np.zeros(len(trace), np.int64) for trace in ranks]
+    for group, own in zip(groups, starts, strict=True):
+        gaps = [max(begin - int(ready[i][row]), 0) for (i, row), begin in zip(group, own, strict=True)]
+        for (i, row), gap in zip(group, gaps, strict=True):
+            waits[i][row] = gap - min(gaps)
+    columns = (ArgColumn(np.flatnonzero(one), one[one > 0].tolist()) for one in waits)
+    return [replace(t, args={**t.args, WAITED: one}) for t, one in zip(ranks, columns, strict=True)]
+
+
+def inputs_of(trace: Trace, comm: Mask, key: str) -> Int64:
+    """Return which slice each of a rank (n,) waited for, as a row; -1 where only the times tell.
+
+    In a step, which the argument `key` says, the n-th message sent forward follows the n-th computation of
+    that name, where there are as many: it may be sent long after, when its receiver is ready.
+    """
+    found = np.full(len(trace), -1, np.int64)
+    column = trace.args.get(key)
+    if column is None:
+        return found
+    groups: dict[tuple[str, bool, str], list[int]] = {}
+    steps = dict(zip(column.rows.tolist(), map(str, column.values), strict=True))
+    for row in np.argsort(trace.ts_ns, kind="stable").tolist():
+        name = trace.names[trace.name_id[row]]
+        way = re.search(r"(?i)forward|backward", name)
+        if way and not (comm[row] and not re.search(r"(?i)send", name)):
+            groups.setdefault((way[0].lower(), bool(comm[row]), steps.get(row, "")), []).append(row)
+    for (way_of, is_sent, step), rows in groups.items():
+        if is_sent and len(made := groups.get((way_of, False, step), [])) == len(rows):
+            found[rows] = made
+    return found
+
+
+def _ready_ns(trace: Trace, comm: Mask, key: str) -> Int64:
+    """Return when what each of `comm` (n,) needed of its rank was over, as far as the times tell.
+
+    Not before the first slice of the rank, and of its step, which the argument `key` says.
+    """
+    lines, rows = side_by_side(trace, comm).track_id, np.flatnonzero(comm)
+    found = np.full(len(trace), trace.ts_ns.min(initial=np.iinfo(np.int64).max))
+    known = inputs_of(trace, comm, key)[rows]
+    source = np.where(known >= 0, known, ended_nearest(trace.ts_ns, trace.end_ns, lines, rows))
+    found[rows[source >= 0]] = trace.end_ns[source[source >= 0]]
+    order = rows[np.lexsort((trace.ts_ns[rows], lines[rows]))]
+    before, after = order[:-1], order[1:]
+    same = lines[before] == lines[after]
+    np.maximum.at(found, after[same], trace.end_ns[before[same]])
+    if key in trace.args:
+        column = trace.args[key]
+        distinct, place = numbered(map(str, column.values))
+        begin = np.full(len(distinct), np.iinfo(np.int64).max)
+        np.minimum.at(begin, place, trace.ts_ns[column.rows])
+        found[column.rows] = np.maximum(found[column.rows], begin[place])
+    return found
+
+
+def untransferred(trace: Trace) -> Trace:
+    """Return a rank's trace in which communication begins when the rank was ready for it; see `WAITED`."""
+    if WAITED not in trace.args:
+        return trace
+    ts_ns, dur_ns, column = trace.ts_ns.copy(), trace.dur_ns.copy(), trace.args[WAITED]
+    waited = np.array(column.values, np.int64)
+    ts_ns[column.rows] -= waited
+    dur_ns[column.rows] += waited
+    return replace(trace, ts_ns=ts_ns, dur_ns=dur_ns)
+
+
+def side_by_side(trace: Trace, comm: Mask) -> Trace:
+    """Return the trace with a track for each kind of communication: those of a thread overlap, none nests."""
+    rows = np.flatnonzero(comm)
+    pairs = trace.track_id[rows].astype(np.int64) * len(trace.names) + trace.name_id[rows]
+    distinct, place = numbered(pairs.tolist())
+    at = (divmod(pair, len(trace.names)) for pair in distinct)
+    new = [Track(trace.tracks[i].pid, f"{trace.tracks[i].tid} {trace.names[name]}") for i, name in at]
+    track_id = trace.track_id.copy()
+    track_id[rows] = len(trace.tracks) + place
+    return replace(trace, tracks=[*trace.tracks, *new], track_id=track_id)
+
+
+def parts_of(trace: Trace, comm: Mask) -> dict[int, SyncPart]:
+    """Return the part that each communication of a rank has in what several do, by row."""
+    known, names = places_of(trace.metadata), names_in(trace.metadata, "thread_name")
+
+    @cache
+    def part(name: int, on: int) -> SyncPart | None:
+        track = trace.tracks[on]
+        place = place_of(known, track)
+        key = None if place is None else _key(trace.names[name], names.get(track, ""), place)
+        return None if key is None else SyncPart(key)
+
+    rows = np.flatnonzero(comm)
+    pairs = zip(rows.tolist(), trace.name_id[rows].tolist(), trace.track_id[rows].tolist(), strict=True)
+    found = ((row, part(name, on)) for row, name, on in pairs)
+    return {row: part for row, part in found if part is not None}
+
+
+def _key(name: str, thread: str, place: Place) -> Hashable:
+    """Return a key that a communication shares with those of the other ranks that take part; None unknown.
+
+    A message has its sender; the gradients of embeddings, which the first and the last stage share, the place
+    within a stage; the norm of all gradients nothing. Else those take part that differ in one kind only: of
+    data parallelism, or of tensor parallelism, by the thread's name and for the norms of layers.
+    """
+    if message := MESSAGE.match(name):
+        way = message[1].lower()
+        if re.search(r"(?i)send", name):
+            return None if re.search(r"(?i)recv", name) else (way, place)
+        return way, place._replace(pp=place.pp + (-1 if way == "forward" else 1))
+    if re.search(r"(?i)embedding", name):
+        return name, place._replace(pp=_ALL)
+    if re.search(r"(?i)clip|grad[-_]?norm", name):
+        return name
+    kind = COMM_THREAD.search(thread)
+    axis = "tp" if re.search(r"(?i)layer[-_]?norm", name) else (kind[1] or "dp").lower() if kind else "dp"
+    return None if axis == "pp" else (name, place._replace(**{axis: _ALL}))

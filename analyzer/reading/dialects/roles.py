@@ -1,0 +1,127 @@
+"""Roles and phases: the purpose of a slice or an operation in a step, in the same words for all systems."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from enum import IntEnum
+
+import numpy as np
+
+from analyzer.base.arrays import Mask, NDArray
+from analyzer.reading.dialects.masks import by_name
+from analyzer.reading.dialects.name_rules import is_wait
+from analyzer.reading.dialects.tolerances import FEW_KERNELS, OWN_STREAM, SIDE_STREAM
+from analyzer.reading.formats.columns import Trace
+
+
+class Role(IntEnum):
+    """The role of a slice or an operation; `CLAIMS` says which count where several run at once."""
+
+    COMPUTE = 0  # computation: a kernel, or an operator of the host where no work of a device is recorded
+    COMM = 1  # moves data between ranks
+    WHOLE_COMM = 2  # a whole communication whose parts are slices too: it also covers the time in queues
+    COPY = 3  # copies and fills on a device
+    UPDATE = 4  # the update of the model, with its wait for communication in it (BytePS's STEP)
+    INPUT = 5  # loading of input data
+    WAIT = 6  # until the other ranks are ready: no bytes move
+    HOST = 7  # work of the host that only prepares that of a device
+    CALL = 8  # a call of the device's runtime or driver: a launch, a wait, an allocation
+    FRAME = 9  # a span around others; its own time is that in which none of them ran
+    IDLE = 10  # a thread other than the main one waits for another of its rank, or for time to pass
+    IGNORED = 11  # stands for the recording itself, or repeats other slices
+    UNTRACED = 12  # of operations: computation that is only seen as the time before the next event
+    MEETING = 13  # of operations: no work, the moment at which the last of many ranks has come
+
+    @property
+    def word(self) -> str:
+        """The name of its operations in edits and tables; "" where these go by their phase."""
+        return _ROLE_WORDS.get(self, "")
+
+
+class Phase(IntEnum):
+    """In which part of the training loop an operation runs."""
+
+    NONE = 0  # none, or not known
+    FORWARD = 1
+    BACKWARD = 2
+    UPDATE = 3
+    INPUT = 4
+    CALLBACK = 5  # what the loop calls beside the training: logging, checkpoints, schedules
+
+    @property
+    def word(self) -> str:
+        """Its name in edits and tables; "" for none."""
+        return _PHASE_WORDS[self]
+
+
+#: The roles that get an instant of a rank's time where several run at once, the first first; those of one
+#: group share it. While a thread is idle, the spans around the wait get nothing either. See
+#: `figures.time_by_role` for why in this order.
+CLAIMS: Sequence[Sequence[Role]] = (
+    (Role.COMPUTE,),
+    (Role.COMM,),
+    (Role.WHOLE_COMM,),
+    (Role.UPDATE,),
+    (Role.COPY,),
+    (Role.INPUT, Role.WAIT, Role.HOST, Role.CALL),
+    (Role.FRAME,),
+)
+
+_ROLE_WORDS = {
+    Role.COMM: "Comm", Role.WHOLE_COMM: "Comm", Role.INPUT: "I/O", Role.WAIT: "wait",
+    Role.FRAME: "annotation",
+}  # fmt: skip
+_PHASE_WORDS = ("", "FW", "BW", "STEP", "I/O", "callback")
+
+
+def is_communication(roles: NDArray[np.int8]) -> Mask:
+    """Return which slices (n,) are communication, whole or in part."""
+    return np.asarray((roles == Role.COMM) | (roles == Role.WHOLE_COMM))
+
+
+def idle(trace: Trace, roles: NDArray[np.int8]) -> Mask:
+    """Return which slices (n,) are waits of threads other than the main one: they hold nobody up.
+
+    The main thread is the one with the most calls that neither wait, communicate nor copy.
+    """
+    moves = np.isin(roles, (Role.COMM, Role.COPY))
+    waits: Mask = by_name(trace, is_wait) & ~moves & (roles != Role.IGNORED)
+    if not waits.any():
+        return waits
+    calls = np.bincount(trace.track_id[~waits & ~moves], minlength=len(trace.tracks))
+    return np.asarray(waits & (trace.track_id != calls.argmax()))
+
+
+# ---- communication that no rule knows
+
+#: What to say of a job without communication, and of kernels that may be some.
+NONE_SHOWN = "no communication is recorded, though the job has {:,} ranks"
+MAY_BE = "have a stream of their own, but count as computation"
+
+
+def on_own_streams(rows: Iterable[tuple[Hashable, Hashable, str, float, bool]]) -> list[str]:
+    """Return the names of kernels that have a stream of their own beside a busy one, the longest first.
+
+    Of kernels `rows` has device, stream, name, time, and whether they communicate. Work that is spread over
+    streams has the same kernels on several of them.
+    """
+    of_stream: dict[tuple[Hashable, Hashable], dict[str, float]] = {}
+    streams_of: dict[tuple[Hashable, str], set[Hashable]] = {}
+    known = set()
+    for device, stream, name, ns, communicates in rows:
+        times = of_stream.setdefault((device, stream), {})
+        times[name] = times.get(name, 0.0) + ns
+        streams_of.setdefault((device, name), set()).add(stream)
+        if communicates:
+            known.add((device, stream))
+    found: dict[str, float] = {}
+    computes = {place: times for place, times in of_stream.items() if place not in known}
+    for (device, _), times in computes.items():
+        total = sum(times.values())
+        busiest = max(sum(own.values()) for (one, _), own in computes.items() if one == device)
+        alone = {name: ns for name, ns in times.items() if len(streams_of[device, name]) == 1}
+        is_own = sum(alone.values()) >= max(OWN_STREAM * total, SIDE_STREAM * busiest)
+        if is_own and total < busiest and len(alone) <= FEW_KERNELS:
+            for name, ns in alone.items():
+                found[name] = found.get(name, 0.0) + ns
+    return sorted(found, key=lambda name: -found[name])

@@ -1,0 +1,385 @@
+"""A whole recording of one rank is cut into its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Int64, Mask, NDArray
+from analyzer.base.arrays.median import longest_usual, median
+from analyzer.base.arrays.numbering import occurrence_number, ranges, unique
+from analyzer.base.errors import TraceError, counted
+from analyzer.reading.dialects.edge_rules import Rule
+from analyzer.reading.dialects.step_parts import (
+    Joint,
+    Meetings,
+    Operation,
+    OperationTable,
+    RankStep,
+    edge_rows,
+    from_start,
+    meetings_table,
+    narrow,
+)
+from analyzer.reading.dialects.tolerances import ALWAYS_FEW, IN_A_ROW, JITTER_NS, MOST_TIMES
+
+Groups = NDArray[np.integer]
+#: `RecordedEvents.iteration` of what no step asked for.
+NO_STEP = -1
+_SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
+
+
+class RecordedEvents(Struct, frozen=True):
+    """The n events of a whole recording of one rank, and what they wait for.
+
+    Attributes
+    ----------
+    kind : (n,) index into `kinds`; events of one kind are told apart by their order in a step
+    start_ns, end_ns : (n,)
+    issued_ns : (n,) when the work was asked for: the launch of a kernel; else the start
+    leads : (n,) which events belong to what runs the steps (the main thread): the next step begins when
+        the last of them is over
+    edges : (m, 4) as of `RankStep.edges`
+    meetings : as of `RankStep.meetings`
+    iteration : (n,) number of the step in which the work was asked for, else `NO_STEP`; None where steps end
+        with what leads. Otherwise a step ends when all work of its own, on a device too, is done, and whoever
+        runs the steps may be ahead, in the next ones
+    """
+
+    kinds: Sequence[Operation]
+    kind: Int64
+    start_ns: Int64
+    end_ns: Int64
+    issued_ns: Int64
+    leads: Mask
+    edges: Int64
+    meetings: Meetings = field(default_factory=lambda: meetings_table(()))
+    iteration: Int64 | None = None
+
+
+def windows(steps: Int64) -> Int64:
+    """Return (number, start, start of the next) of each of some steps (n, 3), as `step_table` has them.
+
+    One that is followed by a pause ends itself. A pause is a number left out, or one longer than the step.
+    """
+    number, begin, end = steps.T
+    pause = begin[1:] - end[:-1]
+    goes_on = (np.diff(number) == 1) & (pause >= 0) & (pause <= (end - begin)[:-1])
+    found: Int64 = steps.copy()
+    found[:-1, 2] = np.where(goes_on, begin[1:], np.minimum(end[:-1], begin[1:]))
+    return found
+
+
+def as_bounds(table: Int64) -> list[tuple[int, int, int]]:
+    """Return the rows of a table (n, 3) of steps."""
+    return list(zip(*table.T.tolist(), strict=True))
+
+
+def sampled(steps: Int64, most: int | None) -> tuple[Int64, list[str]]:
+    """Return which rows of a table (n, 3) of steps are looked at, and a note if some are not.
+
+    They are at most about so many, in runs that follow each other: one of 2, 4, 8, … runs, chosen by their
+    numbers, so that all ranks have the same. The note tells how many of the others take far longer than the
+    usual step, and which of them longest.
+    """
+    if most is None or len(steps) <= most:
+        return np.arange(len(steps)), []
+    share = 1 << (-(-len(steps) // most) - 1).bit_length()
+    number, begin, end = steps.T
+    took = end - begin
+    is_other = number // IN_A_ROW % share != 0
+    kept, others = np.flatnonzero(~is_other), np.flatnonzero(is_other)
+    missed = others[took[others] > longest_usual(took)]
+    note = (
+        f"{len(kept):,} of {len(steps):,} steps are looked at, {IN_A_ROW} in a row all over the recording; "
+    )
+    note += f"of the others {f'{len(missed):,}' if len(missed) else 'none'} took much longer than usual"
+    if len(missed):
+        longest = missed[took[missed].argmax()]
+        note += f", step {number[longest]} {took[longest] / median(took):,.1f} times as long as most"
+    return kept, [note]
+
+
+def check_sizes(path: str, start_ns: Int64, end_ns: Int64, bounds: Sequence[tuple[int, int, int]]) -> None:
+    """Refuse (TraceError) a recording whose events (n,) run on through step after step.
+
+    What goes on in a step is an event there as well, so there would be up to n in each.
+    """
+    most = MOST_TIMES * len(start_ns) + ALWAYS_FEW
+    if len(start_ns) * len(bounds) <= most:
+        return
+    _, begins, ends = np.array(bounds, np.int64).T
+    begun = np.searchsorted(np.sort(start_ns), ends)
+    over = np.searchsorted(np.sort(end_ns), begins, side="right")
+    if (n := int((begun - over).sum())) > most:
+        raise TraceError(
+            f"{path}: its {counted(len(start_ns), 'event')} run on through so many of its {len(bounds):,} "
+            f"steps ({n:,} times together) that no step can be looked at by itself"
+        )
+
+
+def cut_into_steps(
+    events: RecordedEvents, bounds: Sequence[tuple[int, int, int]]
+) -> tuple[OperationTable, list[RankStep]]:
+    """Return the operations and the steps of a recording; `bounds` as from `windows`, in order.
+
+    A step has what ran in it, from its start on; what goes on in the next step is an event there as well. Of
+    a host that is ahead of a device each step has its part, up to the end.
+    Work that was asked for before the step began is an operation of its own (`from_earlier_step`).
+    """
+    cutter = _Cutter(events)
+    parts: list[Int64] = []
+    steps: list[RankStep] = []
+    for window in bounds:
+        follows = bool(steps) and steps[-1].next_ns == window[1]
+        part, step = cutter.cut(window, follows)
+        parts.append(part)
+        steps.append(step)
+    is_of_step = np.zeros(len(events.kind), np.bool_)
+    if events.iteration is not None:
+        is_of_step = events.iteration != NO_STEP
+    labels = [
+        2 * events.kind[one] + ((events.issued_ns[one] < begin) & ~is_of_step[one])
+        for one, (_, begin, _) in zip(parts, bounds, strict=True)
+    ]
+    numbers, operations = _operations(events.kinds, labels)
+    return operations, [replace(step, operation=own) for step, own in zip(steps, numbers, strict=True)]
+
+
+class _Cutter:
+    """Cuts a recording at one window after the other; what is over before a window is not looked at again."""
+
+    def __init__(self, events: RecordedEvents) -> None:
+        by_target = np.argsort(events.start_ns[events.edges[:, 1]], kind="stable")
+        self.events = replace(events, edges=narrow(events.edges[by_target]))
+        self.order = np.argsort(events.start_ns, kind="stable")
+        self.starts = events.start_ns[self.order]
+        self.targets = events.start_ns[self.events.edges[:, 1]]  # when each edge's target starts
+        self.leads = self.order[events.leads[self.order]]
+        self.lead_starts = events.start_ns[self.leads]
+        self.by_event = np.argsort(events.meetings.event, kind="stable")
+        self.met = events.meetings.event[self.by_event]
+        self.meets = np.zeros(len(events.kind), np.bool_)
+        self.meets[self.met] = True
+        self.open = Open(self.order, events.end_ns)
+        self.open_edges = Open(np.arange(len(by_target)), events.end_ns[self.events.edges[:, 1]])
+        track: dict[object, int] = {}
+        tracks = [track.setdefault(one.track, len(track)) if one.on_device else -1 for one in events.kinds]
+        self.stream = np.array(tracks, np.int64)[events.kind]  # -1 for what runs on no device
+        self.new = np.full(len(events.kind), -1, np.int64)  # an event's place in the step that is cut
+        source, target, joint, _ = events.edges[events.edges[:, 2] >= Joint.END_TO_BODY].T
+        #: When the last of what an event waits for, after its start, is over.
+        self.until = np.full(len(events.kind), np.iinfo(np.int64).min)
+        over = np.where(joint == Joint.END_TO_BODY, events.end_ns[source], events.start_ns[source])
+        np.maximum.at(self.until, target, over)
+        #: The last step that an event was in, counted from the first one, and its place there.
+        self.home, self.place = np.full((2, len(events.kind)), -1, np.int64)
+        self.count = self.since = 0  # steps so far, and the first of those that follow each other
+
+    def cut(self, window: tuple[int, int, int], follows: bool) -> tuple[Int64, RankStep]:
+        """Return the events of a step by start, and the step, its operations still unknown.
+
+        `follows`: it begins where the last one ended.
+        """
+        number, begin, end = window
+        low, high = np.searchsorted(self.starts, [begin, end]).tolist()
+        part = np.concatenate([self.open.at(begin, low), self.order[low:high]])
+        self.new[part] = np.arange(len(part))
+        if not follows:
+            self.since = self.count
+        goes_on = part[(self.home[part] >= self.since) & (self.home[part] == self.count - 1)]
+        edge_range = np.searchsorted(self.targets, [begin, end]).tolist()
+        last, cut, waits = self._last_of(part, window), *self._cut_off(part, number, end)
+        step = RankStep(
+            number=number,
+            begin_ns=begin,
+            next_ns=end,
+            operation=part[:0],
+            start_ns=np.maximum(self.events.start_ns[part], begin),
+            end_ns=np.where(cut, end, self.events.end_ns[part]),
+            edges=np.concatenate([self._edges_within(begin, *edge_range), self._waits_on(part, waits, last)]),
+            meetings=self._meetings_within(part),
+            last=last,
+            continued=np.column_stack((self.place[goes_on], self.new[goes_on])),
+            across=self._edges_across(begin, *edge_range),
+        )
+        self.home[part], self.place[part], self.new[part] = self.count, self.new[part], -1
+        self.count += 1
+        return part, step
+
+    def _cut_off(self, part: Int64, number: int, end: int) -> tuple[Mask, Mask]:
+        """Return which events of a step end with it and have their rest in the next one; and which wait then.
+
+        A host that is ahead of its device goes on; a rank may begin a collective of a later step here, and
+        wait for the others.
+        """
+        events = self.events
+        if events.iteration is None:
+            none = np.zeros(len(part), np.bool_)
+            return none, none
+        early = self.meets[part] & (events.iteration[part] > number)
+        cut = (events.end_ns[part] > end) & (early | (self.stream[part] < 0))
+        return cut, cut & (early | (self.until[part] > end))
+
+    def _waits_on(self, part: Int64, waits: Mask, last: Int64 | None) -> Int64:
+        """Return edges by which what waits for something beyond a step waits until that is complete.
+
+        That is so as soon as the last of its device's work is done.
+        """
+        waiting = np.flatnonzero(waits)
+        own = waiting[:0] if last is None else last[self.stream[part[last]] >= 0]
+        own = own[np.argsort(self.events.end_ns[part[own]], kind="stable")][-1:]
+        sources = np.repeat(own, len(waiting))
+        return edge_rows(sources, waiting[: len(sources)], Joint.END_TO_BODY, Rule.COMPLETE)
+
+    def _last_that_leads(self, part: Int64, end: int) -> Int64 | None:
+        """Return the last event that leads to the next step's start, and those that hand over to that step.
+
+        None where no event leads.
+        """
+        events = self.events
+        leads = part[events.leads[part] & (events.end_ns[part] <= end)]
+        if not len(leads):
+            return None
+        last = leads[[np.argmax(events.end_ns[leads])]]
+        return unique(self.new[np.append(last, self._handing_over(end))])
+
+    def _handing_over(self, end: int) -> Int64:
+        """Return the events of the step, over at its end, that the next event that leads starts after."""
+        events = self.events
+        later = int(np.searchsorted(self.lead_starts, end))
+        following = self.leads[later : later + 1]
+        low, high = (np.searchsorted(self.targets, events.start_ns[following], side) for side in _SIDES)
+        into = events.edges[ranges(low, high)[0]]
+        is_of_next = (into[:, 1] == following) & (into[:, 2] == Joint.END_TO_HEAD)
+        sources: Int64 = into[is_of_next, 0]
+        return np.asarray(sources[(self.new[sources] >= 0) & (events.end_ns[sources] <= end)])
+
+    def _last_of(self, part: Int64, window: tuple[int, int, int]) -> Int64 | None:
+        """Return the events that complete a step: of its own, the last one that leads and of each stream."""
+        events, (number, _, end) = self.events, window
+        if events.iteration is None:
+            return self._last_that_leads(part, end)
+        own = part[(events.iteration[part] == number) & (events.end_ns[part] <= end)]
+        own = own[events.leads[own] | (self.stream[own] >= 0)]
+        own = own[np.lexsort((events.end_ns[own], self.stream[own]))]
+        is_last = np.append(np.diff(self.stream[own]) != 0, np.ones(min(len(own), 1), np.bool_))
+        return unique(self.new[own[is_last]])
+
+    def _edges_within(self, begin: int, low: int, high: int) -> Int64:
+        """Return the edges between a step's events; what was over when the step began holds up nothing.
+
+        Those from `low` to `high` are of targets that start in the step.
+        """
+        events, new = self.events, self.new
+        edges: Int64 = np.concatenate([events.edges[self.open_edges.at(begin, low)], events.edges[low:high]])
+        edges = edges[new[edges[:, 0]] >= 0]
+        keep = ~from_start(edges) | (events.start_ns[edges[:, 0]] >= begin)
+        keep &= (edges[:, 2] >= Joint.END_TO_BODY) | (events.start_ns[edges[:, 1]] >= begin)
+        edges = edges[keep]
+        edges[:, :2] = new[edges[:, :2]]
+        return edges
+
+    def _edges_across(self, begin: int, low: int, high: int) -> Int64:
+        """Return (source, target, joint, steps back) of what was asked for earlier but began here (k, 4).
+
+        Where a step is complete with the work of a device, whoever runs the steps does not begin with it: it
+        goes on from what it did before.
+        """
+        home, new = self.home, self.new
+        source, target, joint, _ = self.events.edges[low:high].T
+        keep = (home[source] >= self.since) & (new[source] < 0)
+        if self.events.iteration is None:
+            keep &= self.events.issued_ns[target] < begin
+        keep &= (joint == Joint.END_TO_HEAD) | (joint == Joint.START_TO_HEAD)
+        source, target = source[keep], target[keep]
+        return np.column_stack((self.place[source], new[target], joint[keep], self.count - home[source]))
+
+    def _meetings_within(self, part: Int64) -> Meetings:
+        """Return the part of a step's events in what several ranks do together."""
+        meetings = self.events.meetings
+        low, high = (np.searchsorted(self.met, part, side) for side in _SIDES)
+        here = np.sort(self.by_event[ranges(low, high)[0]])
+        return meetings.select(here, self.new[meetings.event[here]])
+
+
+class Open:
+    """The items open at the start of a window; `items` are by start, `end_ns` are their ends (by item)."""
+
+    def __init__(self, items: Int64, end_ns: Int64) -> None:
+        self.items, self.end_ns = items, end_ns
+        self._seen, self._begin = 0, np.iinfo(np.int64).min
+        self._open = items[:0]
+
+    def at(self, begin: int, low: int) -> Int64:
+        """Return which of the first `low` items end after `begin`, in order."""
+        if begin < self._begin or low < self._seen:  # windows follow each other, but for odd recordings
+            self._seen, self._open = 0, self.items[:0]
+        found = np.concatenate([self._open, self.items[self._seen : low]])
+        self._open = found[self.end_ns[found] > begin]
+        self._seen, self._begin = low, begin
+        return self._open
+
+
+def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[list[Int64], OperationTable]:
+    """Return the operation of each step's events: the n-th of a label is the same in every step.
+
+    `labels` are per step twice the kind, plus one for work of an earlier step.
+    """
+    most = np.zeros(2 * len(kinds), np.int64)
+    for one in labels:  # a table of all steps and kinds could be far larger than the recording
+        present, count = np.unique(one, return_counts=True)
+        most[present] = np.maximum(most[present], count)
+    offset = np.cumsum(most) - most
+    numbers = [offset[one] + occurrence_number(one) for one in labels]
+    found = np.flatnonzero(most)
+    variants = OperationTable(
+        kinds[one // 2]._replace(from_earlier_step=True) if one % 2 else kinds[one // 2]
+        for one in found.tolist()
+    )
+    return numbers, OperationTable.of(variants.kinds, np.repeat(variants.kind, most[found]))
+
+
+def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int64:
+    """Return, for each of `moments` (k,), what had ended last by then in a group other than `own` (k,).
+
+    `end_ns` and `group` are of what may have ended (n,); what is returned are indices (k,), -1 for none.
+    """
+    if not len(end_ns):
+        return np.full(len(moments), -1, np.int64)
+    order = np.argsort(end_ns, kind="stable")
+    groups = group[order]
+    runs = np.append(True, groups[1:] != groups[:-1])
+    run_start = np.maximum.accumulate(np.where(runs, np.arange(len(order)), 0))
+    at = np.searchsorted(end_ns[order], moments, side="right") - 1
+    at = np.where((at >= 0) & (groups[at] == own), run_start[at] - 1, at)
+    return np.where(at >= 0, order[at], -1)
+
+
+def ended_nearest(start_ns: Int64, end_ns: Int64, group: Groups, targets: Int64) -> Int64:
+    """Return for some events (k,) of all (n,) which one of another group ended nearest to its start; or -1.
+
+    That began before it, and may seem to end up to `JITTER_NS` later than it begins.
+    """
+    begin = start_ns[targets]
+    found = ended_last(end_ns, group, begin, group[targets])
+    before_ns = np.where(found >= 0, begin - end_ns[found], np.iinfo(np.int64).max)
+    found = np.where((found >= 0) & (start_ns[found] < begin), found, -1)
+    order = np.argsort(end_ns, kind="stable")
+    at = np.searchsorted(end_ns[order], begin, side="right")
+    left = np.arange(len(targets))
+    while len(left):  # what ended next, the one after that, until it is too late
+        left = left[at[left] < len(order)]
+        source = order[at[left]]
+        late = end_ns[source] - begin[left]
+        left, source = (one[late <= np.minimum(before_ns[left], JITTER_NS)] for one in (left, source))
+        fits = (group[source] != group[targets[left]]) & (start_ns[source] < begin[left])
+        fits &= end_ns[source] < end_ns[targets[left]]
+        found[left[fits]] = source[fits]
+        left = left[~fits]
+        at[left] += 1
+    return found

@@ -1,0 +1,513 @@
+"""The questions that a system that writes traces answers, and the answers for any trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Float64, Int64, Mask, NDArray
+from analyzer.base.arrays.intervals import lies_inside
+from analyzer.base.arrays.numbering import numbered, places_by_value
+from analyzer.base.opname import OpName
+from analyzer.reading.dialects.masks import by_cat, by_name
+from analyzer.reading.dialects.name_rules import is_collective, is_library_call
+from analyzer.reading.dialects.owners import Owned, names_in, split_by_processes
+from analyzer.reading.dialects.recorded_collectives import Call, Collectives, kind_of
+from analyzer.reading.dialects.roles import Role, idle, is_communication
+from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
+from analyzer.reading.dialects.sync_points import SyncPart, SyncPoints, collected
+from analyzer.reading.formats.columns import Trace
+from analyzer.reading.formats.event import NO_TIME
+from analyzer.reading.formats.rows import Rule
+
+if TYPE_CHECKING:
+    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
+    from analyzer.reading.formats.recorder.standing import Standing
+
+Metadata = Sequence[Mapping[str, Any]]
+#: The member of a file's header that says from when its times count.
+BASE = "baseTimeNanoseconds"
+
+#: Categories of work on a device, as PyTorch's profiler names them now and did before 1.11.
+KERNEL_CATS = frozenset({"kernel", "Kernel", "mtia_ccp_events"})
+COPY_CATS = frozenset({"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"})
+DEVICE_CATS = KERNEL_CATS | COPY_CATS
+#: Operators of PyTorch on the host, now and before 1.11.
+CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
+#: Calls of a device's runtime or driver, by the host.
+RUNTIME_CATS = frozenset(
+    ("cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime", "xpu_runtime", "xpu_driver",
+     "privateuse1_runtime", "privateuse1_driver")
+)  # fmt: skip
+_HOST_CATS = r"cpu_op|Operator|python_function|cuda_.*|Runtime|mtia_runtime"
+_REPEATED_CATS = frozenset({"gpu_user_annotation", "Trace"})  # what other slices say as well
+#: The mark of a step, whose number differs from step to step, and what stands for all of them.
+STEP_MARK, STEP_MARKS = r"ProfilerStep#\d+", "ProfilerStep*"
+_RECORDING = rf"{STEP_MARK}|{re.escape(STEP_MARKS)}|PyTorch Profiler.*|event/batch"
+_GPU = 1  # "Device Type" of a memory event
+_OF_A_RANK = r"(?:wk\d+\.)?rank\d+\."
+
+
+class Need(Enum):
+    """A use of the args of events: a reading names its needs, a system the keys for each."""
+
+    ALWAYS = "recognising a system, telling its ranks apart, the roles of slices: under every option"
+    STEPS = "where steps begin, and their numbers"
+    EDGES = "what waits for what"
+    SYNC = "which slices of several ranks are one operation"
+    SIZES = "how much a collective moves"
+    ORIGIN = "which operator, module or annotation the work of a device belongs to"
+    ALL = "everything: all args are kept, whatever a system declares"
+
+
+class SecondAxis(Struct, frozen=True):
+    """The clock of PyTorch's profiler in a Composer trace: times before `border_ns` are by it."""
+
+    border_ns: int
+    offset_ns: int  # to Composer's clock
+    remark: str
+
+    def corrected(self, ts_ns: Int64) -> Int64:
+        """Return times (n,) on Composer's clock."""
+        return np.where((ts_ns < self.border_ns) & (ts_ns != NO_TIME), ts_ns + self.offset_ns, ts_ns)
+
+
+class Frames(Struct, frozen=True):
+    """Long Python functions, operators and calls of a host (k,), some of them inside others.
+
+    `start_ns`, `end_ns`; `name`; `waits` of calls that can only have waited where nothing of a device ran.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    name: Sequence[str]
+    waits: Mask
+
+    def later(self, by_ns: int) -> Frames:
+        """Return the same `by_ns` later."""
+        return replace(self, start_ns=self.start_ns + by_ns, end_ns=self.end_ns + by_ns)
+
+    def during(self, start_ns: int, end_ns: int) -> tuple[str, bool]:
+        """Return the innermost around more than half of an interval, and whether it waits; "" for none."""
+        shared = np.minimum(self.end_ns, end_ns) - np.maximum(self.start_ns, start_ns)
+        most = np.flatnonzero(2 * shared > end_ns - start_ns)
+        if not len(most):
+            return "", False
+        at = int(most[np.argmin((self.end_ns - self.start_ns)[most])])
+        return self.name[at], bool(self.waits[at])
+
+
+class WorkGroups(Struct, frozen=True):
+    """Groups of the work of devices: of k slices `row` (k,) and `group` (k,), a place in `names`.
+
+    `names` has pairs of a name and a category, in the order in which they first occur.
+    """
+
+    row: Int64
+    names: Sequence[tuple[str, str]]
+    group: Int64
+
+    def of(self, trace: Trace) -> Trace:
+        """Return the slices of `trace` with the names of their groups."""
+        cats, cat_of = numbered(cat for _, cat in self.names)
+        part = trace.select(self.row)
+        names = [name for name, _ in self.names]
+        cat_id = cat_of.astype(np.int32)[self.group]
+        return replace(
+            part, names=names, cats=cats, name_id=self.group.astype(np.int32), cat_id=cat_id, args={}
+        )
+
+
+class MemorySamples(Struct, frozen=True):
+    """Allocated memory of a rank's devices: `at_ns` (k,), `n_bytes` (k,); `capacity` 0 where unknown."""
+
+    at_ns: Int64
+    n_bytes: Float64
+    capacity: float
+
+
+class StepRows(Struct, frozen=True):
+    """The k steps of a rank, a row for each: its number, the role and length of its parts, other numbers."""
+
+    label: Int64  # (k,)
+    parts: Mapping[str, tuple[Role, Float64]]  # (k,) nanoseconds
+    values: Mapping[str, Float64]  # (k,)
+
+
+#: What the work of devices is put together by (`--group_by`) where only names are asked for.
+KERNEL_KIND = "kernel_kind"
+
+
+class System:
+    """A system that writes traces; the answers here are those for any chrome trace."""
+
+    name = "chrome"
+    #: By which rule slices count as communication and computation.
+    counted_by = (
+        "Communication: operations named after a collective (allreduce, nccl, …), or of a category so "
+        "called (comm), with all that they call; all else computes."
+    )
+    #: How it calls a process: what has such a one, it wrote. None where names do not tell.
+    process_names: re.Pattern[str] | None = None
+    #: How B and E events pair.
+    pairing = Rule.NESTED
+    #: Whether the file's times are on one clock with those of its worker's other files.
+    has_workers = False
+    #: Whether `combine` writes whose an operation is into its name (``wk0.rank1.``).
+    names_by_rank = False
+    #: Whether a combined file's process numbers are the ranks.
+    pid_is_rank = False
+    #: The name of the instants that tell how much memory a device has allocated.
+    memory_event = "[memory]"
+    #: The setting of its profiler that records them.
+    memory_setting = ""
+    #: The operation whose thread a combined file shows first.
+    front_operation: str | None = None
+    #: The kinds of findings that none of its recordings can show, whatever was set when they were made.
+    never_shows: frozenset[str] = frozenset((
+        "slow_collective", "server", "priority_inversion", "input", "host_bound", "host_sync", "copies",
+        "memory", "negotiation",
+    ))  # fmt: skip
+    #: Whether its traces show the communication of a job of several ranks, so none is a flaw.
+    shows_communication = False
+    #: Whether it records events; else only what each part of a step took, which tells no dependencies.
+    has_events = True
+    #: What is said of a recording without any slice.
+    without_slices = "the trace holds no operation (no X event, no B with its E)"
+    #: Whether its traces are profiles of tasks.
+    has_tasks = False
+    #: Whether the track of a slice is part of the operation's name (a partition).
+    names_by_track = False
+    #: Which keys of the events' args are decoded for what ("input*" means input0, input1, …).
+    args: Mapping[Need, Sequence[str]] = MappingProxyType({})
+    #: Parts of names of operations that the user says are communication, too.
+    comm: Sequence[str] = ()
+
+    def recognises_metadata(self, metadata: Metadata) -> bool:
+        """Whether the metadata events alone show that the system wrote the file.
+
+        In a combined file names of processes begin with those of their sources.
+        """
+        called = self.process_names
+        return called is not None and any(map(called.fullmatch, names_in(metadata, "process_name").values()))
+
+    def recognises(self, trace: Trace) -> bool:
+        """Whether the system wrote the file; `trace` is as it was read, or its beginning."""
+        return self.recognises_metadata(trace.metadata)
+
+    def epoch_ns(self, trace: Trace) -> int:
+        """Return the offset of the file's times from nanoseconds since the epoch; 0 where it does not say.
+
+        `dialects.epoch_ns` takes one that cannot be for 0.
+        The header's `baseTimeNanoseconds`, which PyTorch's profiler and this program write.
+        """
+        return int_or_zero(trace.header.get(BASE))
+
+    def common_clock(self, trace: Trace) -> str:
+        """Return which metadata puts the times of all ranks on one clock; "" where none does."""
+        return ""
+
+    def rank(self, trace: Trace) -> tuple[int | None, int | None]:
+        """Return (rank, world size) as the file itself says; of a source of a combined file, as that says."""
+        return None, None
+
+    def is_left_out(self, tid: object) -> bool:
+        """Whether `combine` leaves out the events of a thread."""
+        return False
+
+    def machine(self, trace: Trace) -> str:
+        """Return the machine by whose clock the file's times are; "" where it does not say."""
+        return ""
+
+    def finished(self, trace: Trace) -> Trace:
+        """Return the trace without the slices that stand for the recording itself."""
+        return trace
+
+    def split(self, trace: Trace) -> Sequence[Owned]:
+        """Return whose events are in a file, or in one source of a combined file, by its processes' ranks.
+
+        They are one rank's, or several ranks', with those of a host that they share; see `split_by_slices`.
+        """
+        return split_by_processes(trace)
+
+    def second_axis(self, read: Callable[[], Trace]) -> SecondAxis | None:
+        """Find the second time axis of a file; `read` returns its trace, times as they are there."""
+        return None
+
+    def roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,); see `rule`."""
+        roles = self.recorded_roles(trace)
+        if self.comm:
+            roles[self.named_comm(trace) & (roles != Role.IGNORED)] = Role.COMM
+        roles[idle(trace, roles)] = Role.IDLE
+        return roles
+
+    def is_named_comm(self, name: str) -> bool:
+        """Whether the user says that operations of that name are communication."""
+        return any(part in name for part in self.comm)
+
+    def named_comm(self, trace: Trace) -> Mask:
+        """Return which slices (n,) the user says are communication, with all that they call."""
+        named = by_name(trace, self.is_named_comm)
+        return named | lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, named)
+
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,) by its name and category, whatever its thread."""
+        found = framed(trace)
+        found[:] = np.where(found == Role.IGNORED, found, Role.COMPUTE)
+        comm = by_name(trace, lambda name: is_collective(name, ""))
+        comm |= by_cat(trace, lambda cat: is_collective("", cat))
+        comm |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm)
+        found[comm] = Role.COMM
+        return found
+
+    def rule(self, trace: Trace) -> str:
+        """Return by which rule slices of `trace` count as communication and computation, a sentence."""
+        return self.counted_by
+
+    def marked_steps(self, trace: Trace) -> Steps:
+        """Return the steps that the system itself marks; see `find_steps`."""
+        return NO_STEPS
+
+    def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
+        """Return the steps of `trace` and how they were found.
+
+        The recording's own marks, else the calls of the optimizer, else the
+        outermost span that repeats. `by` names the annotation that marks a step instead. A number occurs
+        once: where the recording counts anew (an epoch, a file written twice), steps are counted here.
+        """
+        if by is not None:
+            return steps_by_name(trace, by)
+        marked = self.marked_steps(trace)
+        found = marked if marked.whole or marked.partial else loop_steps(trace, self.loop_spans(trace))
+        return numbered_once(found)
+
+    def loop_spans(self, trace: Trace) -> Mask:
+        """Return which slices (n,) may be the body of the training loop, if they repeat."""
+        return np.zeros(len(trace), np.bool_)
+
+    def annotations(self, trace: Trace) -> Mask:
+        """Return which slices (n,) are annotations around work of the host that may not be recorded."""
+        return np.zeros(len(trace), np.bool_)
+
+    def loads(self, trace: Trace) -> list[Step]:
+        """Return the periods from one load of input data to the next, also of steps not traced."""
+        return []
+
+    def passes(self, trace: Trace) -> tuple[Mask, Mask]:
+        """Return which slices (n,) are forward operations, and which are backward operations."""
+        none = np.zeros(len(trace), np.bool_)
+        return none, none
+
+    def may_synchronise(self, name: str) -> bool:
+        """Whether events of that name may be part of an operation that several ranks do together."""
+        return False
+
+    def synchronises(self, trace: Trace) -> Mask:
+        """Return which slices (n,) may be part of such an operation, or tell of which step one is."""
+        return by_name(trace, self.may_synchronise)
+
+    def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
+        """Return the occurrence of such an operation; `args` need only have the keys for `Need.SYNC`."""
+        return None
+
+    def sync_points(self, trace: Trace) -> SyncPoints:
+        """Return the operations that several ranks do together; read `trace` with `Need.SYNC`."""
+        wanted = np.flatnonzero(self.synchronises(trace))
+        columns = {
+            key: trace.args[key].as_dict() for key in self.args.get(Need.SYNC, ()) if key in trace.args
+        }
+        found = collected(
+            (part, trace.ts_ns[rows], trace.ts_ns[rows] + trace.dur_ns[rows])
+            for own in _alike(trace, wanted)
+            for part, rows in self._sync_parts(trace, own, columns).items()
+        )
+        return self.in_groups(found, trace.header)
+
+    def in_groups(self, points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
+        """Return sync points told apart by the header's groups of ranks, without those of unknown groups."""
+        return points
+
+    def _sync_parts(
+        self, trace: Trace, rows: Int64, columns: Mapping[str, Mapping[int, Any]]
+    ) -> dict[SyncPart, Int64]:
+        """Return the parts that slices of one name, category and track tell, and which slices tell each."""
+        first = int(rows[0])
+        name, cat = trace.names[trace.name_id[first]], trace.cats[trace.cat_id[first]]
+        tid = trace.tracks[trace.track_id[first]].tid
+        if not columns:
+            part = self.sync_part(name, cat, tid, {})
+            return {} if part is None else {part: rows}
+        found: dict[SyncPart, list[int]] = {}
+        for row in rows.tolist():
+            part = self.sync_part(name, cat, tid, {key: column.get(row) for key, column in columns.items()})
+            if part is not None:
+                found.setdefault(part, []).append(row)
+        return {part: np.array(own, np.int64) for part, own in found.items()}
+
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
+        """Return the steps of one rank as events and edges; `by` as for `find_steps`.
+
+        Raises
+        ------
+        TraceError
+            No step is recorded in the trace.
+        """
+        from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
+
+        roles = self.roles(rank.trace)
+        meaning = Meaning(roles, is_communication(roles), {}, self.category)
+        steps = self.find_steps(rank.trace, by).whole
+        return record_spans(rank, rank.trace, steps, meaning, arrows(rank.trace))
+
+    def operation(self, name: str, tid: object) -> str:
+        """Return an operation's full name; `tid` is that of its track."""
+        return name
+
+    def parameters(self, directory: Path) -> Mapping[str, str]:
+        """Return the parameters of the model by the names that traces have for them; a job's files say."""
+        return {}
+
+    def main_name(self, name: str, parameters: Mapping[str, str]) -> str | None:
+        """Return the name that a DAG has for an operation; None for a part of one; see `parameters`."""
+        op = OpName.parse(name)
+        return None if op.queue is not None or op.cat is None else str(op.bare())
+
+    def category(self, name: str, cat: str) -> str:
+        """Return the category that an operation is counted under."""
+        return cat
+
+    def collectives(self, rank: RankTrace) -> Collectives:
+        """Return the collectives of a rank, and what they move as far as recorded; see `Need.SIZES`."""
+        trace = rank.trace
+        comm = self.roles(trace) == Role.COMM
+        carried_out = comm & by_name(trace, is_library_call)
+        comm = carried_out if carried_out.any() else comm  # other calls hand them over
+        rows = np.flatnonzero(comm & ~lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm))
+        calls = [Call(kind_of(trace.names[i])) for i in trace.name_id[rows].tolist()]
+        return Collectives.of(rows, calls, np.zeros(len(rows), np.int64), trace.ts_ns[rows])
+
+    def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
+        """Return the allocated memory of devices, from the args of all instants called `memory_event`.
+
+        None where their number differs: of several files of a rank only one is read.
+        """
+        at_ns = trace.points.ts_ns[trace.points.name_id == trace.names.index(self.memory_event)]
+        if len(samples) != len(at_ns):
+            return None
+        on_device = np.array([one.get("Device Type") == _GPU for one in samples], np.bool_)
+        total = np.array([_number(one.get("Total Allocated")) for one in samples], np.float64)
+        devices = trace.header.get("deviceProperties")
+        first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+        return MemorySamples(at_ns[on_device], total[on_device], _number(first.get("totalGlobalMem")))
+
+    def device_work(self, trace: Trace) -> Mask:
+        """Return which slices (n,) are work of a device."""
+        return np.zeros(len(trace), np.bool_)
+
+    def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> WorkGroups | None:
+        """Return the groups to which the work of devices belongs; None where nothing tells them.
+
+        `by` is what `--group_by` says: operator, module, annotation or `KERNEL_KIND`. `roles` (n,) are those
+        of all slices. But for kinds, the trace was read for `Need.ORIGIN`.
+        """
+        if by != KERNEL_KIND:
+            return None
+        from analyzer.reading.dialects.kernel_kinds import COMMUNICATION, kernel_kind
+
+        rows = np.flatnonzero(self.device_work(trace))
+        pairs, kind = numbered(
+            zip(trace.name_id[rows].tolist(), is_communication(roles[rows]).tolist(), strict=True)
+        )
+        kinds = [COMMUNICATION if moves else kernel_kind(trace.names[name]) for name, moves in pairs]
+        distinct, place = numbered(zip(kinds, kinds, strict=True))
+        return WorkGroups(rows, distinct, place.astype(np.int64)[kind])
+
+    def loads_ahead(self, trace: Trace) -> bool:
+        """Whether other processes load the input, for which the recorded ones only wait."""
+        return False
+
+    def frames(self, trace: Trace) -> Frames | None:
+        """Return the Python calls during which nothing else runs; None without recorded stacks."""
+        return None
+
+    def step_rows(self, trace: Trace, by: str | None = None) -> StepRows:
+        """Return the rows of a recording that has no events; `by` as for `find_steps`."""
+        raise NotImplementedError(f"{self.name}: no rows")
+
+    def runs_into_next_step(self, trace: Trace) -> Mask:
+        """Return which slices (n,) may begin after their step: the n-th of a name is the n-th step's."""
+        return np.zeros(len(trace), np.bool_)
+
+    def standing(self, trace: Trace) -> Standing | None:
+        """Return the calls that were open when the rank wrote the file; None where none are recorded."""
+        return None
+
+    def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
+        """Return by which names `--filter` may call events; () where they are not communication.
+
+        `name`, `cat` and `tid` are those of the events, `process` is what their process is called.
+        """
+        return (name,) if is_collective(name, cat) else ()
+
+
+def framed(trace: Trace) -> NDArray[np.int8]:
+    """Return the role of each slice (n,) as far as its category tells; `FRAME` where it does not."""
+    found = np.full(len(trace), Role.FRAME, np.int8)
+    found[by_cat(trace, lambda cat: bool(re.fullmatch(_HOST_CATS, cat)))] = Role.HOST
+    found[by_cat(trace, RUNTIME_CATS.__contains__)] = Role.CALL
+    found[by_cat(trace, COPY_CATS.__contains__)] = Role.COPY
+    found[by_cat(trace, _REPEATED_CATS.__contains__)] = Role.IGNORED
+    found[by_name(trace, lambda name: bool(re.fullmatch(_RECORDING, name)))] = Role.IGNORED
+    return found
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def is_frame_of_all(name: str) -> bool:
+    """Whether an operation, with the name of its rank in front or not, is a step or the whole recording."""
+    return bool(re.fullmatch(_RECORDING, re.sub(_OF_A_RANK, "", name, count=1)))
+
+
+def without_recording(trace: Trace) -> Trace:
+    """Leave out the spans that stand for the recording itself, such as ``PyTorch Profiler (0)``."""
+    named = {(e["pid"], e["tid"]) for e in trace.metadata if e["args"].get("name") == "PyTorch Profiler"}
+    frames = [
+        i
+        for i, track in enumerate(trace.tracks)
+        if track.pid in ("Spans", "Traces") or is_of_recording(track.tid) or track in named
+    ]
+    inside = ~np.isin(trace.track_id, frames)
+    return trace if inside.all() else trace.select(inside)
+
+
+def is_of_recording(tid: object) -> bool:
+    """Whether a thread holds the spans by which PyTorch's profiler stands for itself."""
+    return "PyTorch Profiler" in str(tid)
+
+
+def int_or_zero(value: Any) -> int:
+    """Return a whole number of 64 bits, written as such or as text; 0 for anything else."""
+    number = int(value) if re.fullmatch(r"-?\d{1,19}", str(value)) else 0
+    return number if -(1 << 63) <= number < 1 << 63 else 0
+
+
+def integer(value: Any) -> int | None:
+    """Return `value` where it is an integer, else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _alike(trace: Trace, rows: Int64) -> list[Int64]:
+    """Return `rows` (k,) in groups of one name, category and track."""
+    code = trace.name_id[rows].astype(np.int64) * len(trace.cats) + trace.cat_id[rows]
+    return [rows[places] for places in places_by_value(code * len(trace.tracks) + trace.track_id[rows])]

@@ -1,0 +1,84 @@
+"""Chrome-trace files (JSON in its object, array and line forms) as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from analyzer.base.parallel import OnRead
+from analyzer.reading.formats import native
+from analyzer.reading.formats.builder import ALL as ALL
+from analyzer.reading.formats.builder import Builder, Scanned
+from analyzer.reading.formats.columns import Trace
+from analyzer.reading.formats.event import decode_exact_events
+from analyzer.reading.formats.native.scanner import Scanner
+from analyzer.reading.formats.reader import EventReader, Piece
+from analyzer.reading.formats.repair import Damage
+from analyzer.reading.formats.rows import Rows, Rule, columns
+from analyzer.reading.formats.times import InexactError
+
+
+class Part(Struct, frozen=True):
+    """The rows of a file and what its reader saw."""
+
+    rows: Rows
+    header: dict[str, Any]
+    damage: Damage
+
+
+def recognises(head: bytes) -> bool:
+    """Whether a file that begins with `head` is a chrome trace, in its object, array or line form."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] == b"{":
+        return b'"traceEvents"' in text or (b'"ph"' in text.split(b"\n", 1)[0])
+    return text[:1] == b"[" and (b'"ph"' in text or text[1:].lstrip()[:1] in (b"]", b""))
+
+
+def read_part(
+    path: Path,
+    args: Collection[str] = (),
+    points: bool = False,
+    pieces: int | None = None,
+    on_read: OnRead | None = None,
+    scan: bool = False,
+) -> Part:
+    """Load the events of a file; see `EventReader`.
+
+    Where `scan`, they are scanned in C if that can be done.
+    """
+    builder = Builder(args, points)
+    in_c = scan and not (points and ALL in args)  # those of events that are not slices are Python's
+    library = native.library() if in_c else None
+    scanner = None if library is None else Scanner(library, args, points).scan
+    reader = EventReader(path, scan=scanner, pieces=pieces)
+    consumed = 0
+    for part in reader.parts():
+        if isinstance(part, Scanned):
+            builder.add_scanned(part)
+        else:
+            _add(builder, part, reader)
+        if on_read is not None:
+            on_read(reader.stream.consumed - consumed)
+            consumed = reader.stream.consumed
+    return Part(builder.rows(), reader.header, reader.damage)
+
+
+def _add(builder: Builder, piece: Piece, reader: EventReader) -> None:
+    """Add a piece of events, decoded again where their times are exact only as text."""
+    try:
+        builder.add(piece.events)
+    except InexactError:
+        reader.use(decode_exact_events)
+        builder.add(decode_exact_events(piece.text))
+
+
+def assemble(path: Path, part: Part, pairing: Rule = Rule.NESTED) -> Trace:
+    """Return the trace of a whole file, its times as written; `dialects.finish` says what they mean."""
+    trace = columns(part.rows, pairing)
+    return replace(
+        trace, path=str(path), header=part.header, repairs=(*part.damage.phrases(), *trace.repairs)
+    )

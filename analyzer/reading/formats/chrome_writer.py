@@ -1,0 +1,175 @@
+"""Small Chrome traces, for chrome://tracing and Perfetto: events, names of rows, tracks without overlap."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from analyzer.base.errors import whole_number
+from analyzer.base.outputs.atomic import open_output
+from analyzer.base.outputs.marks import MEMBER, PROGRAM
+from analyzer.reading.formats.times import microseconds
+from analyzer.reading.formats.values import cleaned
+
+_BATCH = 10_000
+_LARGEST = 1 << 31  # Perfetto reads this and larger numbers of threads as 0
+
+
+class Slice(Struct, frozen=True):
+    """One box; without an end it is an instant. `inner` are boxes within it."""
+
+    name: str
+    start_ns: int
+    end_ns: int | None
+    args: Mapping[str, Any] = field(default_factory=dict)
+    inner: Sequence[Slice] = ()
+    cat: str | None = None
+
+
+class ThreadRow(Struct, frozen=True):
+    """The slices of one thread, in order of start, of equal ones the longest first.
+
+    Viewers leave out a slice that begins within another of its thread and ends after it: slices that overlap
+    go to threads beside it; with `nests`, only those that do not end within the slice in which they begin.
+    """
+
+    process: Hashable  # rows with the same one are shown together, under the name of the first
+    process_name: str
+    key: Hashable  # of the thread; a number is kept, as of an operating system's thread or a partition
+    name: str
+    slices: Iterable[Slice]
+    points: Iterable[tuple[int, Mapping[str, Any]]] = ()  # other events: time, and members without place
+    nests: bool = False
+
+
+def write_timeline(path: Path, rows: Iterable[ThreadRow], **members: Any) -> int:
+    """Write rows in the order in which they are shown; return the number of events without metadata.
+
+    `members` stand before the events, which are in order of time, one per line.
+    """
+    shown = list(rows)
+    places = Places(row.key for row in shown)
+    placed = [event for row in shown for event in _placed(places, row)]
+    placed.sort(key=lambda event: event[:2])
+    events = itertools.chain(places.names, (_event(*event) for event in placed))
+    encode = msgspec.json.Encoder().encode
+    with open_output(path) as out:
+        head = encode({MEMBER: PROGRAM, "displayTimeUnit": "ms", **members})
+        out.write(head[:-1] + b',"traceEvents":[')
+        separator = b"\n"
+        while batch := list(itertools.islice(events, _BATCH)):
+            try:
+                written = b",\n".join(map(encode, batch))
+            except UnicodeEncodeError:  # what is named after a file may have its undecodable bytes
+                written = b",\n".join(encode(cleaned(event)) for event in batch)
+            out.write(separator + written)
+            separator = b",\n"
+        out.write(b"\n]}\n")
+    return len(placed)
+
+
+#: Its time, what orders it among others of that time, process and thread, and the slice or its members.
+_Placed = tuple[int, int, int, int, Slice | Mapping[str, Any]]
+
+
+def _placed(places: Places, row: ThreadRow) -> Iterator[_Placed]:
+    pid = places.process(row.process, row.process_name)
+    threads = [places.thread(pid, row.key, row.name)]
+    lanes = _Lanes()
+    for item in row.slices:
+        end_ns = item.start_ns if item.end_ns is None else item.end_ns
+        lane = lanes.take(item.start_ns, end_ns, nest=row.nests)
+        if lane == len(threads):
+            name = f"{row.name or threads[0]} ({lane + 1})"
+            threads.append(places.thread(pid, (row.key, lane), name))
+        for box in (item, *item.inner):
+            dur_ns = 0 if box.end_ns is None else box.end_ns - box.start_ns
+            yield box.start_ns, -dur_ns, pid, threads[lane], box
+    for time_ns, point in row.points:
+        yield time_ns, 1, pid, threads[0], point
+
+
+def _event(time_ns: int, order: int, pid: int, tid: int, item: Slice | Mapping[str, Any]) -> dict[str, Any]:
+    place = {"pid": pid, "tid": tid, "ts": microseconds(time_ns)}
+    if not isinstance(item, Slice):
+        return {**item, **place}
+    event: dict[str, Any] = {"name": item.name, **place}
+    event |= {"ph": "i", "s": "t"} if item.end_ns is None else {"ph": "X", "dur": microseconds(-order)}
+    if item.cat is not None:
+        event["cat"] = item.cat
+    if item.args:
+        event["args"] = item.args
+    return event
+
+
+def metadata(kind: str, pid: int, tid: int, value: str | float) -> dict[str, Any]:
+    """Return the event that names a process or thread, or says where it is sorted in."""
+    key = "sort_index" if kind.endswith("sort_index") else "name"
+    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {key: value}}
+
+
+class Places:
+    """The numbers of processes and threads in one file, and the events that name them and say their order.
+
+    Processes are numbered from 1 in the order in which they are asked for, which is also that in which they
+    are shown. Threads whose key is one of the numbers `kept` (BytePS's partitions, an operating system's
+    threads) keep it; the others get the lowest that is free, because Perfetto shows threads in the order of
+    their numbers. None is that of its process: Perfetto would show it first.
+    """
+
+    def __init__(self, kept: Iterable[object] = ()) -> None:
+        numbers = (whole_number(str(key)) or 0 for key in kept)
+        self._kept = {number for number in numbers if 0 < number < _LARGEST}
+        self._pids: dict[Hashable, int] = {}
+        self._tids: dict[tuple[int, Hashable], int] = {}
+        self._next: dict[int, Iterator[int]] = {}  # of each process, numbers not yet tried
+        self.names: list[dict[str, Any]] = []  # metadata events
+
+    def process(self, key: Hashable, name: str) -> int:
+        """Give the process `key` a number; its name is that of the first call."""
+        pid = self._pids.get(key)
+        if pid is None:
+            pid = self._pids[key] = len(self._pids) + 1
+            self._name("process", pid, 0, name or "process", pid)
+        return pid
+
+    def thread(self, pid: int, key: Hashable, name: str) -> int:
+        """Give the thread `key` of a process a number; `name` may be "" if the key is one of the `kept`."""
+        tid = self._tids.get((pid, key))
+        if tid is None:
+            own = whole_number(str(key)) or 0
+            tid = self._tids[pid, key] = own if own in self._kept else self._free(pid)
+            self._name("thread", pid, tid, name or ("" if own in self._kept else "events"), len(self._tids))
+        return tid
+
+    def _free(self, pid: int) -> int:
+        numbers = self._next.setdefault(pid, itertools.count(1))
+        return next(number for number in numbers if number != pid and number not in self._kept)
+
+    def _name(self, kind: str, pid: int, tid: int, name: str, order: int) -> None:
+        if name:
+            self.names.append(metadata(f"{kind}_name", pid, tid, name))
+        self.names.append(metadata(f"{kind}_sort_index", pid, tid, order))
+
+
+class _Lanes:
+    """The tracks of one thread, beside each other, for slices that overlap; these come in order of start."""
+
+    def __init__(self) -> None:
+        self._open_ends: list[list[int]] = []  # of each lane; the innermost slice's is last
+
+    def take(self, start_ns: int, end_ns: int, *, nest: bool) -> int:
+        """Return the first lane that is free at a slice's start or, with `nest`, open until its end."""
+        for lane, ends in enumerate(self._open_ends):
+            while ends and ends[-1] <= start_ns:
+                ends.pop()
+            if not ends or (nest and end_ns <= ends[-1]):
+                ends.append(end_ns)
+                return lane
+        self._open_ends.append([end_ns])
+        return len(self._open_ends) - 1

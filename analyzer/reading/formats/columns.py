@@ -1,0 +1,242 @@
+"""A trace as columns: the arrays and tables of distinct strings that every analysis works on."""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Int32, Int64, Mask, NDArray
+from analyzer.base.arrays.numbering import numbered
+from analyzer.base.errors import counted
+from analyzer.reading.formats.values import FARTHEST_NS
+
+Objects = NDArray[np.object_]
+
+Id = str | int | float | None
+
+
+class Track(NamedTuple):
+    """Where an event happened, as its file says: integers or text, None where the field is missing."""
+
+    pid: Id
+    tid: Id
+
+
+class ArgColumn(Struct, frozen=True):
+    """One key of the events' `args`, for the rows that have it.
+
+    `rows` (k,) are row numbers of the trace, ascending; `values` (k) the decoded JSON values, an array where
+    all are integers or numbers with fractions: there may be millions, in a mapped file.
+    """
+
+    rows: Int64
+    values: Sequence[Any] | NDArray[Any]
+
+    def as_dict(self) -> dict[int, Any]:
+        """Return row -> value."""
+        return dict(zip(self.rows.tolist(), self.values, strict=True))
+
+    def select(self, rows: Int64) -> ArgColumn:
+        """Return the column for a trace that has only these rows, ascending."""
+        place = np.full(1 + max(rows.max(initial=-1), self.rows.max(initial=-1)), -1)
+        place[rows] = np.arange(len(rows))
+        new_rows = place[self.rows]
+        kept = new_rows >= 0
+        if isinstance(self.values, np.ndarray):
+            return ArgColumn(new_rows[kept], self.values[kept])
+        if isinstance(self.values, array):
+            values = np.array(self.values)[kept]
+            return ArgColumn(new_rows[kept], array(self.values.typecode, values.tobytes()))
+        return ArgColumn(new_rows[kept], list(itertools.compress(self.values, kept.tolist())))
+
+
+class Points(Struct, frozen=True):
+    """Events that are not slices (flows, async begins and ends, instants, counters), in file order.
+
+    Rows index nothing in `Trace`; `name_id`, `cat_id` and `track_id` index the tables of the trace
+    they belong to. `ids` are the `id` (or `id2`) fields as text, None where missing. `args` are theirs where
+    all arguments were asked for, else empty.
+    """
+
+    phase: Objects  # (n) str: "s", "t", "f", "b", "e", "i", "C", ...
+    name_id: Int32
+    cat_id: Int32
+    track_id: Int32
+    ts_ns: Int64
+    ids: Objects  # (n) str or None
+    args: Sequence[Mapping[str, Any]] = ()
+
+    def __len__(self) -> int:
+        return len(self.phase)
+
+    def select(self, rows: Int64) -> Points:
+        """Return the points of these rows."""
+        columns = {name: getattr(self, name)[rows] for name in self.__struct_fields__ if name != "args"}
+        return Points(**columns, args=[self.args[i] for i in rows.tolist()] if self.args else ())
+
+
+_NO_IDS = np.empty(0, np.int32)
+_NO_OBJECTS = np.empty(0, np.object_)
+NO_POINTS = Points(_NO_OBJECTS, _NO_IDS, _NO_IDS, _NO_IDS, np.empty(0, np.int64), _NO_OBJECTS)
+
+
+class Trace(Struct, frozen=True, weakref=True):
+    """The slices of one trace file (X events and paired B/E), one row each, in file order.
+
+    Attributes
+    ----------
+    path, dialect
+        Where it came from, and the name of the system that wrote it (`dialects.SYSTEMS`).
+    names, cats : distinct event names and categories, by first appearance; "" without a category
+    tracks : distinct (pid, tid)
+    name_id, cat_id, track_id : (n,) int32, into those tables
+    ts_ns, dur_ns : (n,) int64 nanoseconds; start since the epoch where the dialect knows it
+    args : the requested keys of `args`
+    points : events that are not slices, where they were requested
+    metadata : the M events as objects, in file order
+    header : members of the file's object beside the events (`distributedInfo`, …)
+    is_shared : (n,) slices of the host, which other ranks of its file hold, too; None where there are none
+    comm : what the user says is communication, too: parts of operations' names (`--comm`)
+    phases : how many events of each phase the file has; the sum is the number of events
+    rank, world_size : as the file itself says, else None
+    repairs : what was repaired or lost, a phrase each, without the path
+    """
+
+    path: str
+    dialect: str
+    names: Sequence[str]
+    cats: Sequence[str]
+    tracks: Sequence[Track]
+    name_id: Int32
+    cat_id: Int32
+    track_id: Int32
+    ts_ns: Int64
+    dur_ns: Int64
+    args: Mapping[str, ArgColumn] = field(default_factory=dict)
+    points: Points = NO_POINTS
+    metadata: Sequence[Mapping[str, Any]] = ()
+    header: Mapping[str, Any] = field(default_factory=dict)
+    phases: Mapping[str, int] = field(default_factory=dict)
+    rank: int | None = None
+    world_size: int | None = None
+    repairs: Sequence[str] = ()
+    is_shared: Mask | None = None
+    comm: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.ts_ns)
+
+    @property
+    def own(self) -> Trace:
+        """The trace without the slices that it shares with other ranks; those count once, for the host."""
+        return self if self.is_shared is None else replace(self.select(~self.is_shared), is_shared=None)
+
+    def shifted(self, by_ns: int) -> Trace:
+        """Return the trace `by_ns` later; what that puts more than 100 years from the epoch is left out."""
+        if by_ns == 0:
+            return self
+        points = replace(self.points, ts_ns=self.points.ts_ns + by_ns)
+        if (is_far := _is_far(points.ts_ns)).any():
+            points = points.select(np.flatnonzero(~is_far))
+        trace = replace(self, ts_ns=self.ts_ns + by_ns, points=points)
+        if max(trace.ts_ns.max(initial=0), -trace.ts_ns.min(initial=0)) <= FARTHEST_NS:
+            return trace
+        is_far = _is_far(trace.ts_ns)
+        note = f"{counted(int(is_far.sum()), 'slice')} more than 100 years from the epoch left out"
+        return replace(trace.select(~is_far), repairs=(*self.repairs, note))
+
+    @property
+    def end_ns(self) -> Int64:
+        """Ends of the slices (n,)."""
+        return self.ts_ns + self.dur_ns
+
+    def select(self, rows: NDArray[Any]) -> Trace:
+        """Return the trace with only the slices of `rows` (a mask, or ascending row numbers)."""
+        keep = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        columns = ("name_id", "cat_id", "track_id", "ts_ns", "dur_ns")
+        return replace(
+            self,
+            **{name: getattr(self, name)[keep] for name in columns},
+            args={key: column.select(keep) for key, column in self.args.items()},
+            is_shared=None if self.is_shared is None else self.is_shared[keep],
+        )
+
+
+def no_slices(
+    path: str, dialect: str, header: Mapping[str, Any], metadata: Sequence[Mapping[str, Any]]
+) -> Trace:
+    """Return a trace of which only the header and the metadata events are at hand."""
+    times = np.empty(0, np.int64)
+    return Trace(
+        path, dialect, [], [], [], _NO_IDS, _NO_IDS, _NO_IDS, times, times, metadata=metadata, header=header
+    )
+
+
+def concatenate(traces: Sequence[Trace]) -> Trace:
+    """Return traces as one, one after the other; `path`, `header` and rank are the first's."""
+    if len(traces) == 1:
+        return traces[0]
+    offsets = np.cumsum([0, *map(len, traces)]).tolist()
+    args: dict[str, ArgColumn] = {}
+    for key in dict.fromkeys(key for trace in traces for key in trace.args):
+        parts = [(t.args[key], offset) for t, offset in zip(traces, offsets, strict=False) if key in t.args]
+        rows = np.concatenate([column.rows + offset for column, offset in parts])
+        values = [column.values for column, _ in parts]
+        codes = {one.typecode if isinstance(one, array) else "" for one in values}
+        if all(isinstance(one, np.ndarray) for one in values):
+            args[key] = ArgColumn(rows, np.concatenate(values))
+        elif len(codes) == 1 and codes != {""}:
+            args[key] = ArgColumn(rows, array(codes.pop(), b"".join(map(bytes, values))))
+        else:
+            args[key] = ArgColumn(rows, [*itertools.chain.from_iterable(values)])
+    columns: dict[str, Any] = {}
+    points: dict[str, Any] = {}
+    for table, column in (("names", "name_id"), ("cats", "cat_id"), ("tracks", "track_id")):
+        tables = [getattr(trace, table) for trace in traces]
+        columns[table], place = numbered(itertools.chain(*tables))
+        new_ids = np.split(place, np.cumsum([len(each) for each in tables])[:-1])
+        pairs = list(zip(new_ids, traces, strict=True))
+        columns[column] = np.concatenate([new[getattr(trace, column)] for new, trace in pairs])
+        points[column] = np.concatenate([new[getattr(trace.points, column)] for new, trace in pairs])
+    if any(trace.is_shared is not None for trace in traces):
+        is_none = [np.zeros(len(trace), np.bool_) for trace in traces]
+        columns["is_shared"] = np.concatenate(
+            [none if t.is_shared is None else t.is_shared for t, none in zip(traces, is_none, strict=True)]
+        )
+    for name in ("ts_ns", "dur_ns"):
+        columns[name] = np.concatenate([getattr(trace, name) for trace in traces])
+    for name in ("phase", "ts_ns", "ids"):
+        points[name] = np.concatenate([getattr(trace.points, name) for trace in traces])
+    return replace(
+        traces[0],
+        **columns,
+        args=args,
+        points=Points(**points),
+        metadata=[event for trace in traces for event in trace.metadata],
+        phases=sum((Counter(trace.phases) for trace in traces), Counter()),
+        repairs=[phrase for trace in traces for phrase in trace.repairs],
+    )
+
+
+def used_tables(trace: Trace) -> Trace:
+    """Return the trace with only those names in its table that slices or points have."""
+    used = np.zeros(len(trace.names), np.bool_)
+    used[trace.name_id] = used[trace.points.name_id] = True
+    new = (np.cumsum(used) - 1).astype(np.int32)
+    return replace(
+        trace,
+        names=[name for name, keep in zip(trace.names, used.tolist(), strict=True) if keep],
+        name_id=new[trace.name_id],
+        points=replace(trace.points, name_id=new[trace.points.name_id]),
+    )
+
+
+def _is_far(ts_ns: Int64) -> NDArray[np.bool_]:
+    return np.abs(ts_ns) > FARTHEST_NS

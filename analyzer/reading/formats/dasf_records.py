@@ -1,0 +1,217 @@
+"""DASF's profiler databases (`*.msgpack`): bytes -> columns.
+
+A file is a sequence of records: 8 bytes of length, big-endian, then one MessagePack map with `name`,
+`timestamp` and `duration` in seconds of the host's monotonic clock, `phase`, `process_id` (the host),
+`thread_id` (the worker) and `args`. All workers of a host append to one file, block by block.
+
+What differs from the Chrome format:
+
+- A `Compute` record is stamped when the task had *finished*: start = timestamp - duration. The slice is
+  named after the task's function (`args.name`) and has the category ``Compute``.
+- Task keys are text (``"('sum-<hash>', 1, 2)"``) or, with newer dask, arrays; both become the text.
+- The writer gives the end of a duration the phase ``B`` as well: until a record has the phase ``E``, a
+  begin whose name is the innermost open one of its track ends it.
+- `Resource Usage` and `Managed Memory` are samples with values: they are `points`, and their `args`
+  stand, in the same order, under ``header["point_args"]``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from analyzer.base.errors import TraceError
+from analyzer.base.inputs import opened, unreadable
+from analyzer.reading.formats.builder import Builder
+from analyzer.reading.formats.columns import Trace, Track
+from analyzer.reading.formats.event import UNDECODABLE, ExactEvent
+from analyzer.reading.formats.rows import ROLE, Rule, columns
+from analyzer.reading.formats.times import microseconds
+from analyzer.reading.formats.values import FARTHEST_NS, cleaned
+
+COMPUTE = "Compute"
+RESOURCE_USAGE = "Resource Usage"
+MANAGED_MEMORY = "Managed Memory"
+
+_BATCH = 10_000  # records
+_HEAD = 8  # bytes of length before each record
+_MAX_RECORD = 1 << 32  # bytes; a length beyond it is not a length
+_MAX_SECONDS = FARTHEST_NS / 2e9  # of a time and of a duration: their sum is within the border
+
+
+def recognises(head: bytes) -> bool:
+    """Whether a file that begins with `head` (9 bytes or more) holds DASF's records."""
+    if len(head) <= _HEAD:
+        return False
+    length = int.from_bytes(head[:_HEAD], "big")
+    return 0 < length < _MAX_RECORD and _is_map(head[_HEAD])
+
+
+def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
+    """Load one database.
+
+    Parameters
+    ----------
+    args : keys of the records' `args` to keep in `Trace.args`, for slices only
+    points : also keep the samples, in `Trace.points`; their values in ``header["point_args"]``
+
+    Returns
+    -------
+    Trace
+        `ts_ns` counts from the start of the host's monotonic clock, which no other host shares. A
+        file of 0 bytes (the client's monitor may leave one) is a trace without events; TraceError where
+        a file cannot be read, or none of its records is an event.
+    """
+    builder = Builder(args, points)
+    repairs: list[str] = []
+    is_empty = True
+    samples: list[dict[str, Any]] = []
+    try:
+        with opened(path) as file:
+            records = _with_ends(_records(file.fileno(), path.stat().st_size, repairs))
+            while batch := list(itertools.islice(records, _BATCH)):
+                is_empty = False
+                builder.add([_event(record, args) for record in batch])
+                if points:
+                    samples += [cleaned(record.args or {}) for record in batch if record.phase not in ROLE]
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if is_empty and path.stat().st_size:
+        raise TraceError(f"{path}: not a DASF profile: none of its records is an event")
+    trace = columns(builder.rows(), Rule.NESTED_BY_NAME)
+    header = {"point_args": samples} if points else {}
+    return replace(trace, path=str(path), dialect="dasf", header=header, repairs=[*repairs, *trace.repairs])
+
+
+def key_text(key: object) -> str:
+    """Return a task's key as dask prints it: tuples, which arrive as arrays, in parentheses."""
+    return key if isinstance(key, str) else repr(_tuples(key))
+
+
+def function_of(key: object) -> str:
+    """Return the function that a task's key names: ``('sum-<hash>', 1, 2)`` -> ``sum``."""
+    first = key[0] if isinstance(key, list | tuple) and key else key
+    if first is None:
+        return COMPUTE
+    text = str(first).strip("()'\"").split("'")[0]
+    return text.rpartition("-")[0] or text
+
+
+def _tuples(value: object) -> object:
+    return tuple(_tuples(part) for part in value) if isinstance(value, list) else value
+
+
+def _is_map(first: int) -> bool:
+    return first >> 4 == 0x8 or first in (0xDE, 0xDF)
+
+
+class _Record(msgspec.Struct):
+    """The fields of a record that are used; the decoder skips the others."""
+
+    name: str
+    timestamp: float
+    phase: str
+    duration: float = 0.0
+    process_id: str | int | None = None
+    thread_id: str | int | None = None
+    args: dict[str, Any] | None = None
+
+
+def _records(fileno: int, size: int, repairs: list[str]) -> Iterator[_Record]:
+    """Yield the whole records of a file; what is cut, damaged or foreign goes to `repairs`."""
+    if size == 0:
+        repairs.append("empty, no records")
+        return
+    decoder = msgspec.msgpack.Decoder(_Record)
+    skipped = damaged = at = 0
+    with mmap.mmap(fileno, 0, access=mmap.ACCESS_READ) as data:
+        while at < size:
+            end = at + _HEAD + int.from_bytes(data[at : at + _HEAD], "big")
+            if end > size or end <= at + _HEAD:
+                if (after := _next_record(data, at + 1)) is None:
+                    repairs.append(f"cut off in its last record: {size - at} bytes left out")
+                    break
+                damaged += after - at
+                at = after
+                continue
+            try:
+                record = decoder.decode(data[at + _HEAD : end])
+            except UNDECODABLE:
+                skipped += 1
+            else:
+                if abs(record.timestamp) < _MAX_SECONDS and abs(record.duration) < _MAX_SECONDS:
+                    yield record
+                else:
+                    skipped += 1
+            at = end
+    if damaged:
+        repairs.append(f"{damaged} bytes between whole records are damaged and were left out")
+    if skipped:
+        repairs.append(f"{skipped} records are not events and were left out")
+
+
+def _next_record(data: mmap.mmap, at: int) -> int | None:
+    mark = data.find(b"\xa4name", at + _HEAD + 1)
+    while mark >= 0:
+        start = mark - 1 - _HEAD
+        length = int.from_bytes(data[start : start + _HEAD], "big")
+        if start >= at and _is_map(data[mark - 1]) and 0 < length <= len(data) - start - _HEAD:
+            return start
+        mark = data.find(b"\xa4name", mark + 1)
+    return None
+
+
+def _with_ends(records: Iterable[_Record]) -> Iterator[_Record]:
+    """Yield the records, with the phase E where a begin ends a duration."""
+    open_names: defaultdict[Track, list[str]] = defaultdict(list)
+    has_ends = False
+    for record in records:
+        has_ends |= record.phase == "E"
+        if record.phase == "B" and not has_ends:
+            names = open_names[Track(record.process_id, record.thread_id)]
+            if names and names[-1] == record.name:
+                names.pop()
+                record.phase = "E"
+            else:
+                names.append(record.name)
+        yield record
+
+
+def _event(record: _Record, wanted: Collection[str]) -> ExactEvent:
+    """Return a record as an event of a chrome trace, with the wanted args."""
+    args = record.args or {}
+    start_ns, dur_ns = _nanoseconds(record.timestamp), max(0, _nanoseconds(record.duration))
+    name, cat = record.name, None
+    if record.phase == "X" and name == COMPUTE:
+        cat, start_ns = COMPUTE, start_ns - dur_ns
+        name = str(cleaned(args.get("name")) or function_of(cleaned(args.get("key"))))
+    chosen = {key: _arg(key, cleaned(args[key])) for key in wanted if key in args}
+    return ExactEvent(
+        ph=record.phase,
+        name=name,
+        cat=cat,
+        pid=record.process_id,
+        tid=record.thread_id,
+        ts=microseconds(start_ns),
+        dur=microseconds(dur_ns),
+        args=msgspec.Raw(msgspec.json.encode(chosen)),
+    )
+
+
+def _arg(key: str, value: Any) -> Any:
+    if key == "key":
+        return key_text(value)
+    if key in ("dependencies", "dependents"):
+        return [key_text(each) for each in value] if isinstance(value, list) else []
+    return value
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)

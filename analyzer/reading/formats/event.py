@@ -1,0 +1,145 @@
+"""One event of a chrome trace as it is decoded, and the decoders, strict (fast) and tolerant."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import ujson
+
+from analyzer.reading.formats.values import cleaned, cleaned_scalar
+
+Scalar = str | int | float | bool | None
+NO_ARGS = msgspec.Raw(b"")
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last: nested too deeply
+NO_TIME = -(1 << 63)  # marks what is not a time, in microseconds and in nanoseconds
+
+
+class Event(msgspec.Struct, gc=False):
+    """The members of an event that analyses look at; `args` stays JSON text until it is asked for."""
+
+    ph: str
+    name: Scalar = None
+    cat: Scalar = None
+    pid: Scalar = None
+    tid: Scalar = None
+    ts: Scalar = None
+    dur: Scalar = None
+    id: Scalar = None
+    id2: msgspec.Raw = NO_ARGS
+    args: msgspec.Raw = NO_ARGS
+
+
+class ExactEvent(Event, gc=False):
+    """An event whose times stay text: for numbers that a float64 cannot hold to the nanosecond."""
+
+    ts: msgspec.Raw = NO_ARGS  # type: ignore[assignment]
+    dur: msgspec.Raw = NO_ARGS  # type: ignore[assignment]
+
+
+KEY = ("ph", "name", "cat", "pid", "tid")  # what most events share with many others
+decode_events: Callable[[bytes], list[Event]] = msgspec.json.Decoder(list[Event]).decode
+decode_exact_events: Callable[[bytes], list[ExactEvent]] = msgspec.json.Decoder(list[ExactEvent]).decode
+
+_SCALARS = ("name", "cat", "pid", "tid", "id", "ts", "dur")
+_MOST_DIGITS = 20  # of an integer of 64 bits
+_BAD_ESCAPE = re.compile(r'\\(?![\\/"bfnrtu])|\\u(?![0-9a-fA-F]{4})')
+_QUOTE = re.compile(r'\\.|"', re.DOTALL)
+# what follows the end of a string: a colon, a bracket, or a comma with a key, a value or an item after it
+_STRING_ENDED = re.compile(r'\s*(?:[:}\]]|,\s*(?:[\[{0-9tfn-]|"[^"\\]*"\s*[:,\]])|$)')
+
+
+def tolerant(text: bytes | bytearray, *, mend_quotes: bool = True) -> Any:
+    """Decode one JSON value that a strict decoder refuses; None if nothing helps.
+
+    Accepts NaN, infinities, control characters, bad UTF-8 and lone surrogates; where `mend_quotes`,
+    escapes quotes that stand unescaped inside a string (older Kineto writes kernel names so). What it
+    returns is within the border of `formats.values`.
+    """
+    words = text.decode("utf-8", "replace")
+    for attempt in (ujson.loads, _loose, _requoted) if mend_quotes else (ujson.loads, _loose):
+        with contextlib.suppress(ValueError, RecursionError):
+            return cleaned(attempt(words))
+    return None
+
+
+def integer(digits: str) -> int | None:
+    """Read an integer; None for one that is longer than any of 64 bits."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else None
+
+
+def _loose(words: str) -> Any:
+    return json.loads(words, strict=False, parse_int=integer)
+
+
+def _requoted(words: str) -> Any:
+    """Decode a text with each quote inside a string escaped that JSON's grammar cannot have ended there."""
+    words = _BAD_ESCAPE.sub(r"\\\\", words)
+    out: list[str] = []
+    inside, last = False, 0
+    for match in _QUOTE.finditer(words):
+        if match.group() != '"':  # an escaped character
+            continue
+        is_inner = inside and not _STRING_ENDED.match(words, match.end())
+        if is_inner:
+            out += words[last : match.start()], '\\"'
+            last = match.end()
+        else:
+            inside = not inside
+    return _loose("".join(out) + words[last:])
+
+
+def is_event(value: Any) -> bool:
+    """Whether a decoded JSON value is an event: an object with a phase."""
+    return isinstance(value, dict) and isinstance(value.get("ph"), str)
+
+
+def with_scalars(members: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    """Replace an id or a time that is a list or an object by its JSON text, and one of too large a number."""
+    values = {key: _decoded(members[key]) for key in ("id", "ts", "dur") if key in members}
+    odd = {key: value for key, value in values.items() if value is None or isinstance(value, list | dict)}
+    return {**members, **{key: cleaned_scalar(value) for key, value in odd.items()}}
+
+
+def _decoded(text: msgspec.Raw) -> Any:
+    with contextlib.suppress(*UNDECODABLE):
+        return msgspec.json.decode(text)
+    return None
+
+
+def clean_members(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event's members within the border of `formats.values`, ids and names as scalars."""
+    return {key: cleaned_scalar(value) if key in _SCALARS else cleaned(value) for key, value in event.items()}
+
+
+def decode_objects(text: bytes) -> list[dict[str, Any]]:
+    """Decode a JSON list of events with all their members."""
+    decode_events(text)  # which refuses what is no event
+    return list(map(clean_members, msgspec.json.decode(text)))
+
+
+def members_of(text: bytes) -> dict[str, Any] | None:
+    """Decode ``"key": value, …`` as an object, commas at either end allowed; None if it is not that.
+
+    The values are within the border of `formats.values`.
+    """
+    body = b"{" + text.strip().strip(b",") + b"}"
+    try:
+        value = cleaned(msgspec.json.decode(body))
+    except UNDECODABLE:
+        value = tolerant(body, mend_quotes=False)
+    return value if isinstance(value, dict) else None
+
+
+def args_object(raw: msgspec.Raw | bytes) -> dict[str, Any]:
+    """Decode an event's `args`; {} if it has none or they are not an object."""
+    text = bytes(raw) or b"{}"
+    try:
+        value = msgspec.json.decode(text)
+    except UNDECODABLE:
+        value = tolerant(text)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,192 @@
+"""GML as networkx writes it, read and written fast; every other layout is read by networkx itself.
+
+The fast reader knows one layout: a directed graph with a pair of key and scalar value, or the beginning or
+end of a block, on each line. A file that departs from it anywhere (comments, nested values, errors) is left
+to networkx.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+
+from analyzer.base.arrays import NDArray
+from analyzer.base.errors import TraceError
+from analyzer.reading.formats.stream import ByteStream, text_pieces
+from analyzer.reading.formats.values import GREATEST_INT, LEAST_INT, clean_text
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+_NOT_PLAIN = re.compile(r'[^ -~]|[&"]')
+_UNUSUAL = ("&", '"[]"', '"()"')  # references to characters, and empty sequences
+_NOT_FINITE = ("NAN", "INF", "+INF", "-INF")
+_MOST_DIGITS = 18  # of an integer that is certain to have 64 bits
+
+
+class Gml(Struct, frozen=True):
+    """A graph as its GML file says it: n nodes and m edges, with whatever values they carry.
+
+    Attributes
+    ----------
+    labels : (n,) the nodes' names, as text unless the file has a bare number
+    source, target : (m,) int64, indices into `labels`
+    node_attrs, edge_attrs : the values beside id, label, source and target, a dictionary each
+    """
+
+    labels: Sequence[Any]
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    node_attrs: Sequence[Mapping[str, Any]]
+    edge_attrs: Sequence[Mapping[str, Any]]
+    directed: bool = True
+
+
+def is_gml(path: Path) -> bool:
+    """Whether the name of a file says that it is GML, packed or not."""
+    return path.name.lower().endswith((".gml", ".gml.gz"))
+
+
+def read_gml(path: Path) -> Gml:
+    """Read a GML file (``.gz`` too); TraceError where it cannot be read, or where and why it is not GML."""
+    stream = ByteStream(path)
+    data = b"".join(text_pieces(stream))
+    if stream.damage:
+        raise TraceError(f"{path}: cannot be read: {stream.damage}")
+    try:
+        return parse_gml(data.decode("ascii"), str(path))
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise TraceError(f"{path}: line {line}: not ASCII, which GML has to be (others as &#N;)") from error
+
+
+def parse_gml(text: str, path: str = "GML") -> Gml:
+    """Return the graph that `text` describes; `path` is for the messages.
+
+    Raises TraceError where it is not GML, an edge names a missing node, or ids or labels are doubled.
+    """
+    with contextlib.suppress(ValueError, KeyError, StopIteration):
+        return _parse_lines(text)
+    return _parse_by_networkx(text, path)
+
+
+def _parse_lines(text: str) -> Gml:
+    """Read the layout that networkx writes; ValueError, KeyError or StopIteration at any other."""
+    lines = map(str.strip, text.split("\n"))
+    if next(lines) != "graph [" or any(part in text for part in _UNUSUAL):
+        raise ValueError
+    blocks: dict[str, list[dict[str, Any]]] = {"node [": [], "edge [": []}
+    graph: dict[str, Any] = {}
+    while (line := next(lines)) != "]":
+        if line in blocks:
+            blocks[line].append(_block(lines))
+        else:
+            _add_pair(line, graph)
+    nodes, edges = blocks.values()
+    index = {node.pop("id"): i for i, node in enumerate(nodes)}
+    labels = [node.pop("label") for node in nodes]
+    ends = [(index[edge.pop("source")], index[edge.pop("target")]) for edge in edges]
+    is_typed = all(type(label) is str for label in labels) and all(type(i) is int for i in index)
+    is_distinct = len(index) == len(set(labels)) == len(nodes) and len(set(ends)) == len(edges)
+    if any(lines) or not graph.pop("directed") or "multigraph" in graph or not is_typed or not is_distinct:
+        raise ValueError
+    source, target = np.array(ends, np.int64).reshape(-1, 2).T
+    return Gml(labels, source, target, nodes, edges)
+
+
+def _block(lines: Iterator[str]) -> dict[str, Any]:
+    block: dict[str, Any] = {}
+    while (line := next(lines)) != "]":
+        _add_pair(line, block)
+    return block
+
+
+def _add_pair(line: str, block: dict[str, Any]) -> None:
+    """Add the key and the value of a line; ValueError where it is no such pair, or a key comes again."""
+    key, _, raw = line.partition(" ")
+    raw = raw.lstrip()
+    if not key.isidentifier() or key[0] == "_" or key in block:
+        raise ValueError
+    if raw[:1] == '"':
+        if raw[-1] != '"' or len(raw) < 2 or '"' in raw[1:-1] or "\r" in raw:
+            raise ValueError
+        block[key] = raw[1:-1]
+    elif "." in raw or raw in _NOT_FINITE:
+        if "_" in raw:  # which only Python allows
+            raise ValueError
+        block[key] = float(raw)
+    elif raw.lstrip("+-").isdecimal() and len(raw) <= _MOST_DIGITS:
+        block[key] = int(raw)
+    else:
+        raise ValueError
+
+
+def _parse_by_networkx(text: str, path: str) -> Gml:
+    import networkx as nx
+
+    try:
+        graph = nx.parse_gml(text.split("\n"))
+    except nx.NetworkXError as error:
+        raise TraceError(f"{path}: {' '.join(str(error).split())}") from error
+    except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError) as error:
+        raise TraceError(
+            f"{path}: not a valid GML graph: a node, an edge or a value has the wrong form"
+        ) from error
+    except RecursionError as error:
+        raise TraceError(f"{path}: values are nested too deeply") from error
+    try:
+        return _within_border(graph)
+    except (TraceError, RecursionError) as error:
+        raise TraceError(f"{path}: {error}") from error
+
+
+def _within_border(graph: nx.Graph[Any]) -> Gml:
+    """Return the graph, if its integers fit into 64 bits; of its texts, what can be encoded."""
+    labels = [_fitting(label) if isinstance(label, str) else label for label in graph]
+    if len(set(map(str, labels))) < len(labels):
+        raise TraceError("two nodes have the same name once lone surrogates are replaced")
+    index = {label: i for i, label in enumerate(graph)}
+    edges = list(graph.edges(data=True))
+    ends = np.array([(index[a], index[b]) for a, b, _ in edges], np.int64).reshape(-1, 2)
+    nodes, values = [_fitting(graph.nodes[label]) for label in graph], [_fitting(edge[2]) for edge in edges]
+    _fitting(graph.graph)
+    return Gml(labels, ends[:, 0], ends[:, 1], nodes, values, graph.is_directed())
+
+
+def _fitting(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {key: _fitting(item) for key, item in value.items()}
+    if isinstance(value, int) and not LEAST_INT <= value <= GREATEST_INT:
+        raise TraceError(f"a number of more than 64 bits in the graph: {str(value)[:40]}…")
+    return [_fitting(item) for item in value] if isinstance(value, list) else value
+
+
+def format_gml(gml: Gml) -> str:
+    """Return `gml` as `networkx.write_gml` writes the same graph; its values are texts and finite floats."""
+    parts = ["graph [\n  directed 1\n"]
+    for i, (label, attrs) in enumerate(zip(gml.labels, gml.node_attrs, strict=True)):
+        parts.append(f'  node [\n    id {i}\n    label "{_escape(label)}"\n{_pairs(attrs)}  ]\n')
+    for a, b, attrs in zip(gml.source.tolist(), gml.target.tolist(), gml.edge_attrs, strict=True):
+        parts.append(f"  edge [\n    source {a}\n    target {b}\n{_pairs(attrs)}  ]\n")
+    parts.append("]\n")
+    return "".join(parts)
+
+
+def _pairs(attrs: Mapping[str, str | float]) -> str:
+    lines = ""
+    for key, value in attrs.items():
+        written = f'"{_escape(value)}"' if isinstance(value, str) else f"{value:#}".upper()
+        lines += f"    {key} {written}\n"
+    return lines
+
+
+def _escape(text: str) -> str:
+    return _NOT_PLAIN.sub(lambda match: f"&#{ord(match[0])};", text)

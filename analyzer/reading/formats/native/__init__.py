@@ -1,0 +1,105 @@
+"""The functions in C, `scan.c` and `simulate.c`: built by the machine's compiler on first use, and kept.
+
+Nothing depends on them. Without a compiler files are decoded and steps simulated in Python, with the same
+result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import logging
+import os
+import platform
+import shlex
+from pathlib import Path
+from zlib import crc32
+
+from analyzer.base import parallel
+from analyzer.base.errors import one_line
+from analyzer.base.outputs.atomic import temporary_directory
+
+_FOLDER = Path(__file__).parent
+_SOURCES = [_FOLDER / "scan.c", _FOLDER / "simulate.c"]
+_FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC")
+_BUILD_SECONDS = 60.0
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_LARGE, _KEPT = 2 << 20, 6 << 20  # bytes: larger than any piece of a file; a few pieces
+_WORTH_BUILDING, _WORTH_LOADING = 32 << 20, 256 << 10  # bytes of input from which that pays
+
+
+def is_worth(n_bytes: int) -> bool:
+    """Whether inputs of `n_bytes` in all (unpacked) are for the library; ``ANALYZE_NATIVE=0|1`` overrules."""
+    wish = os.environ.get("ANALYZE_NATIVE", "")
+    if wish in ("0", "1"):
+        return wish == "1"
+    if library.cache_info().currsize:
+        return library() is not None
+    kept = _kept_library() if n_bytes >= _WORTH_LOADING else None
+    return n_bytes >= _WORTH_BUILDING or (kept is not None and kept.exists())
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Load the library, which is built if need be; None where that fails."""
+    kept = _kept_library()
+    try:
+        with contextlib.suppress(OSError):  # missing, or damaged: built anew
+            return _declared(ctypes.CDLL(str(kept)))
+        return _built(kept)
+    except (OSError, ValueError, AttributeError, RuntimeError) as error:
+        logging.info("the functions in C are not used, so large inputs take longer: %s", one_line(str(error)))
+        return None
+
+
+def _built(keep_as: Path | None) -> ctypes.CDLL:
+    with temporary_directory(keep_as) as directory:
+        made = directory / "library.so"
+        command = [*_compiler(), *_FLAGS, "-o", str(made), *map(str, _SOURCES)]
+        parallel.run_program(command, _BUILD_SECONDS)
+        loaded = _declared(ctypes.CDLL(str(made)))
+        if keep_as is not None:
+            made.chmod(0o700)
+            os.replace(made, keep_as)
+        return loaded
+
+
+def _compiler() -> list[str]:
+    """Command of the C compiler."""
+    return shlex.split(os.environ.get("CC", "")) or ["cc"]
+
+
+def _kept_library() -> Path | None:
+    """Path of the library for these sources, compiler and machine, in a directory of the user alone."""
+    directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "analyze"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = directory.lstat()
+        sources = b"".join(path.read_bytes() for path in _SOURCES)
+    except OSError:
+        return None
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077 or not os.access(directory, os.W_OK):
+        return None
+    what = repr((_FLAGS, _compiler(), platform.platform())).encode()
+    return directory / f"scan-{crc32(sources):08x}{crc32(what):08x}.so"
+
+
+def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    """Set the types of the library's functions, and let glibc keep some free memory.
+
+    Handing it back and fetching it for each piece of a file would be a quarter of the time.
+    """
+    pointer, size, flag, number = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_bool, ctypes.c_int64
+    loaded.new_scanner.argtypes, loaded.new_scanner.restype = (ctypes.c_char_p, size, flag), pointer
+    loaded.free_scanner.argtypes, loaded.free_scanner.restype = (pointer,), None
+    loaded.scan_events.argtypes = (pointer, pointer, size, pointer, pointer, flag)
+    loaded.scan_events.restype = ctypes.c_int
+    loaded.place_successors.argtypes, loaded.place_successors.restype = (number, *[pointer] * 4), None
+    for run in (loaded.run_with_queues, loaded.run_without_queues):
+        run.argtypes, run.restype = (pointer,), number
+    with contextlib.suppress(OSError, AttributeError):  # not on this system
+        set_option = ctypes.CDLL(None).mallopt
+        set_option(_M_MMAP_THRESHOLD, _LARGE)  # larger blocks go back at once, as before
+        set_option(_M_TRIM_THRESHOLD, _KEPT)
+    return loaded

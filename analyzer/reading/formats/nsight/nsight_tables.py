@@ -1,0 +1,402 @@
+"""Databases that Nsight Systems exports (`nsys export --type sqlite`): tables of activities -> columns.
+
+Each table of activities becomes slices with the category that PyTorch's profiler has for the same (`kernel`,
+`gpu_memcpy`, `cuda_runtime`, …); a range of NVTX is a `user_annotation`, or a `cpu_op` where PyTorch's
+`emit_nvtx` wrote it for an operator. Work of a device is on the track (device, stream), all else on
+(process, thread). ``header["nsight"]`` has the process of each device.
+
+Versions differ in their tables and columns: a number that is not there is -1. A correlation is one process's
+alone, so it gets the process's number in front.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Int64, NDArray
+from analyzer.base.arrays.numbering import numbered, unique
+from analyzer.base.errors import TraceError, counted
+from analyzer.base.inputs import opened
+from analyzer.reading.formats.builder import ALL
+from analyzer.reading.formats.columns import ArgColumn, Points, Trace, Track, concatenate
+from analyzer.reading.formats.nsight import recognises
+from analyzer.reading.formats.values import FARTHEST_NS, clean_text
+
+_PIECE = 1 << 16  # rows at a time
+#: Steps of SQLite's machine that a database may take; recorded ones take 0.6 for each byte.
+_FEW_STEPS, _STEPS_PER_BYTE, _LOOK_STEPS = 5_000_000, 20, 10_000
+#: What queries here call.
+_FUNCTIONS = frozenset(("count", "ifnull", "max", "min", "sum", "typeof", "upper"))
+_ACTIVITY = "CUPTI_ACTIVITY_KIND_"
+_KERNELS, _CALLS, _NVTX = f"{_ACTIVITY}KERNEL", f"{_ACTIVITY}RUNTIME", "NVTX_EVENTS"
+_EXPORT = "`nsys export --type sqlite REPORT.nsys-rep` writes one that can be read"
+_MOST = 0xFFFFFFFF  # of a stream, a context, a correlation
+_LONG_NS = 1 << 57  # four years: no machine has been on for so long, the epoch is longer ago
+_OVERLAPPING = 60  # of `eventType`: ranges that begin and end on any thread
+_STREAM_WAIT, _STREAM_SYNC = 2, 3  # of `syncType`
+_SYNCS = {1: "Event Sync", _STREAM_WAIT: "Stream Wait Event", _STREAM_SYNC: "Stream Sync", 4: "Context Sync"}
+_COPIES = ("", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
+_MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed")
+#: What the name of a call ends with: the version of the interface, and that each thread has a stream.
+_VERSION = re.compile(r"(?:_pt(?:sz|ds))?_v\d+(?:_pt(?:sz|ds))?$")
+#: Operators as `emit_nvtx` calls them: with a namespace, or a function of autograd; and calls of NCCL.
+_OPERATOR = re.compile(r"\w+::[\w:]+(?:: \w+)?|\w+Backward\d*|record_param_comms|nccl[A-Z]\w+")
+_TIMES = ("start", "end")
+_ON_DEVICE = (*_TIMES, "deviceId", "contextId", "streamId", "correlationId", "globalPid")
+_BY_HOST = (*_TIMES, "globalTid", "nameId", "correlationId")
+_KERNEL_NAMES = ("demangledName", "shortName", "mangledName")
+
+_Rows = dict[str, Int64]  # the columns of a table (n,)
+_Called = tuple[Sequence[str], NDArray[np.integer]]  # names, and which of them each row has (n,)
+
+
+def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
+    """Load one export, with those arguments of slices that are in `args`; `points`: marks of NVTX, too.
+
+    TraceError for any other database, and for one that is damaged. SQLite opens it as a file that nobody
+    changes, so it never writes anything, beside the file either.
+    """
+    with opened(path) as file:
+        head = file.read(32)
+    if not recognises(head):
+        raise TraceError(f"{path}: a packed database; unpack it with gunzip first")
+    per_page, n_pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
+    n_bytes = (1 << 16 if per_page == 1 else per_page) * n_pages
+    if path.stat().st_size < n_bytes:
+        raise TraceError(f"{path}: a database that was cut off: it had {n_bytes:,} bytes; {_EXPORT}")
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1&mode=ro", uri=True)) as db:
+            _limit(db, n_bytes)
+            db.text_factory = lambda text: clean_text(text.decode(errors="replace"))
+            return _Export(path, db, frozenset(args)).trace(points)
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        why = "its views do not end" if str(error) == "interrupted" else error
+        raise TraceError(f"{path}: a damaged database ({why}); {_EXPORT}") from error
+
+
+def _limit(db: sqlite3.Connection, n_bytes: int) -> None:
+    """Bound what a database of `n_bytes` may do: views may have no end, and make texts of any length."""
+    looks = iter(range((_FEW_STEPS + _STEPS_PER_BYTE * n_bytes) // _LOOK_STEPS))
+    db.set_progress_handler(lambda: next(looks, None) is None, _LOOK_STEPS)
+
+    def allow(action: int, _: str | None, name: str | None, *__: str | None) -> int:
+        is_other = action == sqlite3.SQLITE_FUNCTION and name not in _FUNCTIONS
+        return sqlite3.SQLITE_DENY if is_other else sqlite3.SQLITE_OK
+
+    db.set_authorizer(allow)
+
+
+class _Export:
+    """An open database; `repairs` gathers what was left out."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection, args: Collection[str]) -> None:
+        self.path, self.db, self.args = path, db, args
+        self.repairs: list[str] = []
+        self.pids: Sequence[int] = ()  # by the numbers of processes
+        self.devices: dict[str, int] = {}  # the process of each
+        self.tables = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_master ORDER BY name")]
+        if any(table.startswith("rocpd_") for table in self.tables):
+            raise TraceError(
+                f"{path}: a database of rocprofv3, which is not read; "
+                "record with rocprofv3 --output-format pftrace"
+            )
+        if "StringIds" not in self.tables or not {_KERNELS, _CALLS, _NVTX}.intersection(self.tables):
+            lacks = _KERNELS if "StringIds" in self.tables else "StringIds"
+            raise TraceError(f"{path}: not a database of Nsight Systems: it has no table {lacks}; {_EXPORT}")
+        if _KERNELS not in self.tables:
+            self.repairs.append(
+                f"no table {_KERNELS}: no kernel is recorded (nsys profile --trace cuda,nvtx)"
+            )
+        log = path.with_name(f"{path.name}-wal")
+        if log.exists() and log.stat().st_size:
+            self.repairs.append(f"rows that are still in {log.name} are not read; export it again")
+
+    # ---- tables
+
+    def has(self, table: str) -> set[str]:
+        """Return the columns of a table; none where it is not there."""
+        return {str(row[1]) for row in self.db.execute(f'PRAGMA table_info("{table}")')}
+
+    def rows(
+        self, table: str, names: Sequence[str], text: str = "NULL", where: str = "1"
+    ) -> tuple[_Rows, list[Any]]:
+        """Return columns of a table, begin and end first, and a text of each row.
+
+        Rows that have no begin or end, or end before they begin, are left out, with a note.
+        """
+        has = self.has(table)
+        pieces = [np.empty((len(names), 0), np.int64)]
+        texts: list[Any] = []
+        if has:
+            whole = [
+                f'CASE typeof("{n}") WHEN \'integer\' THEN "{n}" END' if n in has else "-1" for n in names
+            ]
+            chosen = ", ".join(f"ifnull({column}, -1)" for column in whole)
+            found = self.db.execute(f'SELECT {chosen}, {text} FROM "{table}" WHERE {where}')
+            while piece := found.fetchmany(_PIECE):
+                *columns, of_piece = zip(*piece, strict=True)
+                pieces.append(np.array(columns, np.int64))
+                texts += of_piece
+        table_of = np.concatenate(pieces, axis=1)
+        kept = (table_of[0] >= 0) & (table_of[1] >= table_of[0]) & (table_of[1] <= FARTHEST_NS)
+        if n := len(kept) - int(kept.sum()):
+            self.repairs.append(f"{counted(n, 'row')} of {table} without sound times left out")
+            texts = [text for text, is_kept in zip(texts, kept.tolist(), strict=True) if is_kept]
+        return dict(zip(names, table_of[:, kept], strict=True)), texts
+
+    def values(self, table: str, *names: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a table; none where it lacks a column."""
+        if set(names) <= self.has(table):
+            yield from self.db.execute(f'SELECT {", ".join(names)} FROM "{table}"')
+
+    def strings(self, ids: Int64) -> _Called:
+        """Return the texts that numbers (n,) stand for."""
+        distinct, which = np.unique(ids, return_inverse=True)
+        wanted = set(distinct.tolist())
+        known = {i: str(value) for i, value in self.values("StringIds", "id", "value") if i in wanted}
+        return [known.get(i, "(no name)") for i in distinct.tolist()], which.reshape(-1)
+
+    # ---- slices
+
+    def trace(self, points: bool) -> Trace:
+        """Return all activities."""
+        kernels, graphs, copies, fills, syncs = (
+            self.rows(f"{_ACTIVITY}{table}", (*_ON_DEVICE, *more))[0]
+            for table, more in (
+                ("KERNEL", _KERNEL_NAMES),
+                ("GRAPH_TRACE", ("graphId",)),
+                ("MEMCPY", ("bytes", "copyKind", "srcKind", "dstKind")),
+                ("MEMSET", ("bytes", "memKind")),
+                ("SYNCHRONIZATION", ("syncType",)),
+            )
+        )
+        calls, overheads = (self.rows(table, _BY_HOST)[0] for table in (_CALLS, "PROFILER_OVERHEAD"))
+        ranges, texts = self._nvtx('eventType IN (59, 60) AND "end" IS NOT NULL', "end")
+        marks, of_marks = self._nvtx("eventType = 34" if points else "0", "start")
+        self._number([kernels, graphs, copies, fills], syncs, [calls, overheads, ranges, marks])
+        directions = copies["copyKind"] << 16 | (copies["srcKind"] & 0xFF) << 8 | copies["dstKind"] & 0xFF
+        parts = [
+            self._device(kernels, "kernel", self._named(kernels), {}),
+            self._device(graphs, "kernel", _called(graphs["graphId"], "CUDA Graph {}".format), {}),
+            self._device(
+                copies, "gpu_memcpy", _called(directions, _copy), {"bytes": copies["bytes"].tolist()}
+            ),
+            self._device(
+                fills, "gpu_memset", _called(fills["memKind"], _fill), {"bytes": fills["bytes"].tolist()}
+            ),
+            self._device(syncs, "cuda_sync", _called(syncs["syncType"], _sync), self._awaited(syncs)),
+            self._host(calls, self.strings(calls["nameId"]), _call_cat),
+            self._host(overheads, self.strings(overheads["nameId"]), "overhead".format),
+            self._host(ranges, numbered(texts), _range_cat),
+            _as_points(self._host(marks, numbered(of_marks), _range_cat)),
+        ]
+        whole = concatenate(parts)
+        phases = {"X": len(whole), "i": len(whole.points)}
+        header = self._header(int(whole.ts_ns.min(initial=FARTHEST_NS)))
+        return replace(whole, metadata=self._metadata(), header=header, phases=phases, repairs=self.repairs)
+
+    def _nvtx(self, where: str, end: str) -> tuple[_Rows, list[str]]:
+        """Return ranges or marks of NVTX and their texts, which stand there or among the strings.
+
+        `emit_nvtx` writes more behind the name, which differs from call to call.
+        """
+        names = ("start", end, "globalTid", "textId", "eventType")
+        has = self.has(_NVTX)
+        rows, texts = self.rows(_NVTX, names, "text" if "text" in has else "NULL", where)
+        rows["end"] = rows[end]
+        if end == "end" and has:
+            ((n,),) = self.db.execute(
+                f'SELECT count(*) FROM {_NVTX} WHERE eventType IN (59, 60) AND "end" IS NULL'
+            )
+            if n:
+                self.repairs.append(f"{counted(n, 'NVTX range')} without an end left out")
+        names_of, which = self.strings(rows["textId"])
+        found = [
+            names_of[i] if text is None else str(text) for text, i in zip(texts, which.tolist(), strict=True)
+        ]
+        return rows, [text.partition(", seq = ")[0].partition(", op_id = ")[0] for text in found]
+
+    def _number(self, works: Sequence[_Rows], syncs: _Rows, hosts: Sequence[_Rows]) -> None:
+        """Give the tables the columns `process` and `device`, numbers of these.
+
+        A device of a process may be another one in another process. Synchronisations do not tell theirs: it
+        is that of their context.
+        """
+        for rows in hosts:
+            rows["process"] = rows["globalTid"] >> 24
+        by_host = unique(np.concatenate([rows["process"] for rows in hosts])).tolist()
+        for rows in (*works, syncs):
+            told = rows["globalPid"] >> 24
+            rows["process"] = np.where(told < 0, by_host[0], told) if len(by_host) == 1 else told
+        every = [*works, syncs, *hosts]
+        processes = unique(np.concatenate([rows["process"] for rows in every]))
+        pids = [process & 0xFFFFFF for process in processes.tolist()]
+        self.pids = pids if len(set(pids)) == len(pids) else processes.tolist()
+        for rows in every:
+            rows["process"] = np.searchsorted(processes, rows["process"])
+        known = unique(np.concatenate([_packed(rows) for rows in works])).tolist()
+        of_context = {code >> 16: code & 0xFFFF for code in known}
+        contexts, which = np.unique(_packed(syncs), return_inverse=True)
+        own = [of_context.get(code >> 16, code & 0xFFFF) for code in contexts.tolist()]
+        syncs["deviceId"] = np.array(own, np.int64)[which.reshape(-1)]
+        for rows in (*works, syncs):
+            rows["device"] = (rows["deviceId"] & 0xFFFF) << 32 | rows["process"]
+        pairs = unique(np.concatenate([rows["device"] for rows in (*works, syncs)]))
+        places = [(pair >> 32, self.pids[pair & _MOST]) for pair in pairs.tolist()]
+        processes_of = Counter(device for device, _ in places)
+        self.devices = {
+            f"GPU {device}" if processes_of[device] == 1 else f"GPU {device} of {pid}": pid
+            for device, pid in places
+        }
+        for rows in (*works, syncs):
+            rows["device"] = np.searchsorted(pairs, rows["device"])
+
+    def _device(self, rows: _Rows, cat: str, called: _Called, args: Mapping[str, Sequence[Any]]) -> Trace:
+        """Return slices on the streams of devices."""
+        places, track = np.unique(rows["device"] << 40 | rows["streamId"] & _MOST, return_inverse=True)
+        labels = list(self.devices)
+        tracks = [Track(labels[place >> 40], place & _MOST) for place in places.tolist()]
+        return self._slices(rows, called, lambda _: cat, tracks, track, args)
+
+    def _host(self, rows: _Rows, called: _Called, cat_of: Callable[[str], str]) -> Trace:
+        """Return slices on threads; ranges that need not lie in one another are beside them."""
+        is_apart = rows["eventType"] == _OVERLAPPING if "eventType" in rows else 0
+        places, track = np.unique(
+            rows["process"] << 32 | (rows["globalTid"] & 0xFFFFFF) << 1 | is_apart, return_inverse=True
+        )
+        tracks = [
+            Track(self.pids[place >> 32], f"ranges of {tid}" if place & 1 else tid)
+            for place in places.tolist()
+            for tid in [(place & _MOST) >> 1]
+        ]
+        names = [_VERSION.sub("", name) for name in called[0]] if "nameId" in rows else called[0]
+        return self._slices(rows, (names, called[1]), cat_of, tracks, track, {})
+
+    def _slices(
+        self,
+        rows: _Rows,
+        called: _Called,
+        cat_of: Callable[[str], str],
+        tracks: Sequence[Track],
+        track: Int64,
+        args: Mapping[str, Sequence[Any]],
+    ) -> Trace:
+        names, which = called
+        cats, cat_of_name = numbered(map(cat_of, names))
+        known = dict(args)
+        if "correlationId" in rows:
+            known["correlation"] = _of_process(rows["process"], rows["correlationId"]).tolist()
+        every = np.arange(len(which))
+        columns = {
+            key: ArgColumn(every, values)
+            for key, values in known.items()
+            if ALL in self.args or key in self.args
+        }
+        name_id, cat_id, track_id = (
+            ids.reshape(-1).astype(np.int32) for ids in (which, cat_of_name[which], track)
+        )
+        begin, dur_ns = rows["start"], rows["end"] - rows["start"]
+        return Trace(
+            str(self.path), "", names, cats, tracks, name_id, cat_id, track_id, begin, dur_ns, columns
+        )
+
+    # ---- what else is known of slices
+
+    def _named(self, kernels: _Rows) -> _Called:
+        """Return the names of kernels, the longest that is known of each."""
+        codes = [kernels[key] for key in _KERNEL_NAMES]
+        return self.strings(np.select([code >= 0 for code in codes], codes, -1))
+
+    def _awaited(self, syncs: _Rows) -> dict[str, Sequence[Any]]:
+        """Tell the stream for which each synchronisation waits, as PyTorch's profiler does."""
+        waits = (syncs["syncType"] == _STREAM_WAIT) | (syncs["syncType"] == _STREAM_SYNC)
+        return {"stream": np.where(waits, syncs["streamId"], -1).tolist()}
+
+    def _header(self, first_ns: int) -> dict[str, Any]:
+        """Return the header: whose the devices are, the machine, and since when times count.
+
+        They are since the epoch, or by the clock of the machine, or since the recording began.
+        """
+        header: dict[str, Any] = {"nsight": self.devices}
+        for name, value in self.values("TARGET_INFO_SYSTEM_ENV", "name", "value"):
+            if name == "Hostname" and value:
+                header["host_name"] = str(value)
+        clocks = [clock for (clock,) in self.values("TARGET_INFO_SESSION_START_TIME", "systemClockNs")]
+        for (utc_ns,) in self.values("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
+            if type(utc_ns) is int and first_ns < _LONG_NS:
+                clock = clocks[0] if clocks and type(clocks[0]) is int and clocks[0] <= first_ns else 0
+                header["baseTimeNanoseconds"] = utc_ns - clock
+        return header
+
+    def _metadata(self) -> list[dict[str, Any]]:
+        """Return the names of processes and devices, as events of a chrome trace."""
+        names: dict[Any, str] = {label: label for label in self.devices}
+        for pid, name in self.values("PROCESSES", "pid", "name"):
+            if pid in self.pids:
+                names[pid] = str(name)
+        return [
+            {"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": name}}
+            for pid, name in names.items()
+        ]
+
+
+def _of_process(process: Int64, correlation: Int64) -> Int64:
+    """Return correlations (n,) that differ between processes; -1 for none."""
+    return np.where(correlation >= 0, process << 32 | correlation & _MOST, -1)
+
+
+def _packed(rows: _Rows) -> Int64:
+    """Return the process, the context and the device of rows (n,) in one number each."""
+    return rows["process"] << 48 | (rows["contextId"] & _MOST) << 16 | rows["deviceId"] & 0xFFFF
+
+
+def _called(kinds: Int64, name_of: Callable[[int], str]) -> _Called:
+    """Return the names that numbers (n,) stand for."""
+    distinct, which = np.unique(kinds, return_inverse=True)
+    return [name_of(kind) for kind in distinct.tolist()], which.reshape(-1)
+
+
+def _copy(code: int) -> str:
+    """Return the name of a copy as PyTorch's profiler has it, from its direction and its two kinds of memory.
+
+    >>> _copy(2 << 16 | 2 << 8 | 0)
+    'Memcpy DtoH (Device -> Pageable)'
+    """
+    direction = _COPIES[code >> 16] if 0 < code >> 16 < len(_COPIES) else ""
+    return f"Memcpy {direction} ({_memory(code >> 8 & 0xFF)} -> {_memory(code & 0xFF)})".replace("  ", " ")
+
+
+def _fill(kind: int) -> str:
+    return f"Memset ({_memory(kind)})"
+
+
+def _sync(kind: int) -> str:
+    return _SYNCS.get(kind, "Synchronisation")
+
+
+def _memory(kind: int) -> str:
+    return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown"
+
+
+def _call_cat(name: str) -> str:
+    return "cuda_driver" if re.match("cu[A-Z]", name) else "cuda_runtime"
+
+
+def _range_cat(name: str) -> str:
+    return "cpu_op" if _OPERATOR.fullmatch(name) else "user_annotation"
+
+
+def _as_points(marks: Trace) -> Trace:
+    """Return instants in place of slices."""
+    phase, ids = np.full(len(marks), "i", np.object_), np.full(len(marks), None, np.object_)
+    points = Points(phase, marks.name_id, marks.cat_id, marks.track_id, marks.ts_ns, ids)
+    return replace(marks.select(np.empty(0, np.int64)), points=points)

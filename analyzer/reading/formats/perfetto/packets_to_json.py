@@ -1,0 +1,375 @@
+"""The packets of Perfetto's format as the JSON of a chrome trace, piece by piece.
+
+So every reader of chrome traces reads them, and the systems that write both formats are recognised alike:
+
+- a begin with its end is an ``X``, with the arguments of both; what has no partner stays ``B`` or ``E``;
+- a thread's track is its pid and tid; another track is a thread called after it, and one below a thread that
+  has its name is that thread's, for slices that overlap;
+- an arrow leaves the first slice that carries its number (``s``) and reaches each other one (``f``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from analyzer.base.errors import counted
+from analyzer.reading.formats.event import UNDECODABLE
+from analyzer.reading.formats.perfetto.trace_packets import CLEARED, COUNTER, END, INSTANT, START, messages
+from analyzer.reading.formats.times import microseconds
+
+_PACKET = 0x0A  # field 1, with a length
+_PLANE = 64  # bytes in which a profile of XLA (.xplane.pb) names its first plane
+_LARGEST = 4 << 20  # bytes of a packet, as of an event in JSON, and of the arguments of an event
+_ENCODE = msgspec.json.Encoder().encode
+_BOOT = 6  # clock of a packet that names no other
+_OWN_CLOCKS = range(64, 128)  # they mean something to one sequence alone
+_EACH = 16  # bytes that an argument without a text counts as
+_BATCH = 1 << 20  # bytes of JSON that are handed on at a time
+_DEEPEST = 8  # tracks above a track
+_REMEMBERED = 1 << 16
+_NUMBERS = ("int_value", "uint_value", "bool_value", "double_value", "pointer_value")
+
+
+def recognises(head: bytes) -> bool:
+    """Whether a file begins with a packet, and another one follows where `head` goes so far."""
+    from google.protobuf.message import DecodeError
+
+    if head[:1] != b"\n" or any(plane in head[:_PLANE] for plane in (b"/host:", b"/device:")):
+        return False
+    size, at = _varint(head, 1)
+    end = at + size
+    if not 0 < size <= len(head) - at or (end < len(head) and head[end] != _PACKET):
+        return False
+    with contextlib.suppress(DecodeError):
+        return bool(messages()["TracePacket"].FromString(head[at:end]).ListFields())
+    return False
+
+
+def _varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
+    """Return the number that begins at a byte, and where it ends; (-1, at) where it does not end."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at + shift // 7 >= len(data):
+            break
+        byte = data[at + shift // 7]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + shift // 7 + 1
+    return -1, at
+
+
+class PacketStream:
+    """Iterates over the JSON of a file that comes in `pieces`; `damage` then says what is missing."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.damage: str | None = None
+        self._packet = messages()["TracePacket"]
+
+    def __iter__(self) -> Iterator[bytes]:
+        events = _Events()
+        texts = itertools.chain.from_iterable(map(events.of, self._packets(events)))
+        before = b'{"traceEvents":['
+        for batch in _batches(itertools.chain(texts, events.unfinished())):
+            yield before + batch
+            before = b","
+        yield b"]}" if before == b"," else before + b"]}"
+        phrases = [f"{counted(n, noun)} {fate}" for (noun, fate), n in events.left_out.items()]
+        self.damage = "; ".join([*([self.damage] if self.damage else []), *phrases]) or None
+
+    def _packets(self, events: _Events) -> Iterator[Any]:
+        """Yield the whole packets of each piece."""
+        data = bytearray()
+        done = 0
+        for piece in self._pieces:
+            data += piece
+            at = 0
+            found: list[tuple[int, int]] = []
+            while at < len(data):
+                begin = at + 2
+                size = data[at + 1] if begin <= len(data) else 0x80
+                if size > 0x7F:  # most packets are shorter
+                    size, begin = _varint(data, at + 1)
+                if data[at] != _PACKET or size > _LARGEST or (size < 0 and len(data) - at > 10):
+                    yield self._parsed(bytes(data[:at]), found, events)
+                    self.damage = f"damaged after {done + at:,} bytes: the rest is left out"
+                    return
+                if size < 0 or begin + size > len(data):
+                    break
+                found.append((begin, begin + size))
+                at = begin + size
+            yield self._parsed(bytes(data[:at]), found, events)
+            del data[:at]
+            done += at
+        if data:
+            self.damage = f"cut off inside a packet, after {done:,} bytes"
+
+    def _parsed(self, data: bytes, places: list[tuple[int, int]], events: _Events) -> list[Any]:
+        from google.protobuf.message import DecodeError
+
+        whole: list[Any] = []
+        for begin, end in places:
+            with contextlib.suppress(DecodeError):
+                whole.append(self._packet.FromString(data[begin:end]))
+        if len(whole) < len(places):
+            events.left_out["damaged packet", "left out"] += len(places) - len(whole)
+        return whole
+
+
+def _batches(texts: Iterator[bytes]) -> Iterator[bytes]:
+    """Join events up to about 1 MiB: a few packets may name long texts again and again."""
+    batch: list[bytes] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size > _BATCH:
+            yield b",".join(batch)
+            batch, size = [], 0
+    if batch:
+        yield b",".join(batch)
+
+
+class _Sequence(Struct):
+    """Texts and defaults that the packets of one writer refer to."""
+
+    names: dict[int, str] = field(default_factory=dict)
+    cats: dict[int, str] = field(default_factory=dict)
+    keys: dict[int, str] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
+    track: int = 0
+    clock: int = _BOOT
+
+
+class _Track(Struct):
+    """A track as its descriptor says."""
+
+    parent: int
+    name: str | None
+    process: int | None  # the pid
+    thread: tuple[int, int] | None
+    unit: str
+
+
+_Begin = tuple[str, str, int, dict[str, Any]]  # name, category, time, arguments
+
+
+class _TooLargeError(ValueError):
+    """The arguments of one event take more than an event may."""
+
+
+class _Events:
+    """Packets to events, as JSON texts."""
+
+    def __init__(self) -> None:
+        self.left_out: Counter[tuple[str, str]] = Counter()
+        self._sequences: defaultdict[int, _Sequence] = defaultdict(_Sequence)
+        self._tracks: dict[int, _Track] = {}
+        self._named: dict[int, str] = {}  # the names last written, by track
+        self._open: defaultdict[int, list[_Begin]] = defaultdict(list)
+        self._flows: set[int] = set()
+        self._size = 0
+        self._annotation = messages()["Annotation"]
+        self._place = lru_cache(_REMEMBERED)(self._found_place)
+
+    def of(self, packets: list[Any]) -> Iterator[bytes]:
+        """Yield the events of some packets."""
+        out: list[bytes] = []
+        from google.protobuf.message import DecodeError
+
+        for packet in packets:
+            one = self._sequences[packet.trusted_packet_sequence_id]
+            if packet.incremental_state_cleared or packet.sequence_flags & CLEARED:
+                one = self._sequences[packet.trusted_packet_sequence_id] = _Sequence()
+            if packet.HasField("trace_packet_defaults"):
+                defaults = packet.trace_packet_defaults
+                one.track = defaults.track_event_defaults.track_uuid or one.track
+                one.clock = defaults.timestamp_clock_id or one.clock
+            if packet.HasField("interned_data"):
+                _learn(packet.interned_data, one)
+            if packet.HasField("track_event"):
+                try:
+                    self._event(packet, packet.track_event, one, out)
+                except (_TooLargeError, RecursionError):
+                    self.left_out["event", "with endless arguments left out"] += 1
+                except DecodeError:
+                    self.left_out["event", "with damaged arguments left out"] += 1
+            elif packet.HasField("track_descriptor"):
+                self._describe(packet.track_descriptor, out)
+            else:
+                for kind, _ in packet.ListFields():
+                    if kind.type == kind.TYPE_BYTES:
+                        self.left_out["packet", f"of {kind.name} not read"] += 1
+            if out:
+                yield from out
+                out.clear()
+
+    def unfinished(self) -> Iterator[bytes]:
+        """Yield the begins that no end has closed."""
+        for uuid, begins in self._open.items():
+            for begin in begins:
+                yield self._text_of("B", uuid, *begin)
+
+    def _event(self, packet: Any, event: Any, one: _Sequence, out: list[bytes]) -> None:
+        if (packet.timestamp_clock_id or one.clock) in _OWN_CLOCKS:
+            self.left_out["event", "with a clock of its sequence left out"] += 1
+            return
+        uuid = event.track_uuid or one.track
+        ts = packet.timestamp
+        ts -= ts >> 63 << 64  # a negative one is written so
+        args = self._args(event, one) if event.debug_annotations else {}
+        kind = event.type
+        if kind == END and (begins := self._open.get(uuid)):
+            name, cat, begin_ns, before = begins.pop()
+            text = self._text_of(
+                "X", uuid, name, cat, begin_ns, before | args, dur=microseconds(ts - begin_ns)
+            )
+            out.append(text)
+            return
+        name = one.names.get(event.name_iid, "") if event.name_iid else _text(event.name)
+        cats = [one.cats.get(iid, "") for iid in event.category_iids]
+        cat = ",".join([*cats, *map(_text, event.categories)] if event.categories else cats)
+        if kind == START:
+            self._open[uuid].append((name, cat, ts, args))
+        elif event.HasField("legacy_event"):
+            self.left_out["event", "of chrome's older kinds not read"] += 1
+        elif kind == COUNTER:
+            track = self._tracks.get(uuid)
+            value = (
+                event.double_counter_value if event.HasField("double_counter_value") else event.counter_value
+            )
+            key = (track.unit if track else "") or "value"
+            name = name or (track.name if track else None) or ""
+            out.append(self._text_of("C", uuid, name, cat, ts, {key: value}))
+        elif kind in (END, INSTANT):
+            out.append(self._text_of("i" if kind == INSTANT else "E", uuid, name, cat, ts, args))
+        for number in event.flow_ids:
+            out.append(self._arrow(uuid, number, cat, ts, is_end=number in self._flows))
+            self._flows.add(number)
+        out.extend(self._arrow(uuid, n, cat, ts, is_end=True) for n in event.terminating_flow_ids)
+
+    def _arrow(self, uuid: int, number: int, cat: str, ts: int, *, is_end: bool) -> bytes:
+        """Return an end of an arrow. Of PyTorch's, those between operators lead to the backward pass."""
+        kind = "fwdbwd" if cat == "cpu_op" else "ac2g"
+        phase, bound_to = ("f", "e") if is_end else ("s", None)
+        return self._text_of(phase, uuid, kind, kind, ts, {}, id=number, bp=bound_to)
+
+    def _text_of(
+        self, phase: str, uuid: int, name: str, cat: str, ts: int, args: dict[str, Any], **more: Any
+    ) -> bytes:
+        pid, tid = self._place(uuid)
+        event = {"ph": phase, "cat": cat or None, "name": name or None, "pid": pid, "tid": tid}
+        event |= {"ts": microseconds(ts), **more, "args": args or None}
+        return _ENCODE({key: value for key, value in event.items() if value is not None})
+
+    # -- tracks
+
+    def _found_place(self, uuid: int) -> tuple[Any, Any]:
+        """Return the pid and tid of a track."""
+        track = self._tracks.get(uuid)
+        tid: Any = None
+        for _ in range(_DEEPEST):
+            if track is None:
+                break
+            if track.thread is not None:
+                pid, own = track.thread
+                return pid, own if tid in (None, track.name, str(own)) else tid
+            if track.process is not None:
+                return track.process, 0 if tid is None else tid
+            parent = self._tracks.get(track.parent)
+            if parent is None:
+                return track.name, track.name if tid is None else tid
+            if not track.unit and tid is None:
+                tid = track.name
+            track = parent
+        return None, uuid if tid is None else tid
+
+    def _describe(self, descriptor: Any, out: list[bytes]) -> None:
+        """Learn a track, and append the metadata that names its process or thread."""
+        process = descriptor.process if descriptor.HasField("process") else None
+        thread = descriptor.thread if descriptor.HasField("thread") else None
+        of_thread = thread.thread_name if thread else b""
+        name = _text(descriptor.name or descriptor.static_name or of_thread) or None
+        self._tracks[descriptor.uuid] = _Track(
+            parent=descriptor.parent_uuid,
+            name=name,
+            process=process.pid if process else None,
+            thread=(thread.pid, thread.tid) if thread else None,
+            unit=_text(descriptor.counter.unit_name),
+        )
+        self._place.cache_clear()
+        title = (_text(process.process_name) if process else "") or name
+        if title is None or self._named.get(descriptor.uuid) == title or not (process or thread):
+            return
+        self._named[descriptor.uuid] = title
+        pid, tid = self._place(descriptor.uuid)
+        where = {"pid": pid, "tid": 0 if process else tid}
+        kind = "process_name" if process else "thread_name"
+        out.append(_ENCODE({"ph": "M", "name": kind, **where, "args": {"name": title}}))
+
+    # -- arguments
+
+    def _args(self, event: Any, one: _Sequence) -> dict[str, Any]:
+        """Return the arguments of an event."""
+        args: dict[str, Any] = {}
+        self._size = 0
+        for packed in event.debug_annotations:
+            entry = self._annotation.FromString(packed)
+            key = self._key(entry, one)
+            args[key] = self._value(entry, one)
+        return args
+
+    def _key(self, entry: Any, one: _Sequence) -> str:
+        return self._count(one.keys.get(entry.name_iid, "") if entry.name_iid else _text(entry.name))
+
+    def _value(self, entry: Any, one: _Sequence) -> Any:
+        for kind in _NUMBERS:
+            if entry.HasField(kind):
+                self._count("")
+                return getattr(entry, kind)
+        if entry.HasField("string_value"):
+            return self._count(_text(entry.string_value))
+        if entry.string_value_iid:
+            return self._count(one.texts.get(entry.string_value_iid, ""))
+        if entry.HasField("legacy_json_value"):
+            return _decoded(entry.legacy_json_value)
+        if entry.array_values:
+            return [self._value(item, one) for item in entry.array_values]
+        return {self._key(item, one): self._value(item, one) for item in entry.dict_entries}
+
+    def _count(self, text: str) -> str:
+        self._size += len(text) + _EACH
+        if self._size > _LARGEST:
+            raise _TooLargeError
+        return text
+
+
+def _learn(data: Any, one: _Sequence) -> None:
+    for table, entries in (
+        (one.names, data.event_names),
+        (one.cats, data.event_categories),
+        (one.keys, data.debug_annotation_names),
+        (one.texts, data.debug_annotation_string_values),
+    ):
+        for entry in entries:
+            table[entry.iid] = _text(entry.name)
+
+
+def _decoded(text: bytes) -> Any:
+    """Return the value of a JSON text, or the text itself where it is damaged."""
+    try:
+        return msgspec.json.decode(text)
+    except UNDECODABLE:
+        return _text(text)
+
+
+def _text(text: bytes) -> str:
+    return text.decode("utf-8", "replace")

@@ -1,0 +1,260 @@
+"""The events of one chrome-trace file, piece by piece, whatever state the file is in.
+
+A file is read in pieces of about 1 MiB. Each is cut after the last ``}`` that is followed by a comma and a
+``{``, and decoded at once: its brackets balance from a known beginning, so a piece that decodes was cut
+rightly. Any other is damaged, was cut inside an event or ends the list: `formats.repair` takes its events one
+by one and returns those that can be saved as sound JSON, which is decoded in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from analyzer.base.errors import TraceError
+from analyzer.reading.formats.builder import Scanned
+from analyzer.reading.formats.event import UNDECODABLE, decode_events, is_event, members_of, tolerant
+from analyzer.reading.formats.other_files import LONG_ROW, WRITE_ROWS, is_log, kind_of
+from analyzer.reading.formats.repair import ENDS_EARLY, EVENT_LIMIT, Damage, Repair
+from analyzer.reading.formats.stream import PIECE, ByteStream
+
+_HEAD_LIMIT = 64 << 20  # members before the events; chrome's stack frames can be many
+_TAIL_LIMIT = 64 << 20
+#: Damaged events and things that are not events that 1 MiB of a file may hold, and each further byte of it:
+#: as many as it has events where each of them is damaged, packed or not.
+_MOST_DAMAGED = 150_000
+_DAMAGED_PER_BYTE = 1 / 4
+_HEAD = 1 << 10  # bytes by which it is judged what a file is
+_MOST_LISTS = 64  # places that may be the beginning of the list of events
+_BOM = b"\xef\xbb\xbf"
+_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+_LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_LINE_END = re.compile(rb"\}[ \t\r]*\n\s*\{")
+#: Bytes around a damaged event, or one that the scanner leaves to Python, that are decoded with it.
+_WINDOW = 32 << 10
+
+MORE, ODD, FULL, CLOSED = range(4)  # why a scan stopped, as in scan.c
+
+
+class Piece(NamedTuple):
+    """Events of a file, decoded, and the JSON list of them."""
+
+    events: list[Any]
+    text: bytes
+
+
+#: `formats.native.scanner.Scanner.scan`: from data and a place to why it stopped, where, and the events.
+Scan = Callable[[bytes, int], tuple[int, int, Scanned]]
+
+
+class EventReader:
+    """Iterates over the pieces of a file's list of events; what surrounds it is in `header` afterwards.
+
+    Parameters
+    ----------
+    path : the file
+    decode : decodes a JSON list of events, raising `UNDECODABLE`; it may be set anew between pieces
+    scan : takes the events that it can, which are yielded as `Scanned`; `decode` gets the others
+    pieces : after how many pieces of the file to stop, as if it were cut there; None for all
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        decode: Callable[[bytes], list[Any]] = decode_events,
+        scan: Scan | None = None,
+        pieces: int | None = None,
+    ) -> None:
+        self.path = path
+        self.header: dict[str, Any] = {}
+        self.stream = ByteStream(path)
+        self._pieces = pieces
+        self._scan = scan
+        self._repair = Repair(decode)
+        self._is_closed = False  # the end of the list was read
+        self._end = 0  # of the events that were taken off the current piece
+
+    @property
+    def damage(self) -> Damage:
+        """The damage up to here, with the number of events that were lost."""
+        return self._repair.damage
+
+    def use(self, decode: Callable[[bytes], list[Any]]) -> None:
+        """Decode the following pieces by `decode`."""
+        self._repair.decode = decode
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Yield the pieces of a file that is not scanned."""
+        return (part for part in self.parts() if isinstance(part, Piece))
+
+    def parts(self) -> Iterator[Scanned | Piece]:
+        """Yield the events in the order of the file; those of a scan are valid until the next ones."""
+        chunks: Iterator[bytes] = itertools.islice(self.stream, self._pieces)
+        rest = self._read_head(chunks)
+        for chunk in itertools.chain((b"",), chunks):  # what came with the head is a piece of its own
+            data = rest + chunk
+            if self._repair.is_lines:
+                data = _LINE_END.sub(b"},{", data)
+            yield from self._parts(data)
+            rest = data[self._end :]
+            if self._is_closed:
+                break
+        else:
+            yield from self._parts(rest, at_end=True)
+            rest = rest[self._end :]
+        self._read_rest(rest, chunks)
+
+    def _parts(self, data: bytes, *, at_end: bool = False) -> Iterator[Scanned | Piece]:
+        """Yield the whole events of `data`; `_end` says where they end."""
+        self._end = 0
+        size, least = (len(data) if self._scan is None else _WINDOW), _WINDOW
+        while self._end < len(data) and not self._is_closed:
+            if self._scan is not None and not self._repair.is_adrift:
+                why, self._end, scanned = self._scan(data, self._end)
+                if len(scanned.key):
+                    yield scanned
+                    size = _WINDOW
+                if why == FULL:
+                    continue
+                if why == MORE and not at_end and len(data) - self._end < EVENT_LIMIT:
+                    return
+            part = data[self._end : self._end + size]
+            sound = self._sound(part)
+            if sound is None:
+                part = part[:least]
+                sound = self._mended(part, at_end=at_end and self._end + len(part) == len(data))
+            piece, used = sound
+            self._end += used
+            if piece.events:
+                yield piece
+            if used:
+                size, least = 2 * len(part), _WINDOW
+            elif self._end + len(part) < len(data):  # one event is longer than this
+                size = least = 2 * len(part)
+            else:
+                return
+
+    def _sound(self, data: bytes) -> tuple[Piece, int] | None:
+        """Decode the events up to the last boundary, if they are sound; return where they end, too."""
+        cut = 0 if self._repair.is_adrift else _last_boundary(data)
+        with contextlib.suppress(*UNDECODABLE):
+            if cut:
+                text = b"[%b]" % data[:cut].lstrip(b", \n\r\t")
+                return Piece(self._repair.decode(text), text), cut
+        return None
+
+    def _mended(self, data: bytes, *, at_end: bool) -> tuple[Piece, int]:
+        """Take events one by one; return where they end, too."""
+        texts, used, self._is_closed = self._repair.take(data, at_end=at_end)
+        damaged = self.damage.lost + self.damage.mended + self.damage.strays
+        if damaged > _MOST_DAMAGED + _DAMAGED_PER_BYTE * max(0, self.stream.size - (1 << 20)):
+            raise TraceError(
+                f"{self.path}: not a trace: {damaged:,} things in it are damaged or are not events"
+            )
+        text = b"[%b]" % b",".join(texts)
+        return Piece(self._repair.decode(text), text), used
+
+    # -- what surrounds it -------------------------------------------------------------------
+
+    def _read_head(self, chunks: Iterator[bytes]) -> bytes:
+        text = beginning = next(chunks, b"").removeprefix(_BOM)
+        while len(text := text.lstrip()) < _HEAD and (more := next(chunks, b"")):
+            text += more
+        if not text:
+            reason = f"is damaged: {self.stream.damage}" if self.stream.damage else "is empty"
+            raise TraceError(f"{self.path}: the file {reason}")
+        if text[:1] == b"[" and not is_log(text):
+            return text[1:]
+        if text[:1] != b"{":
+            raise TraceError(f"{self.path}: not a trace: {kind_of(beginning if beginning.strip() else text)}")
+        return self._read_object_head(text, chunks)
+
+    def _read_object_head(self, data: bytes, chunks: Iterator[bytes]) -> bytes:
+        searched = tried = 0
+        while True:
+            for match in itertools.islice(_LIST_KEY.finditer(data, searched), _MOST_LISTS - tried):
+                tried += 1
+                members = members_of(data[1 : match.start()])
+                if members is not None:
+                    self.header.update(members)
+                    return data[match.end() :]
+            searched = max(0, len(data) - 64)
+            if len(data) <= 2 * PIECE and self._looks_like_lines(data):
+                self._repair.is_lines = True
+                return data
+            more = next(chunks, b"")
+            if not more or len(data) > _HEAD_LIMIT:
+                return self._headless(data)
+            data += more
+
+    def _looks_like_lines(self, data: bytes) -> bool:
+        line = data.split(b"\n", 1)[0].strip()
+        return line.endswith(b"}") and is_event(tolerant(line))
+
+    def _headless(self, data: bytes) -> bytes:
+        """Accept a damaged header if a list of events follows it; else say that this is not a trace."""
+        if match := _LIST_KEY.search(data):
+            self.damage.notes.append("the members before the events are unreadable")
+            return data[match.end() :]
+        value = tolerant(data.strip())
+        if is_event(value):  # a single event, over several lines
+            return data
+        if value is None:
+            is_row = tolerant(first := data.split(b"\n", 1)[0]) is not None and len(first) > PIECE
+            reason = LONG_ROW if is_row else "the JSON is cut or broken before any event"
+            raise TraceError(f"{self.path}: not a trace: {reason}")
+        if isinstance(value, dict) and "log_history" in value:  # `trainer_state.json` of transformers
+            what = "the state of a trainer, which has no durations of steps"
+            raise TraceError(f"{self.path}: not a trace: {what}; {WRITE_ROWS}")
+        raise TraceError(f'{self.path}: JSON, but no trace: there is no list "traceEvents"')
+
+    def _read_rest(self, rest: bytes, chunks: Iterator[bytes]) -> None:
+        """Read what follows the events, or say how the file ends without an end of their list."""
+        notes = self.damage.notes
+        if self._is_closed:
+            self._read_tail(rest, chunks)
+        elif self._repair.is_adrift:
+            notes.append(ENDS_EARLY)
+        elif not self._repair.is_lines and not self.stream.damage and ENDS_EARLY not in notes:
+            notes.append("the list of events is not closed")
+        if self.stream.damage:
+            notes.append(self.stream.damage)
+
+    def _read_tail(self, data: bytes, chunks: Iterator[bytes]) -> None:
+        for chunk in chunks:
+            if len(data) > _TAIL_LIMIT:
+                self.damage.notes.append("the members after the events are too large and were not read")
+                return
+            data += chunk
+        text = data.strip()
+        if not text or text == b"}":
+            return
+        if _LIST_KEY.search(text) or text[:1] == b"[":
+            self.damage.notes.append("a further list of events after the first was not read")
+        closed = text.endswith(b"}")
+        members = members_of(text[:-1] if closed else text)
+        if members is None:
+            self.damage.notes.append("the members after the events are unreadable")
+        else:
+            self.header.update(members)
+            if not closed:
+                self.damage.notes.append("the object is not closed")
+
+
+def _last_boundary(data: bytes) -> int:
+    """Return the offset after the last ``}`` that a comma and a ``{`` follow; 0 if there is none."""
+    window = 4096
+    while True:
+        start = max(0, len(data) - window)
+        last = None
+        for last in _BOUNDARY.finditer(data, start):  # noqa: B007
+            pass
+        if last is not None:
+            return last.start() + 1
+        if start == 0:
+            return 0
+        window *= 8

@@ -1,0 +1,325 @@
+"""Dumps of a collective library's flight recorder: pickles of plain values, or JSON -> columns.
+
+A dump is what one rank knew at one moment: ``{"version", "pg_config", "pg_status", "entries"}``. An entry is
+a call of a collective, a send or a receive; its `state` is ``scheduled``, ``started`` or ``completed``.
+
+- In a dump that was cut off the entries that are whole are kept.
+- Completed entries whose times are known are the slices; ``header["recorder"]`` is the `Dump`.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from itertools import repeat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from analyzer.base.arrays import Int64, Mask
+from analyzer.base.arrays.numbering import numbered
+from analyzer.base.errors import TraceError, counted
+from analyzer.reading.formats.columns import ArgColumn, Trace, Track
+from analyzer.reading.formats.event import UNDECODABLE
+from analyzer.reading.formats.recorder import BYTES, NUMBER
+from analyzer.reading.formats.recorder.plain_pickle import unpickled
+from analyzer.reading.formats.stream import PIECE, ByteStream
+from analyzer.reading.formats.values import FARTHEST_NS, clean_text
+
+_MOST_BYTES = 1 << 30  # a recorder of 100,000 entries writes 50 MB
+_LONGEST_NAME = 300
+_MESSAGES = ("send", "recv")
+STARTED, COMPLETED = 1, 2  # states of a call
+_MOST_AXES = 64  # of a tensor, in PyTorch
+_ITEM_BYTES = {
+    "Double": 8, "Long": 8, "UInt64": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float": 4, "Int": 4,
+    "UInt32": 4, "Half": 2, "BFloat16": 2, "Short": 2, "UInt16": 2, "Byte": 1, "Char": 1, "Bool": 1,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1,
+}  # fmt: skip
+_TIMES = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
+_STATES = {"scheduled": 0, "started": STARTED, "completed": COMPLETED}
+
+
+class Dump(NamedTuple):
+    """A dump: `entries` are its calls (n); the fields that all of them are asked for are columns (n,)."""
+
+    entries: Sequence[Mapping[str, Any]]
+    kind: Sequence[str]
+    groups: Sequence[tuple[str, str]]  # the distinct ones, by name and description
+    group_id: Int64
+    number: Int64  # among the collectives of the group; -1 where unknown
+    is_message: Mask
+    state: Int64  # STARTED, COMPLETED, or 0
+    times: Int64  # (3, n): created, found started, found completed; -1 where unknown
+    config: Mapping[str, Any]
+    status: Mapping[str, Any]
+    written_ns: int
+
+
+def read(path: Path, args: Collection[str] = ()) -> Trace:
+    """Load one dump, with those of `NUMBER` and `BYTES` that are in `args`.
+
+    TraceError for other files, and for a pickle that holds more than values.
+    """
+    is_collected = gc.isenabled()
+    gc.disable()  # a search for cycles among a dump's many lists takes as long as reading them
+    try:
+        return _read(path, args)
+    finally:
+        if is_collected:
+            gc.freeze()  # nor later: they are let go without a search
+            gc.enable()
+
+
+def _read(path: Path, args: Collection[str]) -> Trace:
+    repairs: list[str] = []
+    document = _document(path, repairs)
+    found = document.get("entries", [])
+    if not isinstance(found, list | tuple) or not document.keys() & {"entries", "pg_config", "pg_status"}:
+        raise TraceError(f"{path}: not a dump of a flight recorder: it has no entries")
+    if "entries" not in document:
+        repairs.append("no list of entries: no call is recorded")
+    entries = [entry for entry in found if isinstance(entry, dict) and isinstance(entry.get("state"), str)]
+    if n := len(found) - len(entries):
+        repairs.append(f"{n:,} of {len(found):,} entries are damaged and left out")
+    names, states, of_groups = (
+        _hashed(column(entries, key)) for key in ("profiling_name", "state", "process_group")
+    )
+    kind_by_name = {name: kind_of(name) for name in {*names}}
+    kinds = list(map(kind_by_name.__getitem__, names))
+    distinct, group_id = numbered(of_groups)
+    groups = [_group_of(group) for group in distinct]
+    if None in groups:  # a process's own numbers
+        given = zip(group_id.tolist(), column(entries, "pg_id"), strict=True)
+        groups, group_id = numbered(groups[at] or (f"#{whole(own)}",) * 2 for at, own in given)
+    is_message = column(entries, "is_p2p")
+    if not {*map(type, is_message)} <= {bool}:
+        pairs = zip(is_message, kinds, strict=True)
+        is_message = [kind in _MESSAGES if told is None else bool(told) for told, kind in pairs]
+    number = _integers(column(entries, NUMBER))
+    if n := len(states) - sum(map(_STATES.__contains__, states)):
+        repairs.append(f"{counted(n, 'call')} in states that are not known: taken as open")
+    given_times = [column(entries, key) for key in _TIMES]
+    times = np.array([_integers(each) for each in given_times])
+    if n := int((times < 0).sum()) - sum(list(each).count(None) for each in given_times):
+        repairs.append(f"{counted(n, 'time')} of calls cannot be: taken as unknown")
+    config, status = (
+        value if isinstance(value, dict) else {} for value in map(document.get, ("pg_config", "pg_status"))
+    )
+    dump = Dump(
+        entries,
+        kinds,
+        [(text_of(name), text_of(description)) for name, description in filter(None, groups)],
+        group_id.astype(np.int64),
+        number if (number >= 0).any() else _integers(column(entries, "seq_id")),
+        np.array(is_message, np.bool_),
+        np.fromiter(map(_STATES.get, states, repeat(0)), np.int64, len(entries)),
+        times,
+        config,
+        status,
+        path.stat().st_mtime_ns,
+    )
+    return _trace(path, dump, repairs, args)
+
+
+def _hashed(values: Sequence[Any]) -> Sequence[Any]:
+    """Return values that can be distinguished."""
+    try:
+        hash(frozenset(values))
+    except TypeError:
+        return list(map(_plain, values))
+    return values
+
+
+def _plain(value: Any) -> Any:
+    """Return a number, a text, or a pair of these; None for any other value."""
+    if isinstance(value, list | tuple) and len(value) == 2:
+        value = tuple(value)
+    is_plain = isinstance(value, str | int | float | None)
+    return (
+        value if is_plain or (isinstance(value, tuple) and all(type(one) is str for one in value)) else None
+    )
+
+
+def column(entries: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+    """List a field of all entries (n,); None where there is none."""
+    return [entry.get(key) for entry in entries]
+
+
+def _document(path: Path, repairs: list[str]) -> Mapping[str, Any]:
+    pieces: list[bytes] = []
+    stream = ByteStream(path)
+    for piece in stream:
+        pieces.append(piece)
+        if len(pieces) * PIECE > _MOST_BYTES:
+            raise TraceError(f"{path}: a dump of more than {_MOST_BYTES >> 20} MiB is not read")
+    if stream.damage:
+        repairs.append(stream.damage)
+    data = b"".join(pieces)
+    is_pickle = data[:1] == b"\x80"
+    document = unpickled(path, data, repairs) if is_pickle else _from_json(path, data, repairs)
+    if isinstance(document, list) and any(
+        isinstance(entry, dict) and "state" in entry for entry in document
+    ):  # as PyTorch's first recorder wrote it
+        document = {"entries": document}
+    if not isinstance(document, dict):
+        raise TraceError(f"{path}: not a dump of a flight recorder")
+    return document
+
+
+# ---- JSON
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)  # the last text may be cut
+
+
+def _from_json(path: Path, data: bytes, repairs: list[str]) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except UNDECODABLE as error:
+        closed = _closed_json(data)
+        try:
+            found = msgspec.json.decode(closed)
+        except UNDECODABLE:
+            raise TraceError(f"{path}: neither JSON nor a pickle ({error})") from error
+    repairs.append("cut off: entries after the cut are missing")
+    return found
+
+
+def _closed_json(data: bytes) -> bytes:
+    """Return the text up to the last bracket that closes, with what is open there closed."""
+    opened: list[bytes] = []
+    best, closers = 0, b""
+    for token in _TOKEN.finditer(data):
+        mark = token[0]
+        if mark in (b"{", b"["):
+            opened.append(b"}" if mark == b"{" else b"]")
+        elif mark in (b"}", b"]"):
+            if not opened or opened.pop() != mark:
+                break
+            best, closers = token.end(), b"".join(reversed(opened))
+    return data[:best] + closers
+
+
+# ---- columns
+
+
+def _trace(path: Path, dump: Dump, repairs: list[str], args: Collection[str]) -> Trace:
+    """Return the completed entries with their times as slices: named by kind, in the category of their group.
+
+    A slice begins when the operation was found started, or else was created, and lasts for the duration that
+    was measured, or else until it was found completed.
+    """
+    done = np.flatnonzero(dump.state == COMPLETED)
+    created, started, completed = dump.times[:, done]
+    measured_ms = column(dump.entries, "duration_ms")
+    dur_ns = np.full(len(dump.entries), -1)
+    for at, ms in enumerate(measured_ms) if any(measured_ms) else ():
+        if type(ms) in (float, int) and 0 <= ms < 1e9:
+            dur_ns[at] = int(ms * 1e6)
+    dur_ns = dur_ns[done]
+    begin = np.where(started > 0, started, np.where(dur_ns >= 0, completed - dur_ns, created))
+    begin = np.where(begin > 0, begin, created)
+    dur_ns = np.where(dur_ns >= 0, dur_ns, completed - begin)
+    kept = np.flatnonzero((begin > 0) & (dur_ns >= 0))
+    if n := int(((begin > 0) & (completed > 0) & (dur_ns < 0)).sum()):
+        repairs.append(f"{counted(n, 'call')} left out: the end is before the beginning")
+    rows = done[kept]
+    names, name_id = numbered([dump.kind[i] for i in rows.tolist()])
+    used, group_id = numbered(dump.group_id[rows].tolist())
+    cats, cat_of = numbered(dump.groups[i][1] for i in used)
+    tracks, track_of = numbered(Track(0, dump.groups[i][0]) for i in used)
+    return Trace(
+        str(path), "", names, cats, tracks, name_id, cat_of[group_id], track_of[group_id], begin[kept],
+        dur_ns[kept], _args(dump, rows, args), header={"recorder": dump}, phases={"X": len(dump.entries)},
+        repairs=repairs,
+    )  # fmt: skip
+
+
+def _args(dump: Dump, rows: Int64, wanted: Collection[str]) -> dict[str, ArgColumn]:
+    found: dict[str, list[int]] = {}
+    if NUMBER in wanted:
+        found[NUMBER] = np.where(dump.is_message, -1, dump.number)[rows].tolist()
+    for key in BYTES:
+        if key in wanted:
+            sizes, dtypes = (column(dump.entries, f"{key}_{what}") for what in ("sizes", "dtypes"))
+            found[key] = _n_bytes([(sizes[i], dtypes[i]) for i in rows.tolist()])
+    return {key: ArgColumn(np.arange(len(rows)), array("q", values)) for key, values in found.items()}
+
+
+def _n_bytes(tensors: Sequence[Sequence[Any]]) -> list[int]:
+    """Return the bytes of the tensors of calls (n,), as sizes and types; 0 where one is not known."""
+    known: dict[tuple[int, int], int] = {}  # of lists that a file holds once, and names a million times
+    found = []
+    for sizes, dtypes in tensors:
+        place = (id(sizes), id(dtypes))
+        if place not in known:
+            items = (
+                [_ITEM_BYTES.get(text_of(one), 0) for one in dtypes]
+                if isinstance(dtypes, list | tuple)
+                else []
+            )
+            counts = list(map(math.prod, shapes_of(sizes, None)))
+            each = [a * b for a, b in zip(counts, items, strict=False)]
+            is_known = len(counts) == len(items) and min(each, default=0) > 0 and sum(each) < 1 << 62
+            known[place] = sum(each) if is_known else 0
+        found.append(known[place])
+    return found
+
+
+def shapes_of(value: Any, most: int | None) -> list[list[int]]:
+    """Return the shapes of up to `most` tensors; other values than numbers are -1."""
+    tensors = value[:most] if isinstance(value, list | tuple) else ()
+    return [[whole(n) for n in one[:_MOST_AXES]] for one in tensors if isinstance(one, list | tuple)]
+
+
+def _integers(values: Sequence[Any]) -> Int64:
+    """Return integers, or texts of one, in the range of times (n,); -1 for any other value."""
+    types = {*map(type, values)}
+    if types == {type(None)}:
+        return np.full(len(values), -1, np.int64)
+    try:
+        if types != {int}:
+            values = [value if type(value) is int else whole(value) for value in values]
+        found = np.array(values, np.int64)
+    except OverflowError:
+        return np.array([whole(value) for value in values], np.int64)
+    found[(found < 0) | (found > FARTHEST_NS)] = -1
+    return found
+
+
+def whole(value: Any) -> int:
+    """Return an integer, or a text of one, in the range of times; -1 for any other value."""
+    if type(value) is str and value.isdecimal() and len(value) < 19:
+        value = int(value)
+    return value if type(value) is int and 0 <= value <= FARTHEST_NS else -1
+
+
+def text_of(value: Any, longest: int | None = _LONGEST_NAME) -> str:
+    """Return a text of usual length; "" for any other value."""
+    return clean_text(value[:longest]) if isinstance(value, str) else ""
+
+
+def kind_of(name: Any) -> str:
+    """Return the kind of a call.
+
+    >>> kind_of("nccl:all_reduce"), kind_of("nccl:send 0->3")
+    ('all_reduce', 'send')
+    """
+    return _kind_of(name) if isinstance(name, str) else "unnamed"
+
+
+@lru_cache(4096)
+def _kind_of(name: str) -> str:
+    return text_of(name).partition(":")[2].partition(" ")[0] or text_of(name) or "unnamed"
+
+
+def _group_of(group: Any) -> tuple[str, str] | None:
+    """Return the name and the description of a group; None for any other value."""
+    is_group = isinstance(group, tuple) and len(group) == 2 and type(group[0]) is type(group[1]) is str
+    return group if is_group else None

@@ -1,0 +1,166 @@
+"""The slow path for a damaged list of events: whole events are kept, one by one, and the rest is counted."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from analyzer.base.errors import counted
+from analyzer.reading.formats.event import (
+    UNDECODABLE,
+    clean_members,
+    integer,
+    is_event,
+    members_of,
+    tolerant,
+    with_scalars,
+)
+
+EVENT_LIMIT = 4 << 20  # bytes; an event that has not ended by then is damaged
+ENDS_EARLY = "the file ends early (cut in an event): what the job wrote after that is missing"
+_EVENT = rb'(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)'
+_NEXT_EVENT, _ANY_EVENT = re.compile(rb"[,\n][ \t\r]*" + _EVENT), re.compile(_EVENT)
+_BEGIN = 1 << 10  # no event's first member begins later than so many bytes after its bracket
+_BETWEEN = re.compile(rb"[\s,]*")
+_EMPTY_LAST = re.compile(rb"\{\}\s*(?:\]|\Z)")  # how XLA ends its list
+_LIST_END = re.compile(rb"\}\s*\]")
+_MOST_LIST_ENDS = 64  # places that may be the end of the list of events
+_MOST_AT_END = 16  # bytes: what JSON's decoder cannot read so close to the end may only be cut
+#: As `tolerant`, without the time for texts that strict JSON has, too; where a value ends is exact.
+_RAW_DECODE = json.JSONDecoder(strict=False, parse_int=integer).raw_decode
+_RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Damage(Struct):
+    """The damage of a file, and how much was saved."""
+
+    notes: list[str] = field(default_factory=list)  # phrases about the file as a whole
+    lost: int = 0  # events that could not be saved
+    mended: int = 0  # events that only the tolerant decoder could read, for more than ids and times
+    strays: int = 0  # items of the list that are not events
+
+    def phrases(self) -> list[str]:
+        """List a phrase for each kind of event that was repaired or lost."""
+        counts = (
+            (self.lost, "damaged event", "lost"),
+            (self.mended, "event", "repaired (NaN, bad characters or quotes)"),
+            (self.strays, "list item", "ignored: not an event"),
+        )
+        return [*self.notes, *(f"{counted(n, noun)} {fate}" for n, noun, fate in counts if n)]
+
+
+class Repair:
+    """Rewrites the damaged pieces of one file as sound ones, and counts the damage.
+
+    Parameters
+    ----------
+    decode : decodes a JSON list of events; an event is rewritten where `decode` refuses it
+
+    Attributes
+    ----------
+    is_lines : an event is on each line, without a list around them
+    is_adrift : the last piece ended in a damaged event whose end is not known
+    """
+
+    def __init__(self, decode: Callable[[bytes], list[Any]]) -> None:
+        self.decode = decode
+        self.damage = Damage()
+        self.is_lines = False
+        self.is_adrift = False
+
+    def take(self, data: bytes, *, at_end: bool) -> tuple[list[bytes], int, bool]:
+        """Take events off `data` one by one; return their texts, where they end, whether the list ended.
+
+        An event that may go on behind `data` is left there, unless this is `at_end` of the file.
+        """
+        words = data.decode("latin-1")  # a letter for each byte
+        events: list[bytes] = []
+        at = self._landing(data) if self.is_adrift else 0
+        while not self.is_adrift and (at := _BETWEEN.match(data, at).end()) < len(data):  # type: ignore[union-attr]
+            if data[at] == 0x5D and not self.is_lines:  # ]
+                return events, at + 1, True
+            try:
+                value, end = _RAW_DECODE(words, at)
+            except (ValueError, RecursionError) as error:
+                if not at_end and self._may_go_on(data, at, error):
+                    break
+                end = _damage_end(data, at)
+                self._add_damaged(events, data[at:end].rstrip(b", \n\r\t"), is_last=end == len(data))
+            else:
+                self._add(events, data[at:end], value, is_last=_EMPTY_LAST.match(data, at) is not None)
+            at = end
+        return events, max(at, len(data) - _BEGIN) if self.is_adrift else at, False
+
+    def _landing(self, data: bytes) -> int:
+        """Find the next event after a damaged one whose end is not known."""
+        next_event = _NEXT_EVENT.search(data)
+        if next_event is None:
+            return 0
+        self.is_adrift = False
+        self.damage.lost += 1
+        return next_event.end()
+
+    def _may_go_on(self, data: bytes, at: int, error: Exception) -> bool:
+        """Whether what JSON's decoder cannot read, from `at` on, may end behind `data`."""
+        is_last = _next_event(data, at) is None
+        if len(data) - at >= EVENT_LIMIT:
+            self.is_adrift = is_last
+            return is_last
+        return is_last or (
+            isinstance(error, json.JSONDecodeError)
+            and (error.pos >= len(data) - _MOST_AT_END or error.msg.startswith("Unterminated string"))
+        )
+
+    def _add(self, events: list[bytes], text: bytes, value: Any, *, is_last: bool) -> None:
+        """Add a list item, which is `value` when it is decoded tolerantly, if it is an event."""
+        if not is_event(value):
+            self.damage.strays += value != {} or not is_last
+        elif self._is_sound(text):
+            events.append(text)
+        else:
+            self._add_damaged(events, text, is_last=False)
+
+    def _add_damaged(self, events: list[bytes], text: bytes, *, is_last: bool) -> None:
+        """Add a damaged event as sound JSON where that can be made of it."""
+        with contextlib.suppress(*UNDECODABLE):
+            odd = msgspec.json.encode(with_scalars(_RAW_MEMBERS.decode(text)))
+            if self._is_sound(odd):  # strict JSON with ids or times of types that none has: no repair
+                events.append(odd)
+                return
+        if text.endswith(b"}") and is_event(value := tolerant(text)):
+            events.append(msgspec.json.encode(clean_members(value)))
+            self.damage.mended += 1
+        elif is_last:
+            self.damage.notes.append(ENDS_EARLY)
+        else:
+            self.damage.lost += 1
+
+    def _is_sound(self, text: bytes) -> bool:
+        with contextlib.suppress(*UNDECODABLE):
+            return len(self.decode(b"[%b]" % text)) == 1
+        return False
+
+
+def _next_event(data: bytes, at: int) -> int | None:
+    """Find where the event ends, or the garbage, that begins at `at`, by the beginning of the next event."""
+    is_object = data[at] == 0x7B  # {
+    found = (_NEXT_EVENT if is_object else _ANY_EVENT).search(data, at + 1)
+    return None if found is None else found.start()
+
+
+def _damage_end(data: bytes, at: int) -> int:
+    """Find the end of the damaged event that begins at `at`: all of `data` if it is cut."""
+    if (next_event := _next_event(data, at)) is not None:
+        return next_event
+    for match in itertools.islice(_LIST_END.finditer(data, at), _MOST_LIST_ENDS):
+        rest = data[match.end() :].strip()
+        if members_of(rest.removesuffix(b"}")) is not None:
+            return match.end() - 1
+    return len(data)

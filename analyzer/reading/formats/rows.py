@@ -1,0 +1,280 @@
+"""The rows gathered from a file, and what becomes of them: tables of distinct strings, and slices."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+
+from analyzer.base.arrays import Int32, Int64, Mask, NDArray
+from analyzer.base.arrays.numbering import numbered, unique
+from analyzer.base.errors import Note, NoteKind, counted
+from analyzer.reading.formats.columns import ArgColumn, Points, Trace, Track
+from analyzer.reading.formats.values import all_fit, cleaned
+
+Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
+SLICE, BEGIN, END, META, OTHER_PHASE = range(5)
+_PHASES = frozenset("XBEiInsftMCbeSTpFPNODVvRc()=L")  # of the format, also of its older versions
+ROLE = {"X": SLICE, "B": BEGIN, "E": END, "M": META}
+LONGEST_NS = 1 << 61  # 73 years: no slice is longer
+
+
+class Rule(Enum):
+    """Which begin an end closes."""
+
+    NESTED = "the innermost open one of its track"
+    #: So it is where a file begins in the middle of a nest (Composer): its first ends have no begins. In
+    #: general an end's name says nothing.
+    NESTED_BY_NAME = "the innermost open one of its own name, or none"
+    #: So MXNet's profiler writes operations, and those of one thread may overlap: an asynchronous one ends
+    #: long after the next has begun, which no nesting can tell.
+    NEIGHBOURS = "the one right before it in the file, of its track and name; else the innermost open one"
+
+
+def numbers() -> defaultdict[Key, int]:
+    """Return a dictionary that numbers the keys it is asked for, in order of first appearance."""
+    return defaultdict(itertools.count().__next__)
+
+
+class Rows(Struct):
+    """The rows of a file.
+
+    `key`, `ts_ns`, `dur_ns` are the X, B and E events; `args` holds for each wanted key the rows that
+    have it and their values; `points` the other timed events where they were asked for.
+    """
+
+    keys: list[Key]
+    counts: Int64  # (len(keys),) events of each key
+    key: Int32
+    ts_ns: Int64
+    dur_ns: Int64
+    args: dict[str, tuple[Int64, array[int] | list[Any]]]  # an array where all are integers
+    points: tuple[Int32, Int64, list[str | None], list[dict[str, Any]]]
+    metadata: list[dict[str, Any]]
+    repairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # (noun, fate): how many
+
+
+def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
+    """Split the interned keys into tables and pair B with E; the trace has no path and no dialect yet."""
+    tables = _Tables(rows.keys)
+    kinds, kind = numbered(map(itemgetter(0), rows.keys))
+    role_of = np.array([ROLE.get(one, OTHER_PHASE) for one in kinds], np.int8)[kind]
+    repairs = [f"{counted(n, noun)} {fate}" for (noun, fate), n in rows.repairs.items()]
+    counts = np.bincount(kind, rows.counts, len(kinds)).astype(np.int64)
+    phases: Counter[Any] = Counter(dict(zip(kinds, counts.tolist(), strict=True)))
+    repairs += _odd_phases(phases)
+    if beyond := int(rows.counts[tables.is_beyond].sum()):
+        repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
+    args = {name: _fitting(name, ArgColumn(*column), repairs) for name, column in rows.args.items()}
+    key, ts_ns, dur_ns = rows.key, rows.ts_ns, rows.dur_ns
+    if ((role_of == BEGIN) | (role_of == END)).any():
+        role = role_of[rows.key]
+        begin, end, dur_ns = _paired(rows, role, tables, pairing, repairs)
+        kept = np.sort(np.concatenate([np.flatnonzero(role == SLICE), begin]))
+        key, ts_ns, dur_ns = rows.key[kept], rows.ts_ns[kept], dur_ns[kept]
+        args = {name: _told_at_ends(column, begin, end).select(kept) for name, column in args.items()}
+    point_key, point_ts_ns, point_ids, point_args = rows.points
+    return Trace(
+        path="",
+        dialect="",
+        names=tables.names,
+        cats=tables.cats,
+        tracks=tables.tracks,
+        name_id=tables.name[key],
+        cat_id=tables.cat[key],
+        track_id=tables.track[key],
+        ts_ns=ts_ns,
+        dur_ns=dur_ns,
+        args=args,
+        points=Points(
+            phase=np.array([str(key[0]) for key in rows.keys], np.object_)[point_key],
+            name_id=tables.name[point_key],
+            cat_id=tables.cat[point_key],
+            track_id=tables.track[point_key],
+            ts_ns=point_ts_ns,
+            ids=np.array(point_ids, np.object_),
+            args=point_args,
+        ),
+        metadata=rows.metadata,
+        phases=dict(phases),
+        repairs=repairs,
+    )
+
+
+def _odd_phases(phases: Mapping[str, int]) -> list[str]:
+    """Return a note on events whose phase the format does not have, if there are some."""
+    odd = sum(n for phase, n in phases.items() if phase not in _PHASES)
+    return [f"{counted(odd, 'event')} of phases that the format does not have ignored"] if odd else []
+
+
+def _paired(
+    rows: Rows, role: NDArray[np.int8], tables: _Tables, pairing: Rule, repairs: list[str]
+) -> tuple[Int64, Int64, Int64]:
+    """Return the rows of begins (k,) and of their ends (k,), and all durations with those of the begins."""
+    bounds = np.flatnonzero(role != SLICE)
+    key, is_begin = rows.key[bounds], role[bounds] == BEGIN
+    places = pair(is_begin, tables.track[key], rows.ts_ns[bounds], tables.name_or_none[key], pairing)
+    begin, end = (bounds[place] for place in places)
+    n_begins = int(is_begin.sum())
+    between = rows.ts_ns[end] - rows.ts_ns[begin]
+    is_absurd = (between < 0) | (between > LONGEST_NS)
+    dur_ns = rows.dur_ns.copy()
+    dur_ns[begin] = np.where(is_absurd, 0, between)
+    for n, phase, fate, kind in (
+        (int(is_absurd.sum()), "E", "before the B, or decades after it: taken as 0 long", NoteKind.OTHER),
+        (n_begins - len(begin), "B", "without an end left out", NoteKind.WHOLE),
+        (len(bounds) - n_begins - len(end), "E", "without a beginning left out", NoteKind.WHOLE),
+    ):
+        if n:
+            repairs.append(Note(f"{counted(n, f'{phase} event')} {fate}", kind))
+    return begin, end, dur_ns
+
+
+def _told_at_ends(column: ArgColumn, begin: Int64, end: Int64) -> ArgColumn:
+    """Return an argument of slices: where the begin does not tell it, as their end does."""
+    begin_of = dict(zip(end.tolist(), begin.tolist(), strict=True))
+    told = column.rows.tolist()
+    place = {begin_of[row]: i for i, row in enumerate(told) if row in begin_of}
+    place |= {row: i for i, row in enumerate(told) if row not in begin_of}
+    rows = sorted(place)
+    return ArgColumn(np.array(rows, np.int64), [column.values[place[row]] for row in rows])
+
+
+class _Tables:
+    """The distinct names, categories and tracks of the keys, and each key's place in them."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        _, names, cats, pids, tids = zip(*keys, strict=True) if keys else ((),) * 5
+        self.is_beyond = np.zeros(len(keys), np.bool_)  # keys with an integer that no id can be
+        self.names, self.name = numbered(_texts(self._clean(names)))
+        self.cats, self.cat = numbered(_texts(self._clean(cats)))
+        pairs, self.track = numbered(zip(self._clean(pids), self._clean(tids), strict=True))
+        self.tracks = [Track(*pair) for pair in pairs]
+        self.name_or_none = self.name
+        if None in names:
+            self.name_or_none = np.where([name is None for name in names], -1, self.name).astype(np.int32)
+
+    def _clean(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return one member of all keys within the border of `formats.values`."""
+        if all_fit(values):
+            return values
+        clean = [cleaned(value) for value in values]
+        self.is_beyond |= [new is None and old is not None for old, new in zip(values, clean, strict=True)]
+        return clean
+
+
+def _fitting(name: str, column: ArgColumn, repairs: list[str]) -> ArgColumn:
+    """Return the values of an argument that are within the border of `formats.values`, and their rows."""
+    values = column.values
+    if isinstance(values, array | np.ndarray):
+        return column
+    if set(map(type, values)) == {int}:
+        with contextlib.suppress(OverflowError):  # beyond 63 bits
+            return ArgColumn(column.rows, array("q", values))
+    if all_fit(values):
+        return column
+    clean = [cleaned(value) for value in values]
+    kept = [i for i, value in enumerate(clean) if value is not None or values[i] is None]
+    if len(kept) < len(values):
+        repairs.append(f"{counted(len(values) - len(kept), 'value')} of {name} without a meaning left out")
+    return ArgColumn(column.rows[kept], [clean[i] for i in kept])
+
+
+def _texts(values: Sequence[Any]) -> Sequence[str]:
+    if set(map(type, values)) == {str}:
+        return values
+    return ["" if value is None else str(value) for value in values]
+
+
+def pair(
+    is_begin: Mask, track: Int32, ts_ns: Int64, name: Int32, rule: Rule = Rule.NESTED
+) -> tuple[Int64, Int64]:
+    """Return the rows (k,) of begins, and of the ends of their tracks that close them; by begin.
+
+    Parameters
+    ----------
+    is_begin, track, ts_ns : (n,) the B and E rows in file order
+    name : (n,) name ids, -1 where an end has none: it may close a begin of any name
+    """
+    rows = np.arange(len(track))
+    begin = end = rows[:0]
+    if rule is Rule.NEIGHBOURS:
+        same = (track[:-1] == track[1:]) & ((name[1:] < 0) | (name[:-1] == name[1:]))
+        begin = np.flatnonzero(is_begin[:-1] & ~is_begin[1:] & same)
+        end = begin + 1
+        rows = np.delete(rows, np.concatenate([begin, end]))
+    order = rows[_time_order(is_begin[rows], track[rows], ts_ns[rows])]
+    inner_begin, inner_end = _nest(order, is_begin, track)
+    wrong = (name[inner_end] >= 0) & (name[inner_begin] != name[inner_end])
+    if rule is Rule.NESTED_BY_NAME and wrong.any():  # only the tracks in question go the slow way
+        bad_tracks = unique(track[inner_begin[wrong]])
+        right = ~np.isin(track[inner_begin], bad_tracks)
+        begin, end = _by_stack(order[np.isin(track[order], bad_tracks)], is_begin, track, name)
+        inner_begin, inner_end = inner_begin[right], inner_end[right]
+    begin, end = np.concatenate([begin, inner_begin]), np.concatenate([end, inner_end])
+    by_begin = np.argsort(begin, kind="stable")
+    return begin[by_begin], end[by_begin]
+
+
+def _time_order(is_begin: Mask, track: Int32, ts_ns: Int64) -> Int64:
+    """Return the rows by track, then time; at one instant as in the file.
+
+    In a track that the file does not hold in time order, an end goes before the begins of its instant
+    unless it stands right behind its own begin (a slice of no length).
+    """
+    n = len(track)
+    by_track = np.argsort(track, kind="stable")
+    same = track[by_track][1:] == track[by_track][:-1]
+    step = np.diff(ts_ns[by_track])
+    late = np.ones(n, np.bool_)
+    backwards = same & (step < 0)
+    if backwards.any():
+        unsorted = np.isin(track, unique(track[by_track[1:][backwards]]))
+        closes_own = np.zeros(n, np.bool_)
+        closes_own[by_track[1:]] = same & (step == 0) & is_begin[by_track[:-1]]
+        late = ~unsorted | is_begin | closes_own
+    return np.lexsort((np.arange(n), late, ts_ns, track))
+
+
+def _nest(order: Int64, is_begin: Mask, track: Int32) -> tuple[Int64, Int64]:
+    """Match by depth: in a track, the end that leaves a depth closes the begin that entered it.
+
+    At each depth begins and ends alternate; an end that closes nothing reaches a new one, as its first.
+    """
+    step = np.where(is_begin[order], 1, -1)
+    level = np.cumsum(step) + (step < 0)
+    sequence = np.lexsort((np.arange(len(order)), level, track[order]))
+    rows, level = order[sequence], level[sequence]
+    opens = is_begin[rows[:-1]] & ~is_begin[rows[1:]]
+    opens &= (track[rows[:-1]] == track[rows[1:]]) & (level[:-1] == level[1:])
+    first = np.flatnonzero(opens)
+    return rows[first], rows[first + 1]
+
+
+def _by_stack(order: Int64, is_begin: Mask, track: Int32, name: Int32) -> tuple[Int64, Int64]:
+    open_rows: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    closed: set[int] = set()  # begins that still lie on the other stack
+    begins: list[int] = []
+    ends: list[int] = []
+    for row, on, called in zip(order.tolist(), track[order].tolist(), name[order].tolist(), strict=True):
+        if is_begin[row]:
+            open_rows[on, -1].append(row)
+            open_rows[on, called].append(row)
+            continue
+        stack = open_rows[on, called]
+        while stack and stack[-1] in closed:
+            stack.pop()
+        if stack:
+            begin = stack.pop()
+            closed.add(begin)
+            begins.append(begin)
+            ends.append(row)
+    return np.array(begins, np.int64), np.array(ends, np.int64)

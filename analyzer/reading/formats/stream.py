@@ -1,0 +1,153 @@
+"""Bytes of a file in pieces, decompressed where the content is gzip, whatever the name says."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from analyzer.base.errors import TraceError
+from analyzer.base.inputs import opened, unreadable
+
+PIECE = 1 << 20  # bytes handed on at a time: measured best between 256 KiB and 4 MiB
+_READ = PIECE // 4  # packed bytes read at a time
+_GZIP = b"\x1f\x8b"
+#: Bytes that any packed file may unpack to.
+_ALWAYS_UNPACKED = 256 << 20
+_USUAL_TIMES = 64  # its size: recordings unpack to 10 to 30 times theirs
+_NEVER_TIMES = 1000  # its size: only padding unpacks to more
+
+
+def most_unpacked(path: Path) -> int:
+    """Return how many bytes a packed file may unpack to."""
+    size = path.stat().st_size
+    return min(max(_ALWAYS_UNPACKED, _USUAL_TIMES * size), max(PIECE, _NEVER_TIMES * size))
+
+
+def find_file(directory: Path, name: str) -> Path | None:
+    """Return the file called `name`, or its packed form ``name.gz``, if it is in `directory`."""
+    return next((path for path in (directory / name, directory / f"{name}.gz") if path.is_file()), None)
+
+
+def read_text(path: Path) -> str:
+    """Return a whole text file, packed or not; what is not UTF-8 is replaced, TraceError if unreadable."""
+    return b"".join(text_pieces(ByteStream(path))).decode("utf-8", errors="replace")
+
+
+def text_pieces(stream: ByteStream) -> Iterator[bytes]:
+    """Yield the pieces of a text file that is kept whole; TraceError at a NUL (there may be billions)."""
+    at = 0
+    for piece in stream:
+        if (zero := piece.find(b"\0")) >= 0:
+            raise TraceError(f"{stream.path}: not a text file: byte {at + zero:,} is NUL")
+        yield piece
+        at += len(piece)
+
+
+class ByteStream:
+    """Iterates over the content of `path`, up to byte `stop`, in pieces of about 1 MiB.
+
+    The packets of a Perfetto trace come as the JSON of a chrome trace. A gzip stream or a packet that is cut
+    or corrupt yields what could be unpacked; `damage` then says so. What unpacks to more than
+    `most_unpacked` allows raises TraceError.
+    """
+
+    def __init__(self, path: Path, stop: int | None = None) -> None:
+        self.path = path
+        self.stop = stop
+        self.damage: str | None = None
+        self.consumed = 0  # bytes of the file read so far, for progress
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file; 0 where they cannot be told."""
+        with contextlib.suppress(OSError):  # reading will say what is wrong
+            return self.path.stat().st_size
+        return 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            with opened(self.path) as file:
+                head = file.read(2)
+                file.seek(0)
+                pieces = self._limited(self._inflated(file)) if head == _GZIP else self._plain(file)
+                first = next(pieces, b"")
+                whole = itertools.chain((first,) if first else (), pieces)
+                yield from self._from_packets(whole) if _may_be_packets(first) else whole
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+
+    def _plain(self, file: Any) -> Iterator[bytes]:
+        left = sys.maxsize if self.stop is None else self.stop
+        while piece := file.read(min(PIECE, left)):
+            self.consumed += len(piece)
+            left -= len(piece)
+            yield piece
+
+    def _from_packets(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the JSON of a Perfetto trace."""
+        from analyzer.reading.formats.perfetto.packets_to_json import PacketStream
+
+        packets = PacketStream(pieces)
+        yield from self._limited(packets)
+        self.damage = "; ".join(filter(None, (self.damage, packets.damage))) or None
+
+    def _limited(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        most, unpacked = most_unpacked(self.path), 0
+        for piece in pieces:
+            unpacked += len(piece)
+            if unpacked > most:
+                raise TraceError(
+                    f"{self.path}: unpacks to more than {most / 1e6:,.0f} MB; if it is no damaged or hostile "
+                    "file, unpack it with gunzip first"
+                )
+            yield piece
+
+    def _inflated(self, file: Any) -> Iterator[bytes]:
+        """Yield unpacked pieces; several gzip members may follow one another."""
+        inflater = None
+        pending = b""
+        while True:
+            if not pending:
+                pending = file.read(_READ)
+                self.consumed += len(pending)
+            if not pending:
+                break
+            inflater = inflater or _new_inflater()
+            try:
+                piece = inflater.decompress(pending, PIECE)
+            except Exception as error:  # zlib.error, or isal's own class
+                self.damage = f"the gzip stream is corrupt after {self.consumed} bytes ({error})"
+                return
+            pending = inflater.unconsumed_tail
+            if inflater.eof:
+                pending = inflater.unused_data
+                inflater = None
+            if piece:
+                yield piece
+        if inflater is not None:
+            if rest := inflater.flush():
+                yield rest
+            self.damage = "the gzip stream is cut short"
+
+
+def _may_be_packets(head: bytes) -> bool:
+    """Whether a file that begins with `head` holds the packets of a Perfetto trace."""
+    if head[:1] != b"\n":  # as nearly all do; looking further loads what reads them
+        return False
+    from analyzer.reading.formats.perfetto.packets_to_json import recognises
+
+    return recognises(head)
+
+
+def _new_inflater() -> Any:
+    try:
+        from isal import isal_zlib
+
+        return isal_zlib.decompressobj(wbits=31)
+    except ImportError:
+        return zlib.decompressobj(wbits=31)

@@ -1,0 +1,129 @@
+"""The table of layouts of directories, and several paths as one job."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from analyzer.base.errors import TraceError, missing
+from analyzer.base.inputs import unreadable
+from analyzer.base.outputs.marks import is_digest
+from analyzer.reading.traces.gpu_folders import find_gpu_folders, gpu_sources, is_gpu_file, local_rank
+from analyzer.reading.traces.paths import JobFiles, Source, head_of, skipped_notes
+from analyzer.reading.traces.rank_files import (
+    find_dumps,
+    find_profiles,
+    find_rank_files,
+    holding,
+    rank_of_file,
+)
+from analyzer.reading.traces.readers import CHROME, Holds, reader_of
+
+#: Returns the job in a directory that has this layout, else None; also gets all paths of the command.
+Layout = Callable[[Path, Sequence[Path]], JobFiles | None]
+#: In the order in which they are tried: the last takes every directory.
+LAYOUTS: Sequence[Layout] = (find_gpu_folders, find_profiles, find_dumps, find_rank_files)
+#: Folders that are searched for traces beside those of a job: 0.1 s, if full, of every run. With 25 or 100
+#: the same are found beside recorded jobs.
+_MOST_SEARCHED = 50
+_JOB_SUFFIX = r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$"  # tcpdump numbers its files
+
+
+def find_job(path: Path, given: Sequence[Path] = ()) -> JobFiles:
+    """Return the traces that `path`, one of those `given`, holds.
+
+    TraceError where there is no such path, or no trace under it.
+    """
+    if not path.exists():
+        raise missing(path)
+    if path.is_file():
+        if path.suffix == ".gml":
+            raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
+        if is_digest(path):
+            raise TraceError(f"{path}: a digest, which holds no single events; give the traces it is of")
+        return JobFiles(path, "file", [Source(path, rank=rank_of_file(path))])
+    if not path.is_dir():
+        raise TraceError(f"{path}: neither a file nor a directory")
+    try:
+        os.scandir(path).close()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    job = next(job for find in LAYOUTS if (job := find(path, given)) is not None)
+    own = dict.fromkeys(source.path.parent for source in job.sources)
+    notes = [*job.notes, *(note for home in dict.fromkeys([path, *own]) for note in skipped_notes(home))]
+    others = (one for one in given if one != path)
+    if left := holding(path, _MOST_SEARCHED, {*own, *others, *job.told}):
+        notes.append(f"{path}: traces in {left} are not read; if of this job, give those, too")
+    return replace(job, notes=notes)
+
+
+def held_by(paths: Sequence[Path]) -> Holds:
+    """Tell the kind of the first recording at `paths`; TraceError as of `find_job`."""
+    reader = reader_of(head_of(find_job(paths[0], paths).sources[0].path))
+    return "events" if reader is None else reader.holds
+
+
+def check_chrome(path: Path) -> None:
+    """Raise TraceError where a file is a trace of another format than chrome's."""
+    if not path.exists():
+        raise missing(path)
+    reader = reader_of(head_of(path))
+    if reader is not None and reader is not CHROME:
+        raise TraceError(f"{path}: {reader.what}; combine takes chrome-trace files only")
+
+
+def find_paths(paths: Sequence[Path]) -> JobFiles:
+    """Return several paths as one job; nothing is read.
+
+    Files are ranks, GPU directories side by side the GPUs of one worker, other directories workers, in
+    the order given. The traces of several GPU directories stand for these. TraceError as of `find_job`.
+    """
+    found = [find_job(path, paths) for path in paths]
+    if len(found) == 1:
+        return found[0]
+    if all(job.kind == "file" for job in found) and (sources := gpu_sources([job.root for job in found])):
+        return JobFiles(found[0].root, "job" if sources[0].worker is not None else "worker", sources)
+    notes = [note for job in found for note in job.notes]
+    sources = [source for job in found for source in job.sources]
+    if all(job.kind in ("file", "ranks") for job in found):
+        return JobFiles(found[0].root, "file" if found[0].kind == "file" else "ranks", sources, notes)
+    sources = [replace(s, rank=local_rank(s.path.parent.name) if s.rank is None else s.rank) for s in sources]
+    if all(job.kind == "gpu" for job in found) and len({job.root.resolve().parent for job in found}) == 1:
+        return JobFiles(found[0].root.parent, "worker", sources, notes)
+    offset = 0
+    numbered: list[Source] = []
+    for job in found:
+        workers = [source.worker or 0 for source in job.sources]
+        own = sources[len(numbered) : len(numbered) + len(workers)]
+        numbered += [replace(s, worker=offset + w) for s, w in zip(own, workers, strict=True)]
+        offset += max(workers) + 1
+    return JobFiles(found[0].root, "job", numbered, notes)
+
+
+def is_input(file: Path, given: Sequence[Path]) -> bool:
+    """Whether an option may read the existing `file` when the paths `given` are those of its command.
+
+    It may read the files given, the traces of directories given, and, in or below these or beside a file
+    given, what has the name of a graph, a capture, a log or one of BytePS's files.
+    """
+    return any(path.exists() and _is_input_of(file, path) for path in given)
+
+
+def _is_input_of(file: Path, path: Path) -> bool:
+    if path.is_file():
+        return file.samefile(path) or (path.resolve().parent == file.resolve().parent and _is_job_file(file))
+    if path.resolve() in file.resolve().parents and _is_job_file(file):
+        return True
+    try:
+        return any(file.samefile(source.path) for source in find_job(path).sources)
+    except (TraceError, OSError):
+        return False
+
+
+def _is_job_file(path: Path) -> bool:
+    name = path.resolve().name.lower()
+    return is_gpu_file(name) or re.search(_JOB_SUFFIX, name.removesuffix(".gz")) is not None

@@ -1,0 +1,191 @@
+"""A job's trace files, the rank, worker and host of each, and the parts of file names that say so."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from analyzer.base.errors import Note, NoteKind, in_words
+from analyzer.base.inputs import natural
+from analyzer.reading.formats.stream import ByteStream
+
+JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
+
+#: Files that this program writes beside its inputs; a directory's traces are the others.
+PRODUCTS = ("combined", "synthetic", "comm_timeline", "server_timeline")
+
+_RANK_IN_NAME = r"(?i)rank[-_.]?(\d+)"
+_RANK_IN_HEAD = (
+    rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})\b|'
+    rb'"name"\s*:\s*"global_rank"[^{}]*"args"\s*:\s*\{\s*"value"\s*:\s*(\d{1,9})\b'
+)
+_PICKLE = b"\x80"
+_MAY_BE_READ = os.R_OK | os.X_OK
+_MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
+
+
+class Source(Struct, frozen=True):
+    """One trace file of a job and whose it is.
+
+    `worker` is the worker's index in the job (None: the job has no workers, or only one was given);
+    `rank` the local rank of the GPU (BytePS) or the global rank (all others), None where unknown. A `host`
+    is not a rank: it has what several ranks of a file share.
+    """
+
+    path: Path
+    worker: int | None = None
+    rank: int | None = None
+    raw: Path | None = None  # the GPU's directory, where a final trace is still to be collected there
+    host: int | None = None
+
+    @property
+    def prefix(self) -> str:
+        """``wk<i>.rank<r>.`` as far as that is known; ``host<i>.`` of a host."""
+        worker = "" if self.worker is None else f"wk{self.worker}."
+        if self.host is not None:
+            return f"{worker}host{self.host}."
+        return worker + ("" if self.rank is None else f"rank{self.rank}.")
+
+    @property
+    def order(self) -> tuple[bool, int, int]:
+        """A sort key: by worker and rank, those that are not known last."""
+        return self.rank is None, self.worker or 0, self.rank or 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known which rank, or which host, it is of."""
+        return self.rank is not None or self.host is not None
+
+
+class JobFiles(Struct, frozen=True):
+    """The trace files under a path, workers in order and ranks as numbers within each."""
+
+    root: Path
+    kind: JobKind
+    sources: Sequence[Source]
+    notes: Sequence[str] = ()  # a line each: missing ranks, empty directories, doubled ranks
+    told: Sequence[Path] = ()  # directories with traces of which notes tell that they are left out
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether each source lies in a GPU's directory."""
+        return self.kind in ("gpu", "worker", "job")
+
+    def rank_notes(self, ranks: Sequence[int], world: int = 0) -> list[str]:
+        """Name the ranks that several files claim, and the missing ones of `world`."""
+        return rank_notes(self.root, ranks, world)
+
+    @property
+    def hosts(self) -> list[int]:
+        """The host of each source: the GPUs of a worker share one, and so do the ranks of a file."""
+        workers = [source.worker or 0 for source in self.sources]
+        by_worker = self.has_gpus or any(workers)
+        owners: list[Any] = sorted(set(workers)) if by_worker else [source.path for source in self.sources]
+        number = {owner: i for i, owner in enumerate(dict.fromkeys(owners))}
+        return [number[owner] for owner in (workers if by_worker else owners)]
+
+
+def rank_notes(
+    whose: object, ranks: Sequence[int], world: int = 0, kind: str = "rank", sources: str = "files"
+) -> list[str]:
+    """Return a line for the ranks that several sources claim, and one for the missing ones of `world`."""
+    notes: list[str] = []
+    if doubled := sorted(rank for rank, n in Counter(ranks).items() if n > 1):
+        notes.append(missing_note(f"{whose}: {in_words(doubled, kind)} claimed by several {sources}"))
+    world = max(world, max(ranks, default=-1) + 1)
+    if ranks and world <= _MOST_RANKS and (missing := sorted(set(range(world)) - set(ranks))):
+        notes.append(missing_note(f"{whose}: {in_words(missing, kind)} of {world} missing"))
+    return notes
+
+
+def missing_note(text: str) -> Note:
+    """Return a note on a rank, a file or a directory that is missing, empty, or there twice."""
+    return Note(text, NoteKind.MISSING)
+
+
+def empty_notes(path: Path, found: Sequence[Path]) -> list[str]:
+    """Name the directories without any file that lie beside those `found` below `path`, or their parents."""
+    inside = [folder for each in found for folder in each.parents if path in (folder, *folder.parents)]
+    known = {*found, *inside}
+    return [
+        missing_note(f"{child}: an empty directory, left out")
+        for folder in dict.fromkeys(inside)
+        for child in subdirectories(folder)
+        if child not in known and not any(names for _, _, names in os.walk(child))
+    ]
+
+
+def head_of(path: Path, most: int | None = None) -> bytes:
+    """Return the beginning of a file's content, unpacked, up to 1 MiB, or to `most` if it is not packed."""
+    return next(iter(ByteStream(path, stop=most)), b"")
+
+
+def rank_in_name(path: Path) -> int | None:
+    """Return the rank that a file's or directory's name states (``rank3``, ``rank_3``)."""
+    match = re.search(_RANK_IN_NAME, path.name)
+    return int(match[1]) if match else None
+
+
+def rank_in_head(path: Path) -> int | None:
+    """Return the rank that PyTorch or Composer wrote at the beginning of a trace; of a pickle nobody does."""
+    if head_of(path, len(_PICKLE)) == _PICKLE:
+        return None
+    match = re.search(_RANK_IN_HEAD, head_of(path))
+    return int(match[1] or match[2]) if match else None
+
+
+def subdirectories(path: Path) -> list[Path]:
+    """Return the directories in a directory that may be read, but for hidden ones and links upwards."""
+    children = [child for child in listing(path) if child.is_dir() and not child.name.startswith(".")]
+    return [
+        child
+        for child in children
+        if os.access(child, _MAY_BE_READ) and not (child.is_symlink() and _is_above(child, path))
+    ]
+
+
+def _is_above(link: Path, path: Path) -> bool:
+    target = os.path.realpath(link)
+    return os.path.commonpath([target, os.path.realpath(path)]) == target
+
+
+def listing(path: Path) -> list[Path]:
+    """Return the files and directories in a directory, numbers in names in the order of numbers.
+
+    `skipped_notes` names what else is there; a directory that may not be read seems to be empty.
+    """
+    return sorted(
+        (Path(entry) for entry in _entries(path) if _is_usual(entry)), key=lambda p: natural(p.name)
+    )
+
+
+def _entries(path: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _is_usual(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file() or entry.is_dir()
+    except OSError:  # a loop of links, or beyond what may be looked at
+        return False
+
+
+def skipped_notes(path: Path) -> list[str]:
+    """Name what is in a directory and cannot be read: pipes, devices, broken links, closed directories."""
+    notes = []
+    for entry in _entries(path):
+        if not _is_usual(entry):
+            notes.append(missing_note(f"{entry.path}: neither a file nor a directory, left out"))
+        elif entry.is_dir() and not os.access(entry, _MAY_BE_READ):
+            notes.append(missing_note(f"{entry.path}: may not be read (permission denied), left out"))
+    return sorted(notes)

@@ -1,0 +1,248 @@
+"""Layouts of directories with a file for each rank: TensorBoard's profiles, dumps, and any others."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+from collections.abc import Container, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from analyzer.base.errors import TraceError, listed
+from analyzer.base.inputs import natural, opened
+from analyzer.base.outputs.marks import is_digest, is_marked
+from analyzer.reading.formats.recorder import recognises
+from analyzer.reading.traces.gpu_folders import is_gpu_file, local_rank
+from analyzer.reading.traces.paths import (
+    PRODUCTS,
+    JobFiles,
+    Source,
+    empty_notes,
+    head_of,
+    listing,
+    missing_note,
+    rank_in_head,
+    rank_in_name,
+    subdirectories,
+)
+from analyzer.reading.traces.readers import Reader, may_be_read, reader_of
+
+_PROFILES = (".trace.json.gz", ".trace.json")
+#: What PyTorch calls a recording: after its worker (host and process, if nobody names it) and the time.
+_OF_A_PROCESS = re.compile(r"(.+)\.\d{10,19}\.pt\.trace\.json(?:\.gz)?")
+
+
+def find_profiles(path: Path, given: Sequence[Path]) -> JobFiles | None:
+    """Return the newest run in a directory of TensorBoard or one above it; None where there is none.
+
+    `path` may be a log directory, one in it (``plugins``, ``profile``, a run), or one that holds a log
+    directory for each process of a job.
+
+    Raises
+    ------
+    TraceError
+        There are several log directories, whose newest runs have different names; or no trace in a run.
+    """
+    place = path.resolve()
+    if (place.parent.name, place.parent.parent.name) == ("profile", "plugins"):
+        return _profiles(path, [path], [])
+    inside = path if (place.name, place.parent.name) == ("profile", "plugins") else path / "profile"
+    if inside.is_dir() and (inside is path or place.name == "plugins"):
+        profiles = [inside]
+    else:
+        homes = [path, *subdirectories(path)]
+        profiles = [folder for home in homes if (folder := home / "plugins" / "profile").is_dir()]
+    runs = [subdirectories(folder) for folder in profiles]
+    newest = [own[-1] for own in runs if own]
+    if not newest:
+        return None
+    if len({run.name for run in newest}) > 1:
+        names = ", ".join(str(run.parents[2].relative_to(path)) for run in newest)
+        raise TraceError(
+            f"{path}: several log directories in it hold different runs; give one, or all if they are one "
+            f"job: {names}"
+        )
+    return _profiles(path, newest, [run for own in runs for run in own[:-1]])
+
+
+def _profiles(path: Path, runs: Sequence[Path], older: Sequence[Path]) -> JobFiles | None:
+    """Return the traces in the directories of runs, one for each host; several hosts are workers."""
+    files = [file for run in runs for file in listing(run) if file.is_file()]
+    traces = [file for file in files if file.name.endswith(_PROFILES)]
+    if not traces:
+        raise TraceError(f"{runs[0]}: no trace in this run (<host>.trace.json.gz)")
+    sources = [Source(file, worker=i if len(traces) > 1 else None) for i, file in enumerate(traces)]
+    notes = [f"{run}: an earlier run, left out; give it to read it" for run in older]
+    return JobFiles(path, "ranks", sources, notes, older)
+
+
+#: What Composer calls the file in which it puts those of all ranks once more, beside them.
+_MERGED = "merged_trace"
+_MOST_FOLDERS, _MOST_FILES = 1000, 10  # that are searched for a hint; files of each
+
+
+def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
+    """Return the job of the rank files in `path` or its directories; our own products only in need."""
+    found = _find_files(path, steps=False)
+    files, products, below, notes = found if found[0] else _find_files(path, steps=True)
+    rank_of = {file: rank_in_name(file) if file.parent == path else rank_of_file(file) for file in files}
+    if len({file.parent for file in files}) > 1 and not _all_differ(rank_of):
+        rank_of = {file: rank_in_head(file) for file in files}
+        if not _all_differ(rank_of):
+            folders = list(dict.fromkeys(file.parent for file in files))
+            raise TraceError(
+                f"{path}: several directories in it hold traces of the same ranks, or of unknown ones: "
+                f"{listed([folder.name for folder in folders])}; give one, e.g. {folders[0]}, or all if "
+                "they are one job"
+            )
+    if files:
+        again = [file for file in (*products, *below) if file.name.startswith(_MERGED)]
+        notes += [f"{file}: the files of all ranks once more, left out" for file in again]
+    # a replay is of the other one
+    files = files or [file for file in products if not file.name.startswith("synthetic.")] or products
+    if not files:
+        deeper = holding(path, _MOST_FOLDERS)
+        remedy = f"; give the directories below it that hold some: {deeper}" if deeper else ""
+        left = f" ({listed([note.removeprefix(f'{path}/') for note in notes])})" if notes else ""
+        raise TraceError(f"{path}: no trace in this directory{left}{remedy}")
+    if len(files) == 1:
+        return JobFiles(path, "ranks", [Source(files[0], rank=rank_of_file(files[0]))], notes)
+    if not any(rank_of.get(file) is not None for file in files):
+        rank_of |= _by_process(files, notes)
+    ranks = [(file, rank_of.get(file)) for file in files]  # our own products have none
+    ranked = sorted(ranks, key=lambda one: (one[1] is None, one[1] or 0))
+    return JobFiles(path, "ranks", [Source(file, rank=rank) for file, rank in ranked], notes)
+
+
+def _by_process(files: Sequence[Path], notes: list[str]) -> dict[Path, int]:
+    """Return the place of each file's process where PyTorch calls them all after these, and some after one.
+
+    A note tells which rank is which of several.
+    """
+    named = [_OF_A_PROCESS.fullmatch(file.name) for file in files]
+    processes = [match[1] for match in named if match]
+    places = {name: place for place, name in enumerate(dict.fromkeys(processes))}
+    if len(processes) < len(files) or len(places) == len(files):
+        return {}
+    if len(places) > 1:
+        taken = listed([f"rank{place} is {name}" for name, place in places.items()], 4)
+        notes.append(
+            f"{files[0].parent}: ranks by the order of processes, as nothing else tells them: {taken}"
+        )
+    return {file: places[name] for file, name in zip(files, processes, strict=True)}
+
+
+def _find_files(path: Path, *, steps: bool) -> tuple[list[Path], list[Path], list[Path], list[str]]:
+    """Return the traces in `path` or else its directories (logs of steps, too, where `steps`), and notes.
+
+    Between them, what this program or Composer's merger made of others: beside the traces, and below.
+    """
+    products: list[Path] = []
+    below: list[Path] = []
+    notes: list[str] = []
+    files = _rank_files(path, notes, products, steps)
+    if not files:
+        children = {child: _rank_files(child, notes, below, steps) for child in subdirectories(path)}
+        notes += empty_notes(path, [child for child, own in children.items() if own])
+        files = [file for own in children.values() for file in own]
+    return files, products, below, notes
+
+
+def holding(path: Path, most: int, known: Container[Path] = ()) -> str:
+    """List the first directories from `path` on that hold traces, except those `known`, in words."""
+    holding = (
+        "this directory" if Path(folder) == path else str(Path(folder).relative_to(path))
+        for folder, _, names in itertools.islice(os.walk(path), most)
+        if Path(folder) not in known
+        and any(_holds_trace(Path(folder, name), bool(known)) for name in sorted(names)[:_MOST_FILES])
+    )
+    return listed(sorted(holding, key=natural))
+
+
+def _holds_trace(file: Path, by_name: bool) -> bool:
+    """Whether a file is a trace; dumps, which have any name, are looked for unless it is told `by_name`."""
+    if file.name.split(".")[0] in (*PRODUCTS, _MERGED):
+        return False
+    with contextlib.suppress(TraceError, OSError):  # it is only a hint
+        if not may_be_read(file.name):
+            return not by_name and file.is_file() and is_dump(file)
+        return file.is_file() and not is_marked(file) and _reader_of(file) is not None
+    return False
+
+
+def _rank_files(path: Path, notes: list[str], products: list[Path], steps: bool) -> list[Path]:
+    """Return the trace files right in `path`, in natural order; the others go to `notes` and `products`."""
+    found: list[Path] = []
+    for file in listing(path):
+        if not file.is_file() or not may_be_read(file.name, steps=steps):
+            continue
+        if file.stat().st_size == 0:
+            notes.append(missing_note(f"{file}: an empty file, left out"))
+        elif file.name.split(".")[0] in PRODUCTS or is_marked(file):
+            if not is_digest(file):
+                products.append(file)
+        else:
+            try:
+                reader = _reader_of(file)
+            except TraceError as error:
+                reason = str(error).removeprefix(str(file.absolute()))
+                notes.append(missing_note(f"{file}{reason}, left out"))
+                continue
+            if reader is None:
+                notes.append(f"{file}: not a trace, left out")
+            elif steps or reader.holds != "steps":
+                (products if file.name.startswith(_MERGED) else found).append(file)
+    return found
+
+
+def _reader_of(path: Path) -> Reader | None:
+    state = path.stat()
+    return _known_reader(path.absolute(), state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(1 << 14)  # a directory is looked through several times
+def _known_reader(path: Path, size: int, mtime_ns: int) -> Reader | None:
+    return reader_of(head_of(path))
+
+
+def rank_of_file(path: Path) -> int | None:
+    """Return the rank of a file: by its name, else its directory's, or the one's to which a link leads."""
+    homes = (Path(os.path.abspath(path)).parent, path.resolve().parent)
+    of_gpu = [local_rank(home.name) for home in homes if is_gpu_file(path.name)]
+    of_home = [rank_in_name(home) for home in homes if path.name.split(".")[0] not in PRODUCTS]
+    return next((rank for rank in (*of_gpu, rank_in_name(path), *of_home) if rank is not None), None)
+
+
+def _all_differ(rank_of: Mapping[Path, int | None]) -> bool:
+    return None not in rank_of.values() and len(set(rank_of.values())) == len(rank_of)
+
+
+_TRIED = 16  # files of a directory, of which one is a dump where dumps are
+_DUMP_HEAD = 1 << 12  # bytes, in which a dump says what it is
+
+
+def find_dumps(path: Path, given: Sequence[Path]) -> JobFiles | None:
+    """Return the job of the dumps right in `path`; None where none of its first files is one."""
+    files = [file for file in listing(path) if file.is_file() and not file.name.startswith(".")]
+    if not any(map(is_dump, files[:_TRIED])):
+        return None
+    dumps = [file for file in files if is_dump(file)]
+    empty = [file for file in files if file.stat().st_size == 0]
+    notes: list[str] = [missing_note(f"{file}: an empty file, left out") for file in empty]
+    if others := len(files) - len(dumps) - len(empty):
+        notes.append(
+            f"{path}: {others} of its files {'is not a dump' if others == 1 else 'are not dumps'}, left out"
+        )
+    return JobFiles(path, "ranks", [Source(file) for file in dumps], notes)
+
+
+def is_dump(path: Path) -> bool:
+    """Whether a file is the dump of a flight recorder, whatever its name."""
+    try:
+        with opened(path) as file:
+            head = file.read(_DUMP_HEAD)
+    except OSError:
+        return False
+    return recognises(head_of(path) if head[:2] == b"\x1f\x8b" else head)

@@ -1,0 +1,322 @@
+"""From paths to ranks: finds, reads and splits the files of a job, and applies a function to each rank."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from analyzer.base import parallel
+from analyzer.base.arrays.numbering import ids_in
+from analyzer.base.errors import TraceError, counted
+from analyzer.base.outputs.atomic import is_temporary, temporary_directory
+from analyzer.base.parallel import FilePart, OnRead
+from analyzer.base.parallel import progress as bars
+from analyzer.reading import dialects
+from analyzer.reading.dialects import Need
+from analyzer.reading.dialects.steps import argument
+from analyzer.reading.formats.columns import Trace, concatenate
+from analyzer.reading.traces.files import decoded, decoding, read_trace
+from analyzer.reading.traces.filter import CommFilter
+from analyzer.reading.traces.gpu_folders import GpuDir
+from analyzer.reading.traces.layouts import find_paths
+from analyzer.reading.traces.paths import JobFiles, Source, rank_in_head
+from analyzer.reading.traces.readers import Decoding
+from analyzer.reading.traces.split import TraceFile, in_time, owned_by, rank_names, remarks_on_ranks
+
+_T = TypeVar("_T")
+
+
+class Request(NamedTuple):
+    """How a job is read.
+
+    Attributes
+    ----------
+    needs : what the args of events are decoded for
+    points : whether the events that are not slices are wanted
+    hosts : whether a host whose slices several ranks share is listed, too, after the ranks; in the traces of
+        these its slices are in any case (`Trace.is_shared`)
+    only : names of the only communications to keep (`--filter`); see `CommFilter`
+    comm : parts of names of operations that are communication, too (`--comm`)
+    step_by : what marks a step, as for `System.find_steps`
+    rank_by : the field that tells the rank of a slice, as of `split_by_field`; None: as its system tells
+    most_steps : of how many steps graphs are made, about; None: of all
+    jobs : files at a time; None means the cores this process may use
+    progress : show a bar on standard error; None means only on a terminal
+    """
+
+    needs: Collection[Need] = ()
+    points: bool = False
+    hosts: bool = False
+    only: Collection[str] = ()
+    comm: Sequence[str] = ()
+    step_by: str | None = None
+    rank_by: str | None = None
+    most_steps: int | None = None
+    jobs: int | None = None
+    progress: bool | None = None
+
+
+class Rank(Struct, Generic[_T], frozen=True):
+    """The result for one rank, and facts of its trace before `Request.only`; times are 0 without a slice."""
+
+    source: Source
+    paths: Sequence[Path]  # of its files, in time order
+    dialect: str
+    world_size: int | None
+    n_slices: int
+    begin_ns: int  # of the first slice
+    end_ns: int  # of the slice that ends last
+    made: _T
+    known: Collection[str] = ()  # names that `Request.only` may have; () without it
+    named: Sequence[str] = ()  # those of `Request.comm` that operations have in their names
+
+
+class Ranks(Struct, Generic[_T], frozen=True):
+    """A job with a result for each rank, in the order of `job.sources`, and the files that were read."""
+
+    job: JobFiles
+    ranks: Sequence[Rank[_T]]
+    files: Sequence[TraceFile]
+    unread: Sequence[str] = ()  # lines of the job's notes, one for each trace that could not be read
+
+    @property
+    def made(self) -> list[_T]:
+        """The result for each rank."""
+        return [rank.made for rank in self.ranks]
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each rank; see `rank_names`."""
+        return rank_names(self.job.sources, [rank.n_slices > 0 for rank in self.ranks])
+
+    @property
+    def repairs(self) -> list[str]:
+        """Repairs, omissions and missing ranks: a line per file."""
+        return [*self.job.notes, *(line for file in self.files for line in file.repair_lines)]
+
+    def check_any(self) -> None:
+        """Raise TraceError where no rank holds a slice."""
+        if not any(rank.n_slices for rank in self.ranks):
+            dialect = self.files[0].dialect if self.files else ""
+            repairs = "".join(f"; {phrase}" for phrase in self.files[0].repairs[:1]) if self.files else ""
+            raise TraceError(f"{self.job.root}: {dialects.named(dialect).without_slices}{repairs}")
+
+
+Make = Callable[[Source, Trace], _T]  # a function of a module, or a partial one, so that it can be sent
+
+
+@overload
+def read_ranks(paths: Sequence[Path], *, request: Request = Request()) -> Ranks[Trace]: ...
+@overload
+def read_ranks(paths: Sequence[Path], make: Make[_T], request: Request = Request()) -> Ranks[_T]: ...
+def read_ranks(
+    paths: Sequence[Path], make: Make[Any] | None = None, request: Request = Request()
+) -> Ranks[Any]:
+    """Apply `make` to each rank of the job at `paths`, where its file is read; without it, keep the traces.
+
+    Several files of a rank (the cycles of a profiler) are joined if their names or beginnings tell the rank,
+    a combined file is split again, and the final trace of a GPU that has none yet is put together from its
+    profiler's files. Files of a directory that turn out not to be traces are left out, with a note, as long
+    as one is left. One file, or the files of one rank, are one task, so no process holds the events of all.
+
+    Raises
+    ------
+    TraceError
+        A path does not exist, or holds no trace that can be read.
+    AnalyzeError
+        A name of `request.only` is not a communication of the job.
+    """
+    with files_to_read(paths, request.jobs) as (job, to_read, lines):
+        results = _read_all(job, to_read, make, request)
+    files = [file for _, file in sorted((pair for read in results for pair in read.files), key=_number)]
+    errors = [error for _, error in sorted((pair for read in results for pair in read.errors), key=_number)]
+    if errors and (job.kind == "file" or not files):
+        raise errors[0]
+    ranks = [rank for read in results for rank in read.ranks]
+    if job.kind in ("ranks", "file"):
+        ranks.sort(key=lambda rank: rank.source.order)
+    unread = list(map(str, errors))
+    notes = [*job.notes, *lines, *unread, *remarks_on_ranks(job, ranks)]
+    CommFilter.check(request.only, {name for rank in ranks for name in rank.known})
+    named = {name for rank in ranks for name in rank.named}
+    notes += [
+        f"{paths[0]}: no operation that may communicate has {name!r} in its name (--comm)"
+        for name in request.comm
+        if name not in named
+    ]
+    ranks = _with_numbered_hosts(ranks)
+    return Ranks(replace(job, sources=[rank.source for rank in ranks], notes=notes), ranks, files, unread)
+
+
+def _number(pair: tuple[int, Any]) -> int:
+    return pair[0]
+
+
+def _with_numbered_hosts(ranks: Sequence[Rank[_T]]) -> list[Rank[_T]]:
+    numbers = itertools.count()
+    return [
+        rank if rank.source.host is None else replace(rank, source=replace(rank.source, host=next(numbers)))
+        for rank in ranks
+    ]
+
+
+@contextmanager
+def files_to_read(
+    paths: Sequence[Path], jobs: int | None = None
+) -> Iterator[tuple[JobFiles, list[Path], list[str]]]:
+    """Yield the job at `paths`, the file to read for each source, and a line for each flaw of raw files.
+
+    A GPU that has no final trace yet gets one for as long as the block lasts, collected from its profiler's
+    files; where that fails, its communications alone (``comm.json``) have to do.
+    """
+    job = find_paths(paths)
+    gpus = {s.path: GpuDir(s.raw, s.worker, s.rank) for s in job.sources if s.raw is not None}
+    if not gpus:
+        yield job, [source.path for source in job.sources], []
+        return
+    from collector.gpu.final_trace import collect_gpus
+
+    with temporary_directory() as directory:
+        reports = collect_gpus(list(gpus.values()), into=directory, jobs=jobs, progress=False)
+        made = {
+            path: next(iter(report.new.values()), path) for path, report in zip(gpus, reports, strict=True)
+        }
+        files = [made.get(source.path, source.path) for source in job.sources]
+        yield job, files, [line for report in reports for line in report.warnings]
+
+
+# ---- tasks
+
+
+class _Task(NamedTuple):
+    """Files that are read together, and the function of the ranks in them."""
+
+    files: Sequence[tuple[int, Path, Source]]  # number in the job, what to read, and whose it is
+    make: Make[Any] | None
+    request: Request
+    decoding: Decoding
+
+
+class _Read(Struct):
+    """The ranks in the files of a task; files and errors have the number of the file in the job."""
+
+    ranks: list[Rank[Any]]
+    files: list[tuple[int, TraceFile]]
+    errors: list[tuple[int, TraceError]]
+
+
+def _read_all(
+    job: JobFiles, to_read: Sequence[Path], make: Make[Any] | None, request: Request
+) -> list[_Read]:
+    groups = [[(i, to_read[i], job.sources[i]) for i in group] for group in _together(job)]
+    parts = [_part([path for _, path, _ in group]) for group in groups]
+    fields = filter(None, (request.step_by, request.rank_by))
+    keys = [*dialects.keys_for(request.needs), *(argument(field) or field for field in fields)]
+    points = request.points or not (request.step_by is None or argument(request.step_by))
+    how = decoding(parts, keys, points)
+    parts = [
+        # another process may be in another directory
+        replace(
+            part,
+            about=_Task(
+                [(i, path.absolute(), replace(source, raw=None)) for i, path, source in group],
+                make,
+                request,
+                how,
+            ),
+        )
+        for part, group in zip(parts, groups, strict=True)
+    ]
+    what = f"reading {counted(len(to_read), 'file')}"
+    with bars.bar(sum(part.size for part in parts), "B", what=what, enabled=request.progress) as bar:
+        return list(parallel.map_files(_run, parts, jobs=request.jobs, on_read=bar.update))
+
+
+def _part(paths: Sequence[Path]) -> FilePart:
+    is_shared = all(os.path.isfile(path) and not is_temporary(path) for path in paths)
+    return FilePart(paths[0].absolute(), sum(map(parallel.size_of, paths)), is_shared)
+
+
+def _together(job: JobFiles) -> list[list[int]]:
+    """Group the files that say, in name or head, that they are one rank's."""
+    if job.kind not in ("ranks", "file") or len(job.sources) < 2:
+        return [[i] for i in range(len(job.sources))]
+    groups: dict[Hashable, list[int]] = {}
+    for i, source in enumerate(job.sources):
+        rank = rank_in_head(source.path) if source.rank is None else source.rank
+        groups.setdefault(i if rank is None else (source.worker, rank), []).append(i)
+    return list(groups.values())
+
+
+def _run(part: FilePart, on_read: OnRead) -> _Read:
+    """Read the files of a task, and apply its function to each rank in them."""
+    task: _Task = part.about
+    request, how = task.request, task.decoding._replace(on_read=on_read)
+    read = _Read([], [], [])
+    owned: list[tuple[Source, Trace]] = []
+    for number, path, source in task.files:
+        try:
+            trace = decoded(path, how)
+            _check_arguments(path, trace, request)
+        except TraceError as error:
+            text = str(error).replace(str(path), str(source.path), 1)
+            read.errors.append((number, TraceError(text)))
+            continue
+        trace = replace(trace, path=str(source.path), comm=request.comm)
+        own = [
+            (owner, each)
+            for owner, each in owned_by(source, trace, request.rank_by)
+            if request.hosts or owner.host is None
+        ]
+        read.files.append((number, TraceFile.of(trace, [owner for owner, _ in own])))
+        owned += own
+    read.ranks = [_rank(parts, task) for parts in _joined(owned)]
+    return read
+
+
+def _check_arguments(path: Path, trace: Trace, request: Request) -> None:
+    """Raise TraceError where no event has an argument that the request names."""
+    for flag, field in (("--rank_by", request.rank_by), ("--step_by", request.step_by)):
+        if (key := argument(field)) is not None and len(trace) and key not in trace.args:
+            known = sorted(read_trace(path, args=dialects.keys_for({Need.ALL})).args)
+            there = f"there are {', '.join(known)}" if known else "they have none"
+            raise TraceError(f"{path}: {flag} {field}: no event has this argument; {there}")
+
+
+def _joined(owned: Sequence[tuple[Source, Trace]]) -> Iterator[list[tuple[Source, Trace]]]:
+    """Yield the parts of each rank: of one with several files, those that follow each other in time."""
+    groups: dict[Hashable, list[tuple[Source, Trace]]] = {}
+    for i, (source, trace) in enumerate(owned):
+        owner = i if source.rank is None else (source.worker, source.rank, trace.dialect)
+        groups.setdefault(owner, []).append((source, trace))
+    for parts in groups.values():
+        yield from in_time(parts)
+
+
+def _rank(parts: Sequence[tuple[Source, Trace]], task: _Task) -> Rank[Any]:
+    """Apply the task's function to the trace of one rank."""
+    sources, traces = zip(*parts, strict=True)
+    source, trace = sources[0], traces[0] if len(traces) == 1 else concatenate(traces)
+    begin, end = (int(trace.ts_ns.min()), int(trace.end_ns.max())) if len(trace) else (0, 0)
+    named: Sequence[str] = ()
+    if trace.comm:
+        names = [trace.names[i] for i in ids_in(trace.name_id[dialects.of(trace).named_comm(trace)])]
+        named = [part for part in trace.comm if any(part in name for name in names)]
+    rank = Rank(
+        source, [source.path for source in sources], trace.dialect, trace.world_size, len(trace), begin, end,
+        None, named=named,
+    )  # fmt: skip
+    if task.request.only:
+        comm = CommFilter(dialects.of(trace), task.request.only, source.prefix)
+        trace = comm.select(trace)
+        rank = replace(rank, known=tuple(comm.known))
+    if task.make is None:
+        return replace(rank, made=trace)
+    return replace(rank, made=task.make(replace(source, path=source.path.absolute()), trace))

@@ -1,0 +1,1 @@
+"""Show a `Result`: text, JSON, CSV, Markdown, XLSX, pages and pictures."""

@@ -1,0 +1,48 @@
+"""CSV for spreadsheets and shell tools: the first table as comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+import math
+from argparse import Namespace
+from typing import TextIO
+
+from analyzer.base.errors import AnalyzeError
+from analyzer.report.result import Cell, Result
+
+
+def write(result: Result, stream: TextIO, args: Namespace) -> None:
+    """Print the first table: the columns' keys, then the rows; numbers in full, gaps empty.
+
+    Names are data and stay exact, even one that a spreadsheet would take for a formula (``=1+1``); the
+    workbook keeps it text.
+
+    Raises
+    ------
+    AnalyzeError
+        The result has no table.
+    """
+    if not result.files_tables:
+        raise AnalyzeError(f"--format csv: {result.option} has no table here; use --format json")
+    table = result.files_tables[0]
+    writer = csv.writer(_Lines(stream))
+    writer.writerow([column.key for column in table.columns])
+    writer.writerows([_plain(cell) for cell in row] for row in table.rows)
+
+
+class _Lines:
+    """Writes the rows of `csv.writer`, which end in CR LF, so that it quotes names with either, as lines."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, row: str) -> None:
+        self._stream.write(row.removesuffix("\r\n") + "\n")
+
+
+def _plain(cell: Cell) -> Cell:
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if isinstance(cell, float):
+        return repr(float(cell)) if math.isfinite(cell) else None
+    return cell

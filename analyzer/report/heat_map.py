@@ -1,0 +1,123 @@
+"""The painter of heat maps: a cell for each row and column, the larger its value the darker."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from analyzer.base.units import in_digits
+from analyzer.report.names import bounded, labels
+from analyzer.report.result import HeatMap
+from analyzer.report.svg import MIDDLE, RIGHT, Drawing, mark, swatch, text, text_width
+
+#: ColorBrewer's YlOrRd, of nine classes.
+_SHADES = (
+    "#ffffcc", "#ffeda0", "#fed976", "#feb24c", "#fd8d3c", "#fc4e2a", "#e31a1c", "#bd0026", "#800026",
+)  # fmt: skip
+_ROW, _COLUMN = 18, 48  # pixels of a cell
+_WIDEST_NAME = 300
+_NAME = 44  # columns
+_TICK, _MOST_TICKS = 24, 14  # columns of a name in 3-D, and names of an axis
+#: The colours end where so many of the values do if the largest is so many times as large.
+_USUAL, _FAR_LARGER = 0.99, 4
+
+
+def paint(chart: HeatMap, width: float) -> Drawing:
+    """Draw a map with the names of its rows and columns."""
+    rows = labels(chart.rows, _NAME)
+    left = min(max(map(text_width, rows), default=0.0), _WIDEST_NAME) + 10
+    widest = max(map(text_width, chart.columns), default=0.0) + 8
+    wide = min((width - left) / max(len(chart.columns), 1), max(_COLUMN, widest))
+    low, high, over = _ends(chart)
+    shapes = [*_names(chart, rows, left, wide), *_cells(chart, left, wide, low, high)]
+    label = f"{chart.label} ({chart.unit})" if chart.label else chart.unit
+    legend = [(swatch(shade), "") for shade in _SHADES]
+    legend[0] = (legend[0][0], in_digits(low))
+    legend[-1] = (legend[-1][0], bounded(f"{in_digits(high)}{over} {label}"))
+    return Drawing(shapes, width, _ROW * len(rows) + 40, legend)
+
+
+def _ends(chart: HeatMap) -> tuple[float, float, str]:
+    """Return the values of the lightest and the darkest colour, and words for those beyond."""
+    known = sorted(
+        value for row in chart.values for value in row if value is not None and math.isfinite(value)
+    )
+    if not known:
+        return 0.0, 1.0, ""
+    most = known[int(_USUAL * (len(known) - 1))]
+    if most > known[0] and known[-1] > _FAR_LARGER * most:  # the others would be one colour
+        return known[0], most, " and more"
+    return known[0], known[-1], ""
+
+
+def _names(chart: HeatMap, rows: list[str], left: float, wide: float) -> Iterator[str]:
+    for i, name in enumerate(rows):
+        yield text(name, left - 6, i * _ROW + 13, look=RIGHT, room=left - 10)
+    bottom = len(rows) * _ROW
+    fitting = labels(chart.columns, max(4, int(wide / 6.5))) if not chart.by_step else chart.columns
+    every = math.ceil((max(map(text_width, fitting), default=0.0) + 4) / wide) if chart.by_step else 1
+    for i in range(0, len(fitting), every):
+        yield text(bounded(fitting[i]), left + (i + 0.5) * wide, bottom + 14, look=MIDDLE)
+    yield text(chart.x_label, left + len(fitting) * wide / 2, bottom + 32, look=MIDDLE)
+
+
+def _cells(chart: HeatMap, left: float, wide: float, low: float, high: float) -> Iterator[str]:
+    for i, (row, values) in enumerate(zip(chart.rows, chart.values, strict=True)):
+        for j, (column, value) in enumerate(zip(chart.columns, values, strict=True)):
+            if value is None or not math.isfinite(value):
+                continue
+            shade = int(len(_SHADES) * (value - low) / ((high - low) or 1.0))
+            box = (left + j * wide, i * _ROW, max(wide - 0.5, 0.3), _ROW - 0.5)
+            step = column if chart.by_step else None
+            yield mark(_said(chart, row, column, value), _SHADES[min(shade, len(_SHADES) - 1)], box, step)
+
+
+def _said(chart: HeatMap, row: str, column: str, value: float) -> str:
+    return f"{bounded(row)}, {chart.x_label} {bounded(column)}: {in_digits(value)} {chart.unit}"
+
+
+# ---- in 3-D
+
+
+def figure(chart: HeatMap) -> dict[str, Any]:
+    """Return data and layout for plotly: a line up from the floor for each cell.
+
+    plotly reads markup in texts, so each is escaped.
+    """
+    ends: dict[str, list[Any]] = {key: [] for key in ("x", "y", "z", "hovertext")}
+    for y, (row, values) in enumerate(zip(chart.rows, chart.values, strict=True)):
+        for x, (column, value) in enumerate(zip(chart.columns, values, strict=True)):
+            if value is not None:
+                words = html.escape(_said(chart, row, column, value))
+                for key, both in (
+                    ("x", (x, x)),
+                    ("y", (y, y)),
+                    ("z", (0, value)),
+                    ("hovertext", (words, words)),
+                ):
+                    ends[key] += [*both, None]
+    line = {"width": 12, "color": ends["z"], "colorscale": "YlOrRd"}
+    scene = {
+        "xaxis": _named(chart.columns, chart.x_label),
+        "yaxis": _named(chart.rows, chart.y_label),
+        "zaxis": {"title": {"text": chart.unit}},
+        "aspectmode": "manual",
+        "aspectratio": {"x": 1, "y": 1.6, "z": 0.8},
+        "camera": {"eye": {"x": 1.6, "y": -1.6, "z": 0.95}},
+    }
+    trace = {"type": "scatter3d", "mode": "lines", "hoverinfo": "text", "line": line, **ends}
+    look = {
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": "#7d8896"},
+        "margin": dict.fromkeys("lrtb", 0),
+    }
+    return {"data": [trace], "layout": {"scene": scene, **look}}
+
+
+def _named(names: Sequence[str], title: str) -> dict[str, Any]:
+    """Return an axis of places 0, 1, 2, … with as many names as there is room for."""
+    places = range(0, len(names), math.ceil(len(names) / _MOST_TICKS) or 1)
+    texts = [html.escape(name) for name in labels([names[place] for place in places], _TICK)]
+    return {"tickvals": [*places], "ticktext": texts, "title": {"text": title}}

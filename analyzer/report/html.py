@@ -1,0 +1,246 @@
+"""HTML for browsers: one page that holds all it needs and asks no network for anything."""
+
+from __future__ import annotations
+
+import html
+import re
+import shlex
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from analyzer.base.errors import printable
+from analyzer.base.outputs.atomic import open_output
+from analyzer.base.outputs.marks import PROGRAM
+from analyzer.report import colours, heat_map, plot
+from analyzer.report.json import encode
+from analyzer.report.names import bounded, short_functions
+from analyzer.report.result import (
+    Bars,
+    Card,
+    Chart,
+    Command,
+    HeatMap,
+    Network,
+    OnPath,
+    Result,
+    Span,
+    Table,
+    Timeline,
+)
+from analyzer.report.svg import SMALL, WIDTH
+from analyzer.report.tables import beginning
+
+_ASSETS = Path(__file__).parent / "assets"
+_SCRIPTS = ("page.js", "table.js", "view.js", "drawing.js", "timeline.js")
+_LONGEST = 160  # characters of a name in a timeline
+_TAB = 90  # and of the title in a browser's tab
+_MOST_ROWS = 10_000  # of a table
+
+# Nothing may be loaded or sent, and only what is in the page may run.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>
+{style}</style>
+</head>
+<body>
+<noscript>This page shows its tables and charts by JavaScript, which is switched off here.</noscript>
+<script type="application/json" id="data">"""
+
+
+def write(result: Result, path: Path) -> None:
+    """Write `result` as one self-contained page, whole or not at all.
+
+    The page carries the data as JSON and builds itself from text nodes, so that no name in a trace
+    can become markup. Bars and heat maps are drawings (SVG of shapes and texts only); plotly's script
+    is in the page only for a map that can be seen in 3-D.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+    title = html.escape(beginning(result.headline or result.title, _TAB) or result.option)
+    head = _PAGE.format(policy=_POLICY, title=title, style=_asset("page.css"))
+    with open_output(path) as stream:
+        stream.write(head.encode("utf-8", "backslashreplace"))
+        stream.write(_inert(encode(_all_printable(_document(result)))))
+        stream.write(b"</script>\n")
+        if any(map(_is_in_3d, result.charts)):
+            stream.write(b'<script type="text/plain" id="plotly">\n')  # `drawing.js` runs it
+            stream.write(_plotly() + b"</script>\n")
+        stream.write(b"<script>\n" + _script().encode() + b"</script>\n")
+        stream.write(b"</body>\n</html>\n")
+
+
+def _document(result: Result) -> dict[str, Any]:
+    keys = _Numbered()
+    tables = [_table(_cut(table), keys) for table in result.files_tables]
+    cards = [_card(card, keys) for card in result.cards]
+    charts = [_payload(chart, keys) for chart in result.charts]
+    return {
+        "option": result.option,
+        "title": result.headline or result.title,
+        "subject": result.title if result.headline and result.title else f"analyze.py {result.option}",
+        "further": result.further,
+        **{key: getattr(result, key) for key in ("figures", "repairs")},
+        "cards": cards,
+        "notes": result.notes,
+        "charts": [{"id": f"chart-{i}", **chart} for i, chart in enumerate(charts, start=1)],
+        "tables": [{"id": f"table-{i}", **table} for i, table in enumerate(tables, start=1)],
+    }
+
+
+def _cut(table: Table) -> Table:
+    """Return the table, of one that is too large for a page the first rows, with a note that says so."""
+    n_rows = len(table.rows)
+    if n_rows <= _MOST_ROWS:
+        return table
+    note = f"The first {_MOST_ROWS:,} of {n_rows:,} rows; --xlsx and --format csv or json have all."
+    return table.first(_MOST_ROWS)._replace(note=f"{note} {table.note}".rstrip())
+
+
+def _table(table: Table, keys: dict[str, int]) -> dict[str, Any]:
+    """Return a table as the script reads it; `keys` of its subjects are numbers from here on."""
+    kept = ("title", "kind", "digits", "scale")
+    commands = dict(_command(cell) for row in table.rows for cell in row[-1:] if isinstance(cell, Command))
+    rows = [[*row[:-1], _command(str(row[-1]))[0]] for row in table.rows] if commands else table.rows
+    return {
+        "name": table.name,
+        "title": table.title,
+        "note": table.note,
+        "columns": [{key: getattr(column, key) for key in kept} for column in table.columns],
+        "rows": rows,
+        "commands": commands,
+        "short": short_functions(cell for row in table.rows for cell in row),
+        "certain": table.certain_at,
+        "about": [[keys[key] for key in of_row] for of_row in table.about],
+    }
+
+
+def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
+    about = [keys[key] for key in card.about]
+    lines = [
+        (label, *(_command(text) if isinstance(text, Command) else (text,))) for label, text in card.lines
+    ]
+    seen = {"step": card.step, "seen": keys[card.seen] if card.seen else None}
+    figures = {"figure": card.figure, "bar": card.bar}
+    return {"title": card.title, **figures, "lines": lines, "about": about, **seen}
+
+
+def _command(text: str) -> tuple[str, str]:
+    """Return a command as one reads it, and as it can be pasted into any shell of this machine."""
+    program = re.search(rf"\S*{re.escape(PROGRAM)}", text)
+    if program is None:  # an installed copy's
+        return text.strip(), f"cd {shlex.quote(str(Path.cwd()))} && {text.strip()}"
+    after = text[program.end() :]
+    typed = shlex.join([sys.executable, program[0]])
+    return f"{PROGRAM}{after}", f"cd {shlex.quote(str(Path.cwd()))} && {typed}{after}"
+
+
+def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
+    """Return a chart as its script reads it."""
+    if isinstance(chart, Timeline):
+        return _timeline(chart, keys)
+    is_small = isinstance(chart, Bars) and chart.is_small
+    return {
+        "kind": "drawing",
+        "title": chart.title,
+        "narrow": is_small,
+        "svg": plot.painted(chart, SMALL if is_small else WIDTH).svg,
+        "note": chart.note if isinstance(chart, Network) else "",
+        "large": isinstance(chart, Network),
+        "figure": heat_map.figure(chart) if _is_in_3d(chart) else None,
+    }
+
+
+def _is_in_3d(chart: Chart) -> TypeGuard[HeatMap]:
+    return isinstance(chart, HeatMap) and chart.in_3d and find_spec("plotly") is not None
+
+
+def _timeline(chart: Timeline, keys: Mapping[str, int]) -> dict[str, Any]:
+    """Return a timeline as its script reads it; repeated texts are indices into a list."""
+    lanes, names, groups = _Numbered(), _Numbered(), _Numbered()
+    spans = [
+        (lanes[span.lane], names[bounded(span.name, _LONGEST)], *_times(span), groups[span.group],
+         *_known(span.keys, keys))
+        for span in chart.spans
+    ]  # fmt: skip
+    path = [
+        (part.span, *_times(part), names[bounded(part.name, _LONGEST)],
+         int(part.is_idle), *_known(part.keys, keys))
+        for part in chart.path
+    ]  # fmt: skip
+    shades = list(colours.assign(groups).values())
+    return {
+        "kind": "timeline",
+        **{key: getattr(chart, key) for key in ("title", "note", "step")},
+        "spans": spans,
+        "path": path,
+        "lane_names": list(lanes),
+        "names": list(names),
+        "groups": list(groups),
+        "colours": shades,
+        "inks": list(map(colours.ink_on, shades)),
+    }
+
+
+def _times(one: Span | OnPath) -> tuple[float, float]:
+    """Return start and duration to 10 ns, so that what touches still does."""
+    start = round(one.start_ms, 5)
+    return start, round(round(one.start_ms + one.dur_ms, 5) - start, 5)
+
+
+def _known(texts: Iterable[str], keys: Mapping[str, int]) -> list[int]:
+    return [keys[text] for text in texts if text in keys]
+
+
+class _Numbered(dict[str, int]):
+    """Texts and their numbers; a new text gets the next one."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = len(self)
+        return self[text]
+
+
+def _all_printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {printable(key): _all_printable(item) for key, item in value.items()}
+    if isinstance(value, Collection):
+        return [item if isinstance(item, float | int) else _all_printable(item) for item in value]
+    return value
+
+
+def _script() -> str:
+    return '"use strict";\n' + "".join(map(_asset, _SCRIPTS)) + "build();\n"
+
+
+def _plotly() -> bytes:
+    """Return plotly's script; the package is not loaded for it, which takes 0.03 s."""
+    spec = find_spec("plotly")
+    assert spec is not None
+    assert spec.origin is not None
+    return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
+
+
+def _asset(name: str) -> str:
+    return (_ASSETS / name).read_text(encoding="utf-8")
+
+
+def _inert(encoded: bytes) -> bytes:
+    """Return JSON in which nothing can end or begin a tag, so that it may stand inside a script."""
+    return encoded.replace(b"<", b"\\u003c").replace(b">", b"\\u003e").replace(b"&", b"\\u0026")

@@ -1,0 +1,107 @@
+"""Names that fit a column and can still be told apart."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from analyzer.base.errors import printable
+from analyzer.base.function_names import brief, without_parameters
+from analyzer.report.result import Cell
+from analyzer.report.tables import ELLIPSIS, beginning, display_width, shorten
+
+_FEW_SPACES = 2  # in a name
+_NARROW = 10  # columns in which nothing can be told apart
+_OF_CODE = re.compile(r"[<:]|\w\(")
+_WORDS = re.compile(r"\w+")
+_WIDE = 72  # columns of a function where there is no limit
+_OWNER = re.compile(r"(?:wk\d+\.)?(?:rank\d+\.)?")
+_PATH = re.compile(r"[./]")
+_SIGNATURE = 20_000  # characters of a function of C++ at most
+IN_A_LANE = 24  # columns of a name in a timeline
+_MOST = 400  # characters of a text that is drawn: shaping a longer one takes minutes
+
+
+def short_names(names: Sequence[str], width: int) -> list[str]:
+    """Return each name in at most `width` columns of a terminal.
+
+    Functions of C++ first lose ``void``, namespaces and parameters, then what `brief` leaves out. Then names
+    lose their middle. Where that leaves two alike, functions show in which words of their templates they
+    differ; what is still alike is numbered.
+    """
+    short = {name: _shortest(name, width) for name in names}
+    for same in _alike(short):
+        if all(_OF_CODE.search(name) and brief(name) != name for name in same):
+            short.update(zip(same, _with_arguments(same, width), strict=True))
+    still = [name for same in _alike(short) for name in same[1:]] if width >= _NARROW else []
+    for i, name in enumerate(still, start=2):
+        short[name] = f"{shorten(short[name], width - len(str(i)) - 2)} #{i}"
+    return [short[name] for name in names]
+
+
+def _alike(short: Mapping[str, str]) -> list[list[str]]:
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name, text in short.items():
+        alike[text].append(name)
+    return [same for same in alike.values() if len(same) > 1]
+
+
+def _with_arguments(names: list[str], width: int) -> list[str]:
+    """Return functions that are alike when cut, with the words of their templates in which they differ."""
+    words = [Counter(_WORDS.findall(without_parameters(name))) for name in names]
+    common = functools.reduce(Counter.__and__, words)
+    told = []
+    for name, own in zip(names, words, strict=True):
+        mark = shorten(f" [{', '.join(own - common)}]", width // 2) if own - common else ""
+        told.append(shorten(brief(name), width - display_width(mark)) + mark)
+    return told
+
+
+def with_short_functions(rows: Sequence[Sequence[Cell]]) -> Sequence[Sequence[Cell]]:
+    """Return the rows of a table with their functions cut as of `short_functions`."""
+    short = short_functions(cell for row in rows for cell in row)
+    if not short:
+        return rows
+    return [[short.get(cell, cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+
+
+def short_functions(texts: Iterable[object]) -> dict[str, str]:
+    """Return the functions among some cells, cut to at most `_WIDE` columns; no two alike.
+
+    Other long ones stay: paths and sentences, which a page can break.
+    """
+    words = (text for text in dict.fromkeys(texts) if isinstance(text, str) and not _is_sentence(text))
+    long_ones = (text for text in words if brief(text) != text)
+    functions = [text for text in long_ones if not _PATH.search(_OWNER.sub("", brief(text), count=1))]
+    return dict(zip(functions, short_names(functions, _WIDE), strict=True))
+
+
+def _is_sentence(text: str) -> bool:
+    return text.count(" ") > _FEW_SPACES and not _OF_CODE.search(text)
+
+
+def bounded(text: str, most: int = _MOST) -> str:
+    """Return `text` printable and in at most `most` characters, its middle replaced by ``…``."""
+    text = printable(text if len(text) <= most else text[: most // 2] + ELLIPSIS + text[-most // 2 :])
+    return text if len(text) <= most else text[: most // 2] + ELLIPSIS + text[1 - most // 2 :]
+
+
+def labels(names: Sequence[str], width: int) -> list[str]:
+    """Return names fit to be drawn in `width` columns: shortened, printable, none of them long by marks.
+
+    A character may carry any number of combining ones, which take no column but have to be drawn.
+    """
+    printed = [bounded(name, _SIGNATURE) for name in names]
+    return [bounded(name, 3 * width) for name in short_names(printed, width)]
+
+
+def _shortest(name: str, width: int) -> str:
+    bare = brief(name)
+    for form in (name, without_parameters(name), bare):
+        if display_width(form) <= width:
+            return form
+    if bare.count(" ") > _FEW_SPACES and "(" not in bare:  # a sentence, which its beginning tells best
+        return beginning(bare, width - 1).rstrip() + ELLIPSIS
+    return shorten(bare, width)

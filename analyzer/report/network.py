@@ -1,0 +1,121 @@
+"""The painter of graphs: boxes for nodes where the layout put them, curves for edges."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from analyzer.base.units import in_digits
+from analyzer.report import colours
+from analyzer.report.colours import INK
+from analyzer.report.names import labels
+from analyzer.report.result import GraphNode, Network
+from analyzer.report.svg import Drawing, escaped, swatch, text
+
+_UNIT = (190, 34)  # pixels of one layer and one row
+_BOX = (156, 26)
+_BESIDE = 14  # pixels of the edges beside the first and the last layer
+_LEAST_WIDTH = 640
+_LABEL = 25  # columns of a name in a box
+_NAME, _SMALL = 10.5, 8.5  # font sizes
+EDGE = "#7d8896"
+_LOOKS = {  # of an edge: colour, opacity, width, dashes; later ones are drawn over earlier ones
+    "next": (EDGE, 0.6, 1.0, "4 3"),
+    "long": (EDGE, 0.3, 0.8, ""),
+    "short": (EDGE, 0.9, 1.0, ""),
+    "critical": (INK, 1.0, 2.4, ""),
+}
+_LONG, _NEAR_ROWS = 1.5, 8  # layers and rows: longer edges are drawn faintly
+_Place = tuple[float, float]
+
+
+def paint(chart: Network, _: float) -> Drawing:
+    """Draw the graph as large as it is."""
+    places = [(node.x * _UNIT[0], node.y * _UNIT[1]) for node in chart.nodes]
+    xs, ys = zip(*places, strict=True) if places else ((0.0,), (0.0,))
+    left, top = min(xs) - _BOX[0] / 2 - _BESIDE, min(ys) - _UNIT[1]
+    width = max(max(xs) - left + _BOX[0] / 2 + _BESIDE, _LEAST_WIDTH)
+    shades = colours.assign(node.cat for node in chart.nodes)
+    shapes = [
+        f'<g transform="translate({-left:g},{-top:g})">',
+        *_edges(chart, places),
+        *_boxes(chart, places, shades),
+        "</g>",
+    ]
+    return Drawing(shapes, width, max(ys) - top + _UNIT[1], _legend(chart, shades))
+
+
+def looks(chart: Network) -> list[tuple[int, int, str]]:
+    """Return the edges as they are drawn: those of the path as kind ``critical``."""
+    path = set(chart.path)
+    return [(a, b, "critical" if (a, b) in path else kind) for a, b, kind in chart.edges]
+
+
+def _legend(chart: Network, shades: Mapping[str, str]) -> list[tuple[str, str]]:
+    counts = Counter(node.cat for node in chart.nodes)
+    words = labels([cat or "other" for cat in counts], 2 * _LABEL)
+    legend = [
+        (swatch(shades[cat]), f"{word} ({n:,})") for (cat, n), word in zip(counts.items(), words, strict=True)
+    ]
+    drawn = {kind for _, _, kind in looks(chart)}
+    for look, meaning in (("critical", "critical path"), ("next", "into the next step")):
+        if look in drawn:
+            legend.append((f'<path d="M0 6h14" {_stroke(look)}/>', meaning))
+    return legend
+
+
+def _stroke(look: str) -> str:
+    colour, opacity, width, dashes = _LOOKS[look]
+    kind = "rule" if look == "critical" else "edge"
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    look = f'fill="none" stroke="{colour}" stroke-width="{width}" stroke-opacity="{opacity}"'
+    return f'class="{kind}" {look}{dashed}'
+
+
+def _edges(chart: Network, places: Sequence[_Place]) -> Iterator[str]:
+    """Draw every edge from the right of its source to the left of its target, those of a look as one path."""
+    curves: dict[str, list[str]] = {}
+    for a, b, kind in looks(chart):
+        start, end = (places[a][0] + _BOX[0] / 2, places[a][1]), (places[b][0] - _BOX[0] / 2, places[b][1])
+        near = end[0] - start[0] < _LONG * _UNIT[0] and abs(end[1] - start[1]) < _NEAR_ROWS * _UNIT[1]
+        look = kind if kind in _LOOKS else "short" if near and end[0] > start[0] else "long"
+        head = f"M{end[0] - 6:g} {end[1] - 3.2:g}l6 3.2l-6 3.2"
+        curves.setdefault(look, []).append(_curve(start, end) + head)
+    for look in _LOOKS:
+        if look in curves:
+            yield f'<path {_stroke(look)} d="{"".join(curves[look])}"/>'
+
+
+def _curve(start: _Place, end: _Place) -> str:
+    """Draw a curve to a later layer; to one that is not, a line above the row of the target."""
+    (x0, y0), (x1, y1) = start, end
+    if x1 <= x0:
+        return f"M{x0:g} {y0:g}h12V{y1 - _UNIT[1]:g}H{x1 - 12:g}V{y1:g}H{x1:g}"
+    bend = max(10.0, min(0.5 * _UNIT[0], (x1 - x0) / 2))
+    return f"M{x0:g} {y0:g}C{x0 + bend:g} {y0:g} {x1 - bend:g} {y1:g} {x1:g} {y1:g}"
+
+
+def _boxes(chart: Network, places: Sequence[_Place], shades: Mapping[str, str]) -> Iterator[str]:
+    """Draw the boxes with names and durations, those of the critical path framed."""
+    names = labels([node.label for node in chart.nodes], _LABEL)
+    for node, name, (x, y) in zip(chart.nodes, names, places, strict=True):
+        ink = f'class="on" text-anchor="middle" fill="{colours.ink_on(shades[node.cat])}"'
+        frame = f'class="rule" stroke="{INK}" stroke-width="3"' if node.critical else ""
+        corner = (
+            f'x="{x - _BOX[0] / 2:g}" y="{y - _BOX[1] / 2:g}" width="{_BOX[0]}" height="{_BOX[1]}" rx="3"'
+        )
+        yield f'<g role="graphics-symbol" aria-label="{escaped(_said(node))}">'
+        yield f'<rect {corner} fill="{shades[node.cat]}" {frame}/>'
+        yield text(name, x, y + (-1.5 if node.dur_ms else 3.5), _NAME, ink, room=_BOX[0] - 10)
+        if node.dur_ms:
+            yield text(f"{in_digits(node.dur_ms)} ms", x, y + 9.5, _SMALL, ink)
+        yield "</g>"
+
+
+def _said(node: GraphNode) -> str:
+    """Return the figures of a node."""
+    figures = [(node.dur_ms, ""), (node.slack_ms, "slack ")]
+    words = [f"{what}{in_digits(ms)} ms" for ms, what in figures if ms is not None]
+    return " · ".join(
+        [labels([node.label], 160)[0], node.cat or "other", *words, *["critical path"] * node.critical]
+    )

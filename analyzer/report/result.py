@@ -1,0 +1,238 @@
+"""The result of one run, as every output format (text, JSON, CSV, XLSX, HTML) can show it.
+
+An option's `run` returns one `Result`. Units and rounding are decided here, by the columns; times are
+milliseconds from here on (`_ns` inside the analysis).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from analyzer.base.lazy_sequence import LazySequence
+from analyzer.base.units import ms_of
+
+#: An id is a number that only tells apart; sentences wrap where names are shortened.
+ColumnKind = Literal["text", "sentence", "int", "id", "float", "percent", "bool"]
+Cell = str | int | float | bool | None
+
+
+class Command(str):
+    """A line of a result that ends in a command, to be typed as it stands wherever it is shown."""
+
+    __slots__ = ()
+
+
+class Column(NamedTuple):
+    """One column of a table: its JSON/CSV key, its header (with the unit) and how its cells look.
+
+    `value` takes the cell from an item (see `Table.of`); without it, that is the item's attribute `key`.
+    """
+
+    key: str
+    title: str
+    kind: ColumnKind = "text"
+    digits: int = 3  # after the decimal point, for float and percent
+    scale: Literal["diverging"] | None = None  # coloured by value: below 0 good, above 0 bad
+    value: Callable[[Any], Cell] | None = None
+
+
+class Table(NamedTuple):
+    """Named rows; a cell of None is a gap. `percent` cells are fractions (0.098 shows as 9.8 %).
+
+    `certain` is the key of a boolean column: rows in which it is not true may be chance, and are shown
+    so, without colours.
+    """
+
+    name: str  # key in documents, sheet name, heading: "operations"
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    detail: bool = False  # only in the files (CSV, XLSX, HTML), not on standard output
+    certain: str = ""
+    brief: bool = False  # only on standard output, in place of one of the files
+    about: Sequence[Collection[str]] = ()  # for each row the keys of what a timeline shows of it
+
+    @classmethod
+    def of(
+        cls, name: str, title: str, columns: Sequence[Column], items: Iterable[Any], **settings: Any
+    ) -> Table:
+        """Return the table with a row for each item; its columns take the cells from the items."""
+        cells = [column.value or attrgetter(column.key) for column in columns]
+        items = items if isinstance(items, Sequence) else list(items)
+        return cls(
+            name, title, columns, LazySequence(items, lambda item: [cell(item) for cell in cells]), **settings
+        )
+
+    def first(self, n: int | None) -> Table:
+        """Return the table with its first n rows; with all for None."""
+        return self if n is None else self._replace(rows=self.rows[:n], about=self.about[:n])
+
+    @property
+    def certain_at(self) -> int | None:
+        """The place of the column that tells which rows are certain; None where all are."""
+        return next((i for i, column in enumerate(self.columns) if column.key == self.certain), None)
+
+    def records(self) -> LazySequence[dict[str, Cell]]:
+        """Return the rows as JSON objects, keyed by the columns' keys."""
+        keys = [column.key for column in self.columns]
+        return LazySequence(self.rows, lambda row: dict(zip(keys, row, strict=True)))
+
+
+class Bars(NamedTuple):
+    """Bars below each other, each with a name, made of a part for each series. None is a gap.
+
+    Those `by_step` stand upright, and their names are the numbers of steps. `between` has for each bar the
+    lowest and the highest that it may be. A line across, with a name, stands at a `level` of upright ones.
+    """
+
+    title: str
+    label: str  # of the values
+    names: Sequence[str]
+    series: Mapping[str, Sequence[float | None]]
+    unit: str = "ms"
+    by_step: bool = False
+    between: Sequence[tuple[float, float] | None] = ()
+    level: tuple[float, str] | None = None
+    is_small: bool = False  # half width: two such charts share a row
+
+
+class HeatMap(NamedTuple):
+    """A grid of values, the larger the darker. None is a gap."""
+
+    title: str
+    label: str  # of the values
+    x_label: str
+    y_label: str
+    columns: Sequence[str]
+    rows: Sequence[str]
+    values: Sequence[Sequence[float | None]]  # values[row][column]
+    unit: str = "ms"
+    by_step: bool = False  # its columns are steps, which a page lets one pick
+    in_3d: bool = False  # a page can show it in 3-D
+
+
+class Span(NamedTuple):
+    """One coloured box of a timeline; rows of tables with one of its `keys` are about it (`Table.about`)."""
+
+    lane: str
+    name: str
+    start_ms: float
+    dur_ms: float
+    group: str  # decides the colour; shown in the legend
+    keys: Sequence[str] = ()
+
+
+class OnPath(NamedTuple):
+    """A stretch of a path through the boxes of a timeline."""
+
+    span: int  # the box that it lies in, or leads to
+    start_ms: float
+    dur_ms: float
+    name: str
+    is_idle: bool = False  # a gap or a wait, not work
+    keys: Sequence[str] = ()  # as of a `Span`
+
+
+class Timeline(NamedTuple):
+    """Boxes on lanes, to scale; the stretches of `path` are in the order of time.
+
+    Of timelines with a `step` a page shows the first, and the one whose step is picked.
+    """
+
+    title: str
+    spans: Sequence[Span]
+    path: Sequence[OnPath] = ()
+    note: str = ""
+    step: str = ""
+
+
+class GraphNode(NamedTuple):
+    """A box of a drawn graph, in a layer (`x`, time goes to the right) and a row (`y`, downwards)."""
+
+    label: str
+    cat: str  # decides the colour
+    x: float
+    y: float
+    dur_ms: float | None = None
+    critical: bool = False  # on the critical path
+    slack_ms: float | None = None
+
+
+class Network(NamedTuple):
+    """A drawn graph; the edges in `path` are steps of the critical path. No two nodes share layer and row."""
+
+    title: str
+    nodes: Sequence[GraphNode]
+    edges: Sequence[tuple[int, int, str]]  # source, target, kind
+    note: str = ""
+    path: Collection[tuple[int, int]] = ()  # (source, target)
+
+
+class Card(NamedTuple):
+    """One thing that was found: a short name, and what there is to say of it, each with its label."""
+
+    title: str
+    figure: str  # what it is worth, with the unit
+    lines: Sequence[tuple[str, str]] = ()  # label ("" for none) and text
+    bar: tuple[float, float | None, float | None] | None = None  # what it is worth, from and to, to be drawn
+    about: Collection[str] = ()  # keys, as of `Table.about`
+    step: str = ""  # in which it was seen,
+    seen: str = ""  # and the key of what was seen there
+
+    def texts(self, place: int) -> Iterator[str]:
+        """Yield the lines that a reader of plain text gets; `place` counts from 1."""
+        plain = " ".join(text for label, text in self.lines if not label)
+        yield f"{place}. {self.title}. {plain}".rstrip()
+        widest = max((len(label) for label, _ in self.lines), default=0)
+        for label, text in self.lines:
+            if label:
+                yield type(text)(f"   {label:<{widest}}  {text}")  # a `Command` stays one
+
+
+Chart = Bars | HeatMap | Timeline | Network
+
+
+class Result(NamedTuple):
+    """The result of one run of an option.
+
+    `headline` is the answer in one sentence, and `further` what is to be said next; `title` is what they are
+    of, and without a headline the heading.
+    `document` is the JSON answer with the keys documented in docs/options/*.md (without ``option``,
+    ``headline`` and ``repairs``, which report/json.py adds). The first table is the one that CSV carries.
+    """
+
+    option: str
+    title: str
+    document: Mapping[str, Any]
+    tables: Sequence[Table] = ()
+    charts: Sequence[Chart] = ()
+    figures: Sequence[tuple[str, str]] = ()  # key figures: label, value with unit
+    cards: Sequence[Card] = ()  # what was found, the most important first
+    notes: Sequence[str] = ()  # sentences under the tables: verdicts, what was written where
+    repairs: Sequence[str] = ()  # for each file a line: what was repaired or skipped
+    beside: Path | None = None  # for what `--xlsx` and `--html` do not name, unless that is the first path
+    picture: Path | None = None  # draw the first chart here: a page (.html) or a still (.png .svg .pdf)
+    exit_code: int = 0
+    headline: str = ""
+    ask: Command | None = None  # what one asks next
+    further: str = ""
+
+    @property
+    def files_tables(self) -> list[Table]:
+        """The tables of files, whole."""
+        return [table for table in self.tables if not table.brief]
+
+
+def ms_column(key: str, title: str, of: str, **settings: Any) -> Column:
+    """Return a column of milliseconds; `of` is the attribute of its items that holds the nanoseconds."""
+    get = attrgetter(of)
+    return Column(key, f"{title} (ms)", "float", value=lambda item: ms_of(get(item)), **settings)
+
+
+def card_texts(cards: Iterable[Card]) -> list[str]:
+    """Return the cards as lines of text."""
+    return [text for place, card in enumerate(cards, 1) for text in card.texts(place)]

@@ -1,0 +1,115 @@
+"""Output formats of a `Result`: text, HTML, CSV, JSON, Markdown, XLSX; one module each.
+
+A format of standard output has ``write(result, stream, args)``; a format of files has
+``write(result, path)``. To add one: write its module and name it here.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import TextIO
+
+from analyzer.base.errors import AnalyzeError, OutputError, one_line, summed_up
+from analyzer.base.outputs.atomic import Outputs, abandon
+from analyzer.base.outputs.rules import default_file
+from analyzer.report.result import Result
+
+#: Values of `--format` and the modules that answer.
+FORMATS = {
+    "table": "analyzer.report.text",
+    "json": "analyzer.report.json",
+    "csv": "analyzer.report.csv",
+    "markdown": "analyzer.report.markdown",
+}
+#: Flags that name a file and the modules that write it.
+FILES = {"xlsx": "analyzer.report.xlsx", "html": "analyzer.report.html"}
+#: Suffixes of `Result.picture` and the modules that draw it.
+PICTURES = {
+    ".html": "analyzer.report.html",
+    **dict.fromkeys((".png", ".svg", ".pdf"), "analyzer.report.plot"),
+    **dict.fromkeys((".dot", ".graphml"), "analyzer.report.draw"),
+}
+
+
+def show(result: Result, args: Namespace, outputs: Outputs) -> None:
+    """Complete the files of the command, then print `result` on standard output in the chosen format.
+
+    Where a file cannot be written none appears; that does not keep the answer from being printed, and is
+    reported after.
+
+    Parameters
+    ----------
+    outputs : what was prepared so far, within its block; the formats that were asked for are added
+
+    Raises
+    ------
+    OutputError
+        A file, or standard output, cannot be written.
+    UsageError
+        A file must not be replaced, or is written twice.
+    """
+    result = result._replace(tables=[table.first(args.head) for table in result.tables])
+    summary = result._replace(repairs=summed_up(result.repairs))
+    for line in summary.repairs:
+        logging.warning("%s", one_line(line))
+    failed = _write_files(summary, args, outputs)
+    try:
+        _print(result if args.format == "json" else summary, args)
+    except BrokenPipeError:  # whoever reads our output (`… | head`) has enough: that is not a failure
+        abandon(sys.stdout)
+    if failed is not None:
+        raise failed
+
+
+def _write_files(result: Result, args: Namespace, outputs: Outputs) -> AnalyzeError | None:
+    """Write the files that were asked for and complete all of `outputs`; return an error, raise none."""
+    written = []
+    try:
+        for path, module in _wanted_files(result, args):
+            import_module(module).write(result, path)
+            written.append(path)
+        outputs.commit()
+    except AnalyzeError as error:
+        return type(error)(f"{error}; no file was written")
+    for path in written:
+        logging.info("wrote %s", path)
+    return None
+
+
+def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[Path, str]]:
+    """Yield (path, module that writes it) for each file that was asked for."""
+    for suffix, module in FILES.items():
+        wanted = getattr(args, suffix, None)
+        if wanted is not None:
+            named = (
+                default_file(result.beside or args.path[0], result.option, suffix)
+                if wanted is True
+                else Path(wanted)
+            )
+            yield named, module
+    if (wanted := getattr(args, "picture", None)) is not None:
+        yield wanted, "analyzer.report.plot"
+    if result.picture is not None:
+        yield result.picture, PICTURES.get(result.picture.suffix.lower(), "analyzer.report.plot")
+
+
+def _print(result: Result, args: Namespace) -> None:
+    stream: TextIO | None = sys.stdout
+    if stream is None:
+        raise OutputError("standard output is closed")
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")  # names may hold what no encoding can carry
+    try:
+        import_module(FORMATS[args.format]).write(result, stream, args)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        abandon(stream)
+        raise OutputError(f"standard output: cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,343 @@
+"""Text for people at a terminal: figures, tables that fit the width, and notes."""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import TextIO
+
+from msgspec import Struct
+
+from analyzer.base.errors import counted, printable
+from analyzer.base.units import in_percent
+from analyzer.report.names import IN_A_LANE, labels, short_names, with_short_functions
+from analyzer.report.result import Bars, Card, Cell, Column, Command, Result, Table
+from analyzer.report.tables import NO_VALUE, cell_texts, display_width, is_text, shorten
+
+_HEADER = 6  # columns of a header at least, if its words need them
+_SPACE = "  "
+_LEGIBLE = 20  # columns of words: where there are fewer, a column is left out instead
+_LEAST_ROOM = 20  # columns of a figure, however long what stands before it
+_MOST_ROWS = 20  # of a table, unless more are asked for
+_LEAD = r"(\d+\. )?( *)(\w+ {2,})?"  # of a line: a place or a label, below which it goes on
+_UNIT = re.compile(r"(?<=\d) (?=(?:ms|%)(?!\w))")
+_BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
+_WIDE = 100  # columns of what is drawn where nothing limits them
+_WIDEST = 10_000  # columns: wider than all terminals
+_LEAST_BARS, _FEWEST_BARS = 20, 3  # columns of all parts of a bar in one line, and parts that it keeps
+_REST = "rest"
+_Style = Callable[[Iterable[str]], list[str]]
+
+
+def write(result: Result, stream: TextIO, args: Namespace) -> None:
+    """Print `result` for reading.
+
+    On a terminal (or where COLUMNS says how wide one is) tables are fitted to its width; a file or
+    pipe gets every name in full. The headline comes first, on a terminal bold, and changes that are
+    certain are red (more) or green there. Of each table come 20 rows, the first or, by
+    size, the largest; more with `--full` or a larger `--head`. `--pretty` leaves out the title.
+    """
+    width = _width(stream)
+    colour = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    for block in _blocks(result, width, most_rows(args), pretty=args.pretty, colour=colour):
+        stream.write(block)
+
+
+def _blocks(
+    result: Result, width: int | None, n_rows: int | None, *, pretty: bool, colour: bool
+) -> Iterator[str]:
+    """Yield the parts of the page, in order, an empty line between them."""
+    bold, dim = (partial(_styled, style) if colour else list for style in (_BOLD, _DIM))
+    if width is not None and n_rows is not None and len(result.cards) > 1:
+        more = f"--full says why and what to do for {counted(len(result.cards) - 1, 'more finding')}."
+        result = result._replace(cards=result.cards[:1], notes=[more, *result.notes])
+    between = ""
+    for part in _parts(result, width, n_rows, bold, dim, pretty=pretty, colour=colour):
+        yield "".join([between, *(f"{line}\n" for line in part)])
+        between = "\n"
+
+
+def _parts(
+    result: Result,
+    width: int | None,
+    n_rows: int | None,
+    bold: _Style,
+    dim: _Style,
+    *,
+    pretty: bool,
+    colour: bool,
+) -> list[list[str]]:
+    """Return the lines of the parts of the page."""
+    shown = shown_tables(result)
+    headline = bold(_wrapped([result.headline] if result.headline else [], width))
+    parts = [[*headline, *_wrapped([result.further] if result.further else [], width)]]
+    if not pretty:
+        parts.append([*_wrapped([] if result.headline else [result.title], width)])
+    parts += [_shares(chart, width) for chart in result.charts[:1] if isinstance(chart, Bars)]
+    parts.append([*_figures(result.figures, width)])
+    headed = len(shown) > 1
+    parts += [[*_table(table, width, n_rows, headed=headed, colour=colour)] for table in shown]
+    parts += [_card(card, place, width, bold) for place, card in enumerate(result.cards, 1)]
+    asked = [Command(f"next: {result.ask}")] if result.ask and width is not None and not pretty else []
+    notes, last = [*_wrapped(result.notes, width)], dim(_wrapped(asked, width))
+    parts += [[*dim(notes), *last]] if result.cards else [notes, last]
+    return [*filter(any, parts)]
+
+
+def _styled(style: str, lines: Iterable[str]) -> list[str]:
+    return [f"{style}{line}{_PLAIN}" for line in lines]
+
+
+def _shares(chart: Bars, width: int | None) -> list[str]:
+    """Return a single stacked bar as a line of its parts, the last ones as one where bars had no room.
+
+    Nothing for other bars.
+    """
+    if len(chart.names) > 1:
+        return []
+    short = labels([*chart.series], IN_A_LANE)
+    values = {name: value or 0.0 for name, (value,) in zip(short, chart.series.values(), strict=True)}
+    whole = sum(values.values()) or 1.0
+    while True:
+        words = {name: in_percent(value / whole) for name, value in values.items()}
+        room = (width or _WIDE) - sum(len(name) + len(words[name]) + 5 for name in values)
+        if room >= _LEAST_BARS or len(values) <= _FEWEST_BARS:
+            break
+        least = [name for name in values if name != _REST][-1]
+        values[_REST] = values.pop(least) + values.pop(_REST, 0.0)
+    parts = [f"{name} {bar_of(value / whole, room)} {words[name]}" for name, value in values.items()]
+    return ["  ".join(map(printable, parts))]
+
+
+def _card(card: Card, place: int, width: int | None, bold: _Style) -> list[str]:
+    """Return the lines of a card: its title and why, and each further text behind its label."""
+    head, *rest = card.texts(place)
+    lines = [*_wrapped([head], width)]
+    title = f"{place}. {card.title}"
+    if lines[0].startswith(title):
+        lines[0] = "".join(bold([title])) + lines[0][len(title) :]
+    return [*lines, *_wrapped(rest, width)]
+
+
+def _width(stream: TextIO) -> int | None:
+    """Return the columns there are, or None where nothing limits them."""
+    if not stream.isatty() and not os.environ.get("COLUMNS"):
+        return None
+    import shutil
+
+    return min(max(shutil.get_terminal_size().columns, 20), _WIDEST)
+
+
+def _figures(figures: Sequence[tuple[str, str]], width: int | None) -> Iterator[str]:
+    widest = max((display_width(label) for label, _ in figures), default=0)
+    for label, value in figures:
+        head = f"{printable(label)}{' ' * (widest - display_width(label))}  "
+        room = 0 if width is None else max(width - len(head), _LEAST_ROOM)
+        lines = _wrapped([value], room) if room and display_width(value) > room else [printable(value)]
+        for line in lines:
+            yield head + line
+            head = " " * len(head)
+
+
+def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
+    for sentence in sentences:
+        text = printable(sentence)
+        if width is None or isinstance(sentence, Command):
+            yield text  # a terminal goes on in the next line, and copies it as one
+        else:
+            lead = re.match(_LEAD, text)
+            indent = " " * (lead.end() if lead else 0)
+            whole = _UNIT.sub("\0", text)  # a number stays with its unit
+            lines = textwrap.wrap(
+                whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            )
+            yield from (line.replace("\0", " ") for line in lines)
+
+
+class _Part(Struct):
+    """A column being laid out: its cells as text, its header as lines, and its width."""
+
+    column: Column
+    header: list[str]
+    cells: list[str]
+    width: int
+
+
+def _table(
+    table: Table, width: int | None, n_rows: int | None, *, headed: bool, colour: bool
+) -> Iterator[str]:
+    if headed or not table.rows:
+        yield printable(table.title)
+    if not table.rows:
+        yield "  (no rows)"
+    else:
+        rows = table.rows[:n_rows]
+        rows = with_short_functions(rows) if width is None else rows
+        columns, commands = table.columns, [cell for *_, cell in rows if isinstance(cell, Command)]
+        if commands:  # each has a line of its own, below
+            columns, rows = columns[:-1], [row[:-1] for row in rows]
+        parts, left_out = _laid_out(columns, rows, is_tall=width is not None), list[_Part]()
+        if width is not None:
+            parts, left_out = _fitted(parts, width)
+        yield from _lines(parts, _colours(table, rows) if colour else {})
+        if len(rows) < len(table.rows):
+            yield f"the first {len(rows)} of {len(table.rows):,} rows; --full shows all"
+        if left_out:
+            names = ", ".join(part.column.title for part in left_out)
+            yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
+        if commands:
+            yield ""
+            yield from _wrapped(commands, width)
+    if table.note:
+        yield from _wrapped([table.note], width)
+
+
+def bar_of(share: float, width: int) -> str:
+    """Return a bar of a share of `width` columns, to an eighth of one."""
+    full, eighths = divmod(round(share * max(width, 0) * 8), 8)
+    return "█" * full + " ▏▎▍▌▋▊▉"[eighths].strip()
+
+
+def most_rows(args: Namespace) -> int | None:
+    """Return how many rows of a table people see; None for all."""
+    return None if args.full else max(args.head or 0, _MOST_ROWS)
+
+
+def shown_tables(result: Result) -> list[Table]:
+    """Return the tables that people see on standard output."""
+    return [table for table in result.tables if not table.detail]
+
+
+def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, is_tall: bool) -> list[_Part]:
+    """Return the columns with their headers in one line, or in as many as make them narrow."""
+    parts = []
+    for column, values in zip(columns, zip(*rows, strict=True), strict=True):
+        cells = cell_texts(column, values)
+        cells = _pointed(cells) if column.kind == "float" else cells
+        widest = max(map(display_width, cells))
+        title = printable(column.title)
+        header = _stacked(title, widest) if is_tall else [title]
+        parts.append(_Part(column, header, cells, max(widest, *map(display_width, header))))
+    return parts
+
+
+def _pointed(cells: Sequence[str]) -> list[str]:
+    """Return numbers with blanks after them: aligned to the right, their points are below each other."""
+    after = [len(cell) - at if (at := cell.find(".")) >= 0 else 0 for cell in cells]
+    return [cell + " " * (max(after) - n) for cell, n in zip(cells, after, strict=True)]
+
+
+def _stacked(title: str, width: int) -> list[str]:
+    """Return the words of a header below each other."""
+    return textwrap.wrap(title, max(width, _HEADER), break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
+    """Return the columns that fit in `width`, words shortened, and those that were left out.
+
+    Empty ones go without a word, then those to the right; the first stays.
+    """
+    parts = [part for at, part in enumerate(parts) if at == 0 or not {"", NO_VALUE}.issuperset(part.cells)]
+    left_out: list[_Part] = []
+    while len(parts) > 1 and _total(map(_narrowest, parts)) > width:
+        left_out.insert(0, parts.pop())
+    texts = [part for part in parts if is_text(part.column)]
+    room = width - _total(part.width for part in parts) + sum(part.width for part in texts)
+    cap = max(_even_share([part.width for part in texts], room), 1)
+    for part in texts:
+        part.width = min(part.width, cap)
+        part.cells = (_folded if part.column.kind == "sentence" else short_names)(part.cells, part.width)
+        part.header = [
+            shorten(line, part.width) for line in _stacked(printable(part.column.title), part.width)
+        ]
+        lines = [line for cell in part.cells for line in cell.split("\n")]
+        part.width = max(map(display_width, [*lines, *part.header]))
+    return _unfolded(parts), left_out
+
+
+def _folded(sentences: Sequence[str], width: int) -> list[str]:
+    """Break sentences into lines of `width` columns."""
+    return [
+        "\n".join(shorten(line, width) for line in textwrap.wrap(sentence, width)) for sentence in sentences
+    ]
+
+
+def _unfolded(parts: list[_Part]) -> list[_Part]:
+    """Give each line of a cell a row of its own."""
+    rows = zip(*(part.cells for part in parts), strict=True)
+    lines = [line for row in rows for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")]
+    for part, cells in zip(parts, zip(*lines, strict=True), strict=True):
+        part.cells = list(cells)
+    return parts
+
+
+def _narrowest(part: _Part) -> int:
+    return min(part.width, _LEGIBLE) if is_text(part.column) else part.width
+
+
+def _total(widths: Iterable[int]) -> int:
+    each = list(widths)
+    return sum(each) + len(_SPACE) * (len(each) - 1)
+
+
+def _even_share(widths: Sequence[int], room: int) -> int:
+    """Return the largest cap under which `widths`, each cut to it, take no more than `room`."""
+    for taken, width in enumerate(sorted(widths)):
+        share = room // (len(widths) - taken)
+        if width > share:
+            return share
+        room -= width
+    return max(widths, default=0)
+
+
+def _colours(table: Table, rows: Sequence[Sequence[Cell]]) -> dict[str, list[str]]:
+    """Return the colours of each column of changes, by its key; only rows that are certain have one."""
+    certain = table.certain_at
+    is_certain = [certain is None or row[certain] is True for row in rows]
+    return {
+        column.key: [_colour(row[at]) if sure else "" for row, sure in zip(rows, is_certain, strict=True)]
+        for at, column in enumerate(table.columns)
+        if column.scale == "diverging"
+    }
+
+
+def _colour(change: Cell) -> str:
+    if not isinstance(change, int | float) or not change:
+        return ""
+    return _BAD if change > 0 else _GOOD
+
+
+def _lines(parts: Sequence[_Part], colours: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    tall = max(len(part.header) for part in parts)
+    headers = [_aligned(part, [""] * (tall - len(part.header)) + part.header) for part in parts]
+    yield from _joined(headers)
+    yield _SPACE.join("─" * part.width for part in parts)
+    yield from _joined(
+        [_coloured(_aligned(part, part.cells), colours.get(part.column.key)) for part in parts]
+    )
+
+
+def _coloured(cells: list[str], colours: Sequence[str] | None) -> list[str]:
+    if colours is None:
+        return cells
+    return [
+        f"{colour}{cell}{_PLAIN}" if colour else cell for cell, colour in zip(cells, colours, strict=True)
+    ]
+
+
+def _joined(columns: Sequence[list[str]]) -> Iterator[str]:
+    return (_SPACE.join(row).rstrip() for row in zip(*columns, strict=True))
+
+
+def _aligned(part: _Part, texts: Sequence[str]) -> list[str]:
+    return [_padded(text, part.width, left=is_text(part.column)) for text in texts]
+
+
+def _padded(text: str, width: int, *, left: bool) -> str:
+    blank = " " * (width - display_width(text))
+    return text + blank if left else blank + text

@@ -1,0 +1,203 @@
+"""XLSX for spreadsheet programs: a workbook with a summary and a sheet for each table."""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+from analyzer.base.errors import OutputError, printable
+from analyzer.base.outputs.atomic import open_output, temporary_directory
+from analyzer.base.outputs.marks import PROGRAM
+from analyzer.report.result import Cell, Column, Result, Table, card_texts
+from analyzer.report.tables import cell_texts, display_width, is_text, shorten
+
+#: What the file format allows.
+ROWS_A_SHEET = 1_048_576
+_CELL_CHARACTERS = 32_767
+_NAME_CHARACTERS = 31
+_NOT_IN_NAMES = str.maketrans("[]:*?/\\", "()-----")
+_EXACT_INTEGERS = 2**53
+
+_WIDTH_SAMPLE = 1000  # rows that decide how wide a column is shown
+_WIDEST = 60
+_TITLE_LINE, _TITLE_CHARACTERS = 20, 85  # points of a line of the title, and what it holds
+_SUMMARY, _SUMMARY_WIDTH = "Summary", (28, 100)  # in characters, of its two columns
+#: The colours of changes: good below 0, bad above.
+_BY_CHANGE = {
+    "type": "3_color_scale", "mid_type": "num", "mid_value": 0,
+    "min_color": "#63BE7B", "mid_color": "#FFFFFF", "max_color": "#F8696B",
+}  # fmt: skip
+
+
+def write(result: Result, path: Path) -> None:
+    """Write a summary and every table of `result` to the workbook `path`, whole or not at all.
+
+    Rows that a sheet cannot hold are left out, text that a cell cannot hold is cut; either is said in a
+    warning. Text stays text, whatever it looks like.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+    from xlsxwriter.exceptions import XlsxWriterException
+
+    packed = io.BytesIO()  # the zip writer does not survive a disk that fills up
+    try:
+        with open_output(path) as stream:
+            cells_cut = _fill(packed, result)
+            stream.write(packed.getbuffer())
+    except XlsxWriterException as error:  # what it makes of an OSError
+        raise OutputError(f"{path}: cannot be written: {error}") from error
+    if cells_cut:
+        logging.warning("%s: texts cut to %d characters: %d", path, _CELL_CHARACTERS, cells_cut)
+
+
+def _fill(packed: io.BytesIO, result: Result) -> int:
+    """Write the workbook row by row; return how many texts had to be cut."""
+    from xlsxwriter import Workbook
+
+    title = _legal(result.headline or result.title)
+    options = {"constant_memory": True}
+    with temporary_directory() as scratch, Workbook(packed, {**options, "tmpdir": str(scratch)}) as workbook:
+        workbook.set_properties({"title": title, "author": PROGRAM})
+        formats = _Formats(workbook)
+        _write_summary(workbook.add_worksheet(_SUMMARY), formats, result, title)
+        taken = {_SUMMARY.casefold()}
+        return sum(
+            _write_sheet(workbook.add_worksheet(sheet_name(table.name, taken)), formats, _cut(table))
+            for table in result.files_tables
+        )
+
+
+def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) -> None:
+    """Fill the first sheet: the answer, the key figures, notes, and what was read and repaired."""
+    labels = [label for label, _ in result.figures]
+    first = min(max([_SUMMARY_WIDTH[0], *(display_width(label) + 2 for label in labels)]), _WIDEST)
+    sheet.set_column(0, 0, first)
+    sheet.set_column(1, 1, _SUMMARY_WIDTH[1])
+    sheet.merge_range(0, 0, 0, 1, "", formats.title)  # which would take a name for a formula
+    sheet.write_string(0, 0, title[:_CELL_CHARACTERS], formats.title)
+    sheet.set_row(0, _TITLE_LINE * math.ceil(len(title) / _TITLE_CHARACTERS))
+    lines = [
+        *([("", result.further)] if result.further else []),
+        *result.figures,
+        *(("" if at else "Findings", text) for at, text in enumerate(card_texts(result.cards))),
+        *(("" if at else "Notes", note) for at, note in enumerate(result.notes)),
+        *(("" if at else "Repaired or left out", line) for at, line in enumerate(result.repairs)),
+    ]
+    for row, (label, text) in enumerate(lines[: ROWS_A_SHEET - 2], start=2):
+        if label:
+            sheet.write_string(row, 0, _legal(label)[:_CELL_CHARACTERS])
+        sheet.write_string(row, 1, _legal(text)[:_CELL_CHARACTERS], formats.words)
+
+
+def _cut(table: Table) -> Table:
+    """Return the table with the rows that a sheet holds; say where that cuts it."""
+    if len(table.rows) < ROWS_A_SHEET:
+        return table
+    most = ROWS_A_SHEET - 1
+    logging.warning("%s: %d rows are left out of the workbook", table.name, len(table.rows) - most)
+    return table.first(most)
+
+
+def sheet_name(wanted: str, taken: set[str]) -> str:
+    r"""Return a legal sheet name like `wanted` that differs from those `taken`, and add it to them.
+
+    At most 31 characters, all printable, none of ``[]:*?/\``, no apostrophe at an end, not "History"; names
+    that differ only in case are the same.
+    """
+    name = printable(wanted).translate(_NOT_IN_NAMES).strip(" '") or "Sheet"
+    if name.casefold() == "history":
+        name += "_"
+    legal, count = _shortened(name, ""), 1
+    while legal.casefold() in taken:
+        count += 1
+        legal = _shortened(name, f" ({count})")
+    taken.add(legal.casefold())
+    if len(name) > _NAME_CHARACTERS:
+        logging.warning("the sheet for %s is called %s: names end at 31 characters", wanted, legal)
+    return legal
+
+
+class _Formats:
+    """The workbook's cell formats, each made once."""
+
+    def __init__(self, workbook: Any) -> None:
+        self._add = functools.cache(lambda layout: workbook.add_format({"num_format": layout}))
+        edges = {"bold": True, "bottom": 1, "text_wrap": True, "valign": "bottom"}
+        self.words_header = workbook.add_format(edges)
+        self.number_header = workbook.add_format({**edges, "align": "right"})
+        self.title = workbook.add_format({"bold": True, "font_size": 14, "text_wrap": True, "valign": "top"})
+        self.words = workbook.add_format({"text_wrap": True, "valign": "top"})
+
+    def of(self, column: Column) -> Any:
+        """Return the format of the column's cells, None for text."""
+        if is_text(column):
+            return None
+        if column.kind == "id":
+            return self._add("0")
+        decimals = "." + "0" * column.digits if column.digits and column.kind != "int" else ""
+        return self._add(f"0{decimals}%" if column.kind == "percent" else f"#,##0{decimals}")
+
+
+def _write_sheet(sheet: Any, formats: _Formats, table: Table) -> int:
+    """Fill one sheet; return how many texts had to be cut."""
+    cell_formats = [formats.of(column) for column in table.columns]
+    for index, column in enumerate(table.columns):
+        sheet.set_column(index, index, _width(table, index))
+        header = formats.words_header if cell_formats[index] is None else formats.number_header
+        sheet.write_string(0, index, _legal(column.title), header)
+    sheet.freeze_panes(1, 1)
+    cut = last = 0
+    for last, row in enumerate(table.rows, start=1):
+        for index, cell in enumerate(row):
+            cut += _write_cell(sheet, last, index, cell, cell_formats[index])
+    sheet.autofilter(0, 0, last, len(table.columns) - 1)
+    for index, column in enumerate(table.columns):
+        if column.scale == "diverging" and last:
+            sheet.conditional_format(1, index, last, index, _BY_CHANGE)
+    return cut
+
+
+def _write_cell(sheet: Any, row: int, column: int, cell: Cell, cell_format: Any) -> bool:
+    """Write one cell, nothing for a gap; return whether its text was cut."""
+    if isinstance(cell, str):
+        text = _legal(cell)
+        sheet.write_string(row, column, text[:_CELL_CHARACTERS])
+        return len(text) > _CELL_CHARACTERS
+    if isinstance(cell, bool):
+        sheet.write_boolean(row, column, cell)
+    elif isinstance(cell, int) and abs(cell) > _EXACT_INTEGERS:
+        sheet.write_string(row, column, str(cell))
+    elif cell is not None and math.isfinite(cell):
+        sheet.write_number(row, column, cell, cell_format)
+    return False
+
+
+def _width(table: Table, index: int) -> int:
+    """Return how many characters wide a column is shown, by its header and first rows."""
+    column = table.columns[index]
+    values = [row[index] for row in table.rows[:_WIDTH_SAMPLE]]
+    texts = cell_texts(column, values)
+    widest_word = max(map(len, column.title.split()), default=0) + 3  # the filter's arrow
+    return min(max([6, widest_word, *(display_width(text) + 2 for text in texts)]), _WIDEST)
+
+
+def _shortened(name: str, suffix: str) -> str:
+    """Return `name` and `suffix` in 31 of the format's characters (UTF-16 units)."""
+    room = _NAME_CHARACTERS - len(suffix)
+    for width in range(room, 0, -1):
+        text = shorten(name, width)
+        if len(text.encode("utf-16-le")) // 2 <= room:
+            return text.strip(" '") + suffix
+    return "Sheet" + suffix
+
+
+def _legal(text: str) -> str:
+    """Return `text` with what UTF-8 cannot carry (lone surrogates) as escapes."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")

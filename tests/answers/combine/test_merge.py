@@ -1,0 +1,476 @@
+"""`--option combine` from end to end: what the combined file holds, against what went in."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from analyzer.answers.combine import merge
+from conftest import few, run_cli
+from trace_utils import files_to_read
+
+Event = dict[str, Any]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    found = json.loads(data, parse_float=Decimal)
+    return found if isinstance(found, dict) else {"traceEvents": found}
+
+
+def _combine(output: Path, *paths: object, flags: Iterable[object] = ()) -> dict[str, Any]:
+    code, out, err = run_cli(
+        *("--option", "combine", "--format", "json", "--output", output, "--path", *paths, *flags)
+    )
+    assert code == 0, err
+    answer: dict[str, Any] = json.loads(out)
+    return answer
+
+
+def _fails(*args: object) -> tuple[int, str]:
+    code, out, err = run_cli("--option", "combine", *args)
+    assert out == ""
+    assert err.count("\n") == 1, err
+    return code, err
+
+
+def _timed(document: Mapping[str, Any]) -> list[Event]:
+    return [event for event in document["traceEvents"] if event["ph"] != "M"]
+
+
+def _content(event: Event, *but: str) -> str:
+    """What combining must not change, as text; numbers by their value."""
+    kept = {key: value for key, value in event.items() if key not in ("ts", "pid", "tid", "id", *but)}
+    if isinstance(kept.get("dur"), int):  # 4 and 4.000 are one duration
+        kept["dur"] = Decimal(kept["dur"])
+    return json.dumps(kept, sort_keys=True, default=lambda number: str(number.normalize()))
+
+
+def _overlaps(events: Iterable[Event]) -> int:
+    """Count slices that end after the slice in which they begin."""
+    tracks = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            start = Decimal(str(event["ts"]))
+            tracks[str(event.get("pid")), str(event.get("tid"))].append(
+                (start, start + Decimal(str(event["dur"])))
+            )
+    found = 0
+    for spans in tracks.values():
+        open_until: list[Decimal] = []
+        for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while open_until and open_until[-1] <= start:
+                open_until.pop()
+            found += bool(open_until) and end > open_until[-1]
+            open_until.append(end)
+    return found
+
+
+def _names(document: Mapping[str, Any], what: str = "process_name") -> dict[int, Any]:
+    events = [event for event in document["traceEvents"] if event["ph"] == "M" and event["name"] == what]
+    key = what.split("_", 1)[1]
+    return {event["pid"]: event["args"][key] for event in events}
+
+
+def _write(path: Path, events: Iterable[Mapping[str, Any]], **header: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"traceEvents": list(events), **header}), encoding="utf-8")
+    return path
+
+
+def _push(tensor: str, key: int, start: int, end: int) -> list[Event]:
+    base = {
+        "ph": "X",
+        "cat": "Comm",
+        "pid": f"Comm.{tensor}",
+        "tid": str(key),
+        "args": {"name": f"Comm.{tensor}"},
+    }
+    middle = (start + end) // 2
+    return [
+        {**base, "name": f"Comm.{tensor}.PUSH", "ts": start, "dur": middle - start},
+        {**base, "name": f"Comm.{tensor}.PULL", "ts": middle, "dur": end - middle},
+        {**base, "name": f"Comm.{tensor}", "ts": start, "dur": end - start, "tid": "total"},
+    ]
+
+
+@pytest.fixture
+def two_workers(tmp_path: Path) -> tuple[Path, Path]:
+    """One partition a worker; worker 1's clock is 1 s ahead, windows of 100 us."""
+    first = _write(tmp_path / "w0" / "0" / "comm.json", _push("x", 65536, 1_000_000, 1_000_100))
+    second = _write(tmp_path / "w1" / "0" / "comm.json", _push("x", 65536, 2_000_000, 2_000_100))
+    return first.parent.parent, second.parent.parent
+
+
+REAL = {
+    "byteps workers": ["byteps/fork_lenet_base/worker_0", "byteps/fork_lenet_base/worker_1"],
+    "kineto absolute": ["kineto/gpu-hta-2of128/trace"],
+    "composer": ["composer/ws2/trace"],
+    "odd members": ["generic/catapult/nestable_async.json", "generic/node/node_trace.json"],
+    "objects": ["generic/viztracer/viz_small.json", "generic/catapult/instance_counters.json"],
+    "byteps": ["byteps/fork_lenet_2w2g"],
+    "kineto": ["kineto/gpu-param-dlrm-8ranks/trace"],
+    "kineto old": [
+        "kineto/gpu-hta-compare-tiny/base/base.json.gz",
+        "kineto/gpu-hta-compare-tiny/test/test.json.gz",
+    ],
+    "horovod": ["horovod/2ranks-base/trace/timeline.json", "horovod/2ranks-cycles/trace/timeline.json"],
+}
+
+
+def _inputs(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """The documents to combine; of a GPU without a final trace that which is collected for it."""
+    documents = []
+    for path in paths:
+        if path.is_dir() and "byteps" in path.parts:
+            with files_to_read([path]) as (_, files, _):
+                documents += [_read(file) for file in files]
+        else:
+            found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+            documents += [_read(file) for file in found]
+    return documents
+
+
+class Real(NamedTuple):
+    """Recorded traces, and what they were combined to."""
+
+    case: str
+    given: list[dict[str, Any]]
+    combined: dict[str, Any]
+    answer: dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=few(5, REAL))
+def real(shared_data: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Real:
+    """Each of `REAL`, combined once for the tests of it."""
+    paths = [shared_data / path for path in REAL[request.param]]
+    output = tmp_path_factory.mktemp("real") / "out.json"
+    answer = _combine(output, *paths)
+    return Real(request.param, _inputs(paths), _read(output), answer)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_or_changed(real: Real) -> None:
+    given = [event for document in real.given for event in _timed(document)]
+    # names get a prefix in BytePS traces; identifiers of frames and flows change everywhere
+    but = ("sf", "esf", "bind_id", *(("name",) if "byteps" in real.case else ()))
+    before = Counter(_content(event, *but) for event in given)
+    assert Counter(_content(event, *but) for event in _timed(real.combined)) == before
+    assert real.answer["events"] == len(real.combined["traceEvents"])
+
+
+def test_a_viewer_can_show_it(real: Real) -> None:
+    combined, events = real.combined, real.combined["traceEvents"]
+    assert {type(event[key]) for event in events for key in ("pid", "tid")} == {int}
+    assert all(0 <= event[key] < 1 << 31 for event in events for key in ("pid", "tid"))
+    times = [event["ts"] for event in events if "ts" in event]
+    assert times == sorted(times)
+    names, order = _names(combined), _names(combined, "process_sort_index")
+    assert {event["pid"] for event in events} <= names.keys() & order.keys()
+    assert len(set(order.values())) == len(order)
+    before = sum(_overlaps(_timed(document)) for document in real.given)
+    assert _overlaps(_timed(combined)) <= before
+
+
+@pytest.mark.parametrize("case", few(1, ["master_torch_cnn_2w1s", "fork_lenet_base", "fork_lenet_2w2g"]))
+def test_statistics_of_the_combined_file_are_those_of_the_job(
+    shared_data: Path, tmp_path: Path, case: str
+) -> None:
+    _combine(tmp_path / "out.json", shared_data / "byteps" / case)
+    tables = []
+    for path in (shared_data / "byteps" / case, tmp_path / "out.json"):
+        code, out, _ = run_cli("--option", "statistic", "--format", "json", "--path", path)
+        assert code == 0
+        tables.append({(op["name"], op["cat"]): op for op in json.loads(out)["operations"]})
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize("case", few(1, ["ws2", "ws2-slow-rank1", "ws2-torch", "ws1-torch"]))
+def test_composers_own_merger_says_the_same(shared_data: Path, tmp_path: Path, case: str) -> None:
+    _combine(tmp_path / "out.json", shared_data / "composer" / case / "trace")
+    combined = _read(tmp_path / "out.json")
+    oracle = _read(shared_data / "composer" / case / "oracle" / "merged_trace.json")
+    events = _on_its_axis(_timed(oracle), _timed(combined))
+    assert Counter(map(_composers, _timed(combined))) == Counter(map(_composers, events))
+
+
+def _on_its_axis(events: Iterable[Event], tied: Iterable[Event]) -> list[Event]:
+    """Move the events of PyTorch's profiler, which Composer's merger leaves 56.7 years before the others.
+
+    How far each rank's were moved is seen by its step 3.
+    """
+    events = list(events)
+    steps = [{e["pid"]: e["ts"] for e in each if e["name"] == "ProfilerStep#3"} for each in (events, tied)]
+    by = {pid: steps[1][pid] - ts for pid, ts in steps[0].items()}
+    return [e | {"ts": e["ts"] + by[e["pid"]]} if e["ts"] < 10**15 else e for e in events]
+
+
+def _composers(event: Event) -> str:
+    tid = event["tid"] if event["tid"] != "" and event["tid"] < 2_000_000_000 else "text"
+    # its merger leaves ids as they are: only that they are the same on one rank can be compared
+    key = (event["pid"], tid, Decimal(str(event["ts"])).normalize())
+    return f"{key} {_content(event)}"
+
+
+def test_a_worker_ahead_is_put_on_the_first_ones_clock(
+    two_workers: tuple[Path, Path], tmp_path: Path
+) -> None:
+    answer = _combine(tmp_path / "out.json", *two_workers)
+    # x <= 1000100 - 2000000 and x >= 1000000 - 2000100: -1000000 +- 100
+    worker = answer["workers"][1]
+    assert (worker["offset_us"], worker["anchors"]) == (-1_000_000, 1)
+    assert worker["bound_us"] == pytest.approx(100, abs=0.1)
+    # with its begin after the other's end: one pair out of order, none after
+    assert (worker["violations_before"], worker["violations_after"]) == (1, 0)
+    assert answer["aligned_by"] == "causality"
+    moved = [event for event in _timed(_read(tmp_path / "out.json")) if event["name"].startswith("wk1.")]
+    assert sorted((event["ts"], event["dur"]) for event in moved) == [
+        (1_000_000, 50),
+        (1_000_000, 100),
+        (1_000_050, 50),
+    ]
+
+
+def test_align_none_moves_nothing(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+    answer = _combine(tmp_path / "out.json", *two_workers, flags=["--align", "none"])
+    assert answer["aligned_by"] == "none"
+    assert max(event["ts"] for event in _timed(_read(tmp_path / "out.json"))) == 2_000_050
+
+
+def test_workers_without_a_common_operation_are_combined_unaligned(tmp_path: Path) -> None:
+    first = _write(tmp_path / "w0" / "0" / "comm.json", _push("x", 65536, 1_000_000, 1_000_100))
+    second = _write(tmp_path / "w1" / "0" / "comm.json", _push("y", 131072, 2_000_000, 2_000_100))
+    answer = _combine(tmp_path / "out.json", first.parent.parent, second.parent.parent)
+    assert answer["aligned_by"] == "none"
+    assert answer["workers"][1]["bound_us"] is None
+    assert ["no common operation ties the clock of " in line for line in answer["repairs"]] == [True]
+
+
+def test_a_rank_is_one_process_and_its_tensors_are_threads(tmp_path: Path) -> None:
+    main = {"ph": "X", "cat": "operator", "name": "FW.a", "pid": "0", "tid": "main", "ts": 5, "dur": 1}
+    # a worker's number of a thread may be the key of a partition: then the thread stays in its own process
+    other = {**main, "name": "FW.b", "tid": 65536}
+    events = [*_push("x", 65536, 10, 20), *_push("y", 131072, 10, 20), main, other]
+    for worker in (0, 1):
+        _write(tmp_path / f"worker_{worker}" / "0" / "comm.json", events)
+    _combine(tmp_path / "out.json", tmp_path / "worker_0", tmp_path / "worker_1")
+    combined = _read(tmp_path / "out.json")
+    names = _names(combined)
+    assert sorted(names.values()) == ["wk0.rank0", "wk0.rank0.pid 0", "wk1.rank0", "wk1.rank0.pid 0"]
+    threads = {
+        (names[event["pid"]], event["tid"]): event["args"]["name"]
+        for event in combined["traceEvents"]
+        if event["name"] == "thread_name"
+    }
+    assert threads["wk0.rank0", 65536] == "Comm.x 65536"
+    assert threads["wk0.rank0", 131072] == "Comm.y 131072"
+    assert {"main", "Comm.x total", "Comm.y total"} <= set(threads.values())
+    where = {
+        event["name"]: (names[event["pid"]], event["tid"])
+        for event in _timed(combined)
+        if names[event["pid"]].startswith("wk1")
+    }
+    assert where["wk1.rank0.FW.b"] == ("wk1.rank0.pid 0", 65536)
+    assert where["wk1.rank0.Comm.y.PUSH"] == ("wk1.rank0", 131072)
+
+
+def test_what_the_filter_leaves_out_still_aligns(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+    for worker, path in enumerate(two_workers):
+        extra = _push("y", 131072, 1_000_000 * (1 + worker) + 10, 1_000_000 * (1 + worker) + 2000)
+        events = _timed(_read(path / "0" / "comm.json"))
+        _write(path / "0" / "comm.json", [*events, *extra])
+    answer = _combine(tmp_path / "out.json", *two_workers, flags=["--filter", "Comm.y"])
+    assert answer["workers"][1]["offset_us"] == -1_000_000
+    assert answer["workers"][1]["bound_us"] == pytest.approx(100, abs=0.1)  # that of Comm.x
+
+
+def test_flows_of_two_ranks_stay_apart(tmp_path: Path) -> None:
+    flow = [
+        {"ph": "s", "cat": "f", "name": "f", "id": 3, "pid": 1, "tid": 1, "ts": 1},
+        {"ph": "f", "cat": "f", "name": "f", "id": 3, "pid": 1, "tid": 1, "ts": 2, "bp": "e"},
+        {"ph": "b", "cat": "a", "name": "a", "id": "0x1f", "pid": 1, "tid": 1, "ts": 3},
+        {"ph": "b", "cat": "a", "name": "a", "id2": {"local": "0x1"}, "pid": 1, "tid": 1, "ts": 4},
+        {"ph": "X", "name": "n", "pid": 1, "tid": 1, "ts": 5, "dur": 0, "bind_id": "zz", "flow_out": True},
+    ]
+    for rank in (0, 1):
+        _write(tmp_path / f"rank{rank}.json", flow)
+    _combine(tmp_path / "out.json", tmp_path / "rank0.json", tmp_path / "rank1.json")
+    by_pid = defaultdict(list)
+    for event in _timed(_read(tmp_path / "out.json")):
+        by_pid[event["pid"]].append(event.get("id", event.get("bind_id", event.get("id2"))))
+    first, second = by_pid.values()
+    assert first[0] == first[1] != second[0] == second[1]
+    assert int(str(first[2]), 16) != int(str(second[2]), 16)  # hexadecimal text, as Perfetto reads it
+    assert first[3] == second[3] == {"local": "0x1"}  # belongs to its process already
+    assert int(str(first[4]), 16) != int(str(second[4]), 16)
+
+
+def test_times_of_different_bases_meet_exactly(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "dur": 0.5}
+    # 2^53 us is passed by the absolute time; the difference of the bases is 1.000000001 s
+    text = '{"traceEvents":[%s],"schemaVersion":1,"baseTimeNanoseconds":%d,"distributedInfo":{"rank":%d}}'
+    for rank, base, ts in ((0, 1_790_857_026_000_000_000, "4362813300592.121"),
+                           (1, 1_790_857_027_000_000_001, "4362813300592.121")):  # fmt: skip
+        line = json.dumps({**event, "ts": 0}).replace('"ts": 0', f'"ts": {ts}')
+        (tmp_path / f"rank{rank}.json").write_text(text % (line, base, rank))
+    _combine(tmp_path / "out.json", tmp_path / "rank0.json", tmp_path / "rank1.json")
+    combined = _read(tmp_path / "out.json")
+    assert combined["baseTimeNanoseconds"] == 1_790_857_026_000_000_000
+    assert [str(event["ts"]) for event in _timed(combined)] == ["4362813300592.121", "4362814300592.122"]
+
+
+def test_a_duration_that_no_float_can_be_stays_as_it_is(tmp_path: Path) -> None:
+    longest = 10**400
+    events = [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": dur} for dur in (longest, 1)]
+    document = {"traceEvents": [*events, {**events[1], "dur": math.nan}]}  # so that all are read with care
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    _combine(tmp_path / "out.json", tmp_path / "a.json")
+    assert longest in [event.get("dur") for event in _timed(_read(tmp_path / "out.json"))]
+
+
+def test_of_slices_that_begin_together_the_longer_comes_first(tmp_path: Path) -> None:
+    events = [
+        {"ph": "X", "name": n, "pid": 1, "tid": 1, "ts": 5, "dur": d} for n, d in (("in", 1), ("out", 9))
+    ]
+    _combine(tmp_path / "out.json", _write(tmp_path / "a.json", events))
+    assert [event["name"] for event in _timed(_read(tmp_path / "out.json"))] == ["out", "in"]
+
+
+@pytest.mark.parametrize("same_time", [False, True])
+def test_a_merge_is_a_stable_sort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_time: bool) -> None:
+    monkeypatch.setattr(merge, "_BLOCK", 7)
+    for rank in (0, 1):
+        events = [
+            {
+                "ph": "i",
+                "name": f"{rank}.{i}",
+                "pid": 1,
+                "tid": 1,
+                "ts": 0 if same_time else (i * 7919) % 1009,
+            }
+            for i in range(3000)
+        ]
+        _write(tmp_path / f"rank{rank}.json", events)
+    _combine(tmp_path / "out.json", tmp_path / "rank0.json", tmp_path / "rank1.json")
+    names = [event["name"] for event in _timed(_read(tmp_path / "out.json"))]
+    keys = sorted((0 if same_time else (i * 7919) % 1009, rank, i) for rank in (0, 1) for i in range(3000))
+    assert names == [f"{rank}.{i}" for _, rank, i in keys]
+
+
+def test_a_cut_input_is_combined_and_reported(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+    path = two_workers[1] / "0" / "comm.json"
+    path.write_bytes(path.read_bytes()[:-40])
+    answer = _combine(tmp_path / "out.json", *two_workers)
+    assert len(_timed(_read(tmp_path / "out.json"))) == 5
+    assert answer["repairs"] == [
+        f"{path}: the file ends early (cut in an event): what the job wrote after that is missing"
+    ]
+
+
+def test_the_files_of_a_rank_share_its_clock(tmp_path: Path) -> None:
+    # two cycles of the profiler, 1 s apart, on two ranks; rank 1 is 3 ms ahead
+    for rank, cycle in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        first = 1_000_000 * (1 + cycle) + 3_000 * rank
+        calls = [
+            {"ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "pid": 1, "tid": 1,
+             "ts": first + 10_000 * i, "dur": 1_000 + i}
+            for i in range(4)
+        ]  # fmt: skip
+        info = {"rank": rank, "world_size": 2, "backend": "gloo"}
+        _write(tmp_path / "in" / f"r{rank}.c{cycle}.json", calls, schemaVersion=1, distributedInfo=info)
+    answer = _combine(tmp_path / "out.json", tmp_path / "in")
+    assert [worker["ranks"] for worker in answer["workers"]] == [[0], [1]]
+    assert [worker["offset_us"] for worker in answer["workers"]] == [0, -3000]
+    assert answer["workers"][1]["anchors"] == 8
+    assert answer["aligned_by"] == "matched ends"
+    assert answer["repairs"] == []
+
+
+# -- what the user can do wrong -----------------------------------------------------------------
+
+
+def test_two_dialects(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}
+    other = _write(tmp_path / "k.json", [kernel])
+    code, err = _fails("--path", two_workers[0] / "0" / "comm.json", other)
+    assert code == 1
+    assert "kineto" in err
+    assert "byteps" in err
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1, 2", "[1, 2, 3]", '[{"a": 1}]', "hello", '{"a": [1]}'])
+def test_an_input_that_is_no_trace_leaves_nothing_behind(
+    two_workers: tuple[Path, Path], tmp_path: Path, text: str
+) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text(text)
+    out = tmp_path / "new" / "out.json"
+    out.parent.mkdir()
+    code, err = _fails("--path", two_workers[0] / "0" / "comm.json", bad, "--output", out)
+    assert code == 1
+    assert str(bad) in err
+    assert list(out.parent.iterdir()) == []
+
+
+_METADATA = '[{"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "python"}}]'
+
+
+def _kineto(path: Path, rank: int, world_size: int) -> Path:
+    event = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    return _write(path, [event], schemaVersion=1, distributedInfo={"rank": rank, "world_size": world_size})
+
+
+@pytest.mark.parametrize("text", ["[]", '[{"name": "a", "ph', '{"traceEvents": []}', _METADATA])
+def test_a_rank_that_wrote_no_event_does_not_cost_the_job(tmp_path: Path, text: str) -> None:
+    empty, first, second = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.json"
+    empty.write_text(text)
+    _kineto(first, 0, 2)
+    _kineto(second, 1, 2)
+    answer = _combine(tmp_path / "out.json", empty, first, second, flags=["--align", "none"])
+    assert [worker["path"] for worker in answer["workers"]] == [str(first), str(second)]
+    assert answer["repairs"] == [f"{empty}: no events, left out"]
+
+
+@pytest.mark.parametrize("text", ["", "hello", '{"a": 1}', "[1, 2, 3]"])
+def test_a_broken_trace_of_a_directory_is_left_out_and_said(
+    two_workers: tuple[Path, Path], tmp_path: Path, text: str
+) -> None:
+    bad = two_workers[0] / "1" / "bps_trace_local_rank1_20step.json"
+    bad.parent.mkdir()
+    bad.write_text(text)
+    answer = _combine(tmp_path / "out.json", *two_workers)
+    assert [(worker["path"], worker["ranks"]) for worker in answer["workers"]] == [
+        (str(worker), [0]) for worker in two_workers
+    ]
+    line = next(line for line in answer["repairs"] if line.startswith(f"{bad}: "))
+    assert line.endswith("; left out")
+
+
+def test_ranks_that_the_files_know_of_but_that_are_not_there_are_said(tmp_path: Path) -> None:
+    paths = [_kineto(tmp_path / "in" / f"{rank}.json", rank, 5) for rank in (0, 1, 3)]
+    for given in (paths, [tmp_path / "in"]):
+        answer = _combine(tmp_path / "out.json", *given, flags=["--align", "none"])
+        assert answer["repairs"] == [f"{given[0]}: ranks 2 and 4 of 5 missing"]
+
+
+@pytest.mark.usefixtures("decoder")
+@pytest.mark.parametrize("damaged", [b"", b'{"ph":"X","pid":1,"tid":1,"ts":5,"dur":,"name":"lost"},'])
+def test_what_is_not_utf8_is_replaced_also_beside_a_damaged_event(tmp_path: Path, damaged: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(
+        b'{"traceEvents":['
+        + damaged
+        + b'{"ph":"X","pid":1,"tid":1,"ts":1,"dur":2,"name":"a","args":{"k\xe9y":1}},'
+        + b'{"ph":"X","pid":1,"tid":1,"ts":4,"dur":2,"name":"b","args":{"key":1}}]}'
+    )
+    _combine(tmp_path / "out.json", tmp_path / "a.json", flags=["--align", "none"])
+    events = _timed(json.loads((tmp_path / "out.json").read_text(encoding="utf-8")))
+    assert [event["args"] for event in events] == [{"k\ufffdy": 1}, {"key": 1}]

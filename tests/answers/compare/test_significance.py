@@ -1,0 +1,111 @@
+"""`compare.significance`: tests agree with scipy's and keep to their level."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from analyzer.answers.compare.significance import FEWEST_STEPS, Change, corrected, sample, welch
+
+values = st.floats(1, 1e6).map(lambda value: round(value, 3))
+
+
+def test_a_step_counts_once_however_many_events_it_has() -> None:
+    few = sample([[10.0, 20.0, 30.0]])
+    many = sample([[100.0, 200.0, 300.0]], [[10, 10, 10]])
+    assert (few.mean[0], few.sd[0], few.n[0]) == (20.0, 10.0, 3)
+    assert (many.mean[0], many.sd[0], many.n[0]) == (20.0, 10.0, 3)
+
+
+def test_the_mean_is_over_all_events_where_steps_have_different_numbers() -> None:
+    assert sample([[10.0, 90.0, 20.0]], [[1, 3, 1]]).mean[0] == 24.0  # 120 / 5, not (10 + 30 + 20) / 3
+
+
+def test_steps_without_the_operation_do_not_count() -> None:
+    found = sample([[10.0, 0.0, 20.0, 30.0]], [[1, 0, 1, 1]])
+    assert (found.mean[0], found.sd[0], found.steps[0]) == (20.0, 10.0, 3)
+
+
+@pytest.mark.slow
+@given(arrays(float, st.integers(FEWEST_STEPS, 7), elements=values, unique=True),
+       arrays(float, st.integers(FEWEST_STEPS, 7), elements=values, unique=True))  # fmt: skip
+def test_p_value_and_interval_are_those_of_scipy(a: np.ndarray, b: np.ndarray) -> None:
+    found = welch(sample(a), sample(b))
+    expected = scipy.stats.ttest_ind(b, a, equal_var=False)
+    interval = expected.confidence_interval(0.95)
+    assert found.p[0] == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
+    assert (found.low[0], found.high[0]) == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-6)
+
+
+@given(arrays(float, (3, 5), elements=values), arrays(float, (3, 6), elements=values))
+def test_swapping_the_runs_changes_only_the_sign(a: np.ndarray, b: np.ndarray) -> None:
+    there, back = welch(sample(a), sample(b)), welch(sample(b), sample(a))
+    np.testing.assert_allclose(there.change, -back.change)
+    np.testing.assert_allclose(there.low, -back.high, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(there.p, back.p, rtol=1e-9)
+
+
+def test_too_few_steps_have_no_p_value() -> None:
+    found = welch(sample([[1.0, 2.0]]), sample([[5.0, 6.0, 7.0]]))
+    assert found.change[0] == 4.5
+    assert np.isnan([found.p[0], found.low[0], found.high[0]]).all()
+
+
+def test_constant_values_differ_for_certain_or_not_at_all() -> None:
+    found = welch(sample([[3.0] * 4, [3.0] * 4]), sample([[3.0] * 4, [4.0] * 4]))
+    assert found.p.tolist() == [1.0, 0.0]
+    assert (found.low[1], found.high[1]) == (1.0, 1.0)
+
+
+def test_correction_is_that_of_benjamini_and_hochberg() -> None:
+    found = corrected(np.array([0.01, np.nan, 0.04, 0.03, 0.5]))
+    # four tests, sorted: 0.01 * 4/1, 0.03 * 4/2, 0.04 * 4/3, 0.5 * 4/4, each at most its successor
+    np.testing.assert_allclose(found, [0.04, np.nan, 0.16 / 3, 0.16 / 3, 0.5])
+
+
+def test_runs_of_one_setup_are_seldom_called_different() -> None:
+    rng = np.random.default_rng(1)
+    false = 0
+    for _ in range(20):
+        a, b = rng.lognormal(0, 0.5, (200, 10)), rng.lognormal(0, 0.5, (200, 12))
+        false += int((corrected(welch(sample(a), sample(b)).p) <= 0.05).sum())
+    assert false <= 0.01 * 20 * 200
+
+
+def test_single_tests_under_the_null_keep_to_their_level() -> None:
+    rng = np.random.default_rng(2)
+    p = welch(sample(rng.normal(100, 10, (4000, 11))), sample(rng.normal(100, 20, (4000, 6)))).p
+    assert 0.035 <= (p <= 0.05).mean() <= 0.06
+
+
+def correlated(rng: np.random.Generator, rows: int, steps: int, r: float) -> np.ndarray:
+    """Series whose neighbours correlate by `r`, as load from outside makes them."""
+    noise = rng.normal(0, 1, (rows, steps))
+    for step in range(1, steps):
+        noise[:, step] = r * noise[:, step - 1] + np.sqrt(1 - r * r) * noise[:, step]
+    return 100 + 10 * noise
+
+
+@pytest.mark.slow
+def test_correlated_steps_are_not_taken_for_many_independent_ones() -> None:
+    rng = np.random.default_rng(3)
+    a, b = correlated(rng, 1000, 60, 0.7), correlated(rng, 1000, 60, 0.7)
+    naive = np.asarray(scipy.stats.ttest_ind(a, b, axis=1, equal_var=False).pvalue)
+    ours = welch(sample(a), sample(b)).p
+    assert (naive <= 0.05).mean() > 0.25
+    assert (ours <= 0.05).mean() < 0.10
+
+
+def test_difference_and_share_are_of_the_base() -> None:
+    change = Change(200.0, 250.0)
+    assert (change.ns, change.relative) == (50.0, 0.25)
+
+
+def test_from_nothing_has_no_share_and_nothing_to_nothing_none() -> None:
+    assert Change(0.0, 5.0).relative is None
+    assert Change(0.0, 0.0).relative == 0.0
+    assert Change(None, 5.0).ns is None

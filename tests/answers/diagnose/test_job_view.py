@@ -1,0 +1,135 @@
+"""What detectors see of a job."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import mutations
+import pytest
+
+from analyzer.answers.diagnose.job_view import JobView
+from analyzer.answers.diagnose.meetings import last_arrivals
+from conftest import run_cli
+from dag_utils import load_steps
+from trace_utils import Request
+
+
+def two_gpus(directory: Path, *, later: int) -> Path:
+    """Write a BytePS worker of two GPUs of which the second is ready to reduce `later` µs after the first."""
+    for rank in range(2):
+        events = []
+
+        def add(name: str, start: int, end: int, tid: str = "7") -> None:
+            cat = name.partition(".")[0]
+            at = {"ts": start, "dur": end - start}
+            events.append({"ph": "X", "name": name, "cat": cat, "pid": name, "tid": tid, **at})  # noqa: B023
+
+        for step in range(6):
+            begin = 100_000 * step
+            ready, pushed = begin + 60_000 + later * rank, begin + 60_000 + later
+            add("I/O", begin, begin + 1000)
+            add("FW.a", begin + 1000, begin + 20_000)
+            add("BW.a", begin + 20_000, ready)
+            if step == 5:
+                continue
+            add("Comm.a_weight", ready, begin + 95_000, "total")
+            add("Comm.a_weight.REDUCE", ready, pushed, "65536")
+            if rank == 0:
+                add("Comm.a_weight.PUSH", pushed, pushed + 2000, "65536")
+                add("Comm.a_weight.PULL", pushed + 2000, pushed + 4000, "65536")
+            # the root is through with the pull a moment sooner, or later, than the other one hears of it
+            add("Comm.a_weight.BROADCAST", pushed + 4000 + 10 * (1 - rank), begin + 95_000, "65536")
+        home = directory / str(rank)
+        home.mkdir(parents=True)
+        (home / "bps_trace_local_rank0_6step.json").write_text(json.dumps({"traceEvents": events}))
+        (home / "dag.gml").write_text("graph [\n  directed 1\n]\n")
+    return directory
+
+
+def test_of_gpus_that_reduce_and_later_broadcast_together_the_last_is_the_last_to_reduce(
+    tmp_path: Path,
+) -> None:
+    view = JobView(load_steps([two_gpus(tmp_path / "job", later=20_000)], Request(jobs=1, progress=False)))
+    arrivals = last_arrivals(view)
+    assert [who.tolist() for who, _ in arrivals] == [[1]] * 5
+    assert [after.tolist() for _, after in arrivals] == [[20_000_000]] * 5
+    names, which = view.largest(view.which(lambda one: False))  # of none, none is the largest
+    assert not (names or which.any())
+
+
+def in_pairs(directory: Path) -> Path:
+    """Write 5 steps of 4 ranks that reduce in pairs [0, 2] and [1, 3], on one machine."""
+    begins = [10_000, 12_000, 20_000, 23_000]
+    directory.mkdir()
+    for rank, begin in enumerate(begins):
+        groups = [("default_pg", [0, 1, 2, 3]), ("undefined", [rank % 2, rank % 2 + 2])]
+        config = [{"pg_desc": about, "ranks": ranks} for about, ranks in groups]
+        info = {"rank": rank, "world_size": 4, "pg_config": config}
+        header = {"schemaVersion": 1, "host_name": "node", "distributedInfo": info}
+        reduced = begins[rank % 2 + 2] + 1_000
+        events = [
+            {"ph": "X", "pid": 1, "tid": tid, "cat": cat, "name": name, "ts": 30_000 * step + ts, "dur": dur}
+            for step in range(5)
+            for tid, cat, name, ts, dur in (
+                (1, "user_annotation", f"ProfilerStep#{step}", 0, 29_990),
+                (1, "cpu_op", "aten::mm", 0, begin - 100),
+                (1, "cpu_op", "c10d::allreduce_", begin - 50, 100),
+                (40 + step % 2, "user_annotation", "gloo:all_reduce", begin, reduced - begin),
+            )
+        ]
+        (directory / f"rank{rank}.json").write_text(json.dumps({**header, "traceEvents": events}))
+    return directory
+
+
+def test_where_calls_do_not_name_their_group_nobody_is_waited_for_and_a_note_says_so(tmp_path: Path) -> None:
+    loaded = load_steps([in_pairs(tmp_path / "job")], Request(jobs=1, progress=False))
+    assert [note[:28] for note in loaded.recording.notes] == [
+        "ranks are in several groups,"
+    ]  # no clock is moved
+    assert [who.tolist() for who, _ in last_arrivals(JobView(loaded))] == [[]] * 5
+
+
+def accumulating(path: Path, longer: int) -> Path:
+    """Write 16 steps of 10 ms, each fourth with 4 ms of an optimizer; step `longer` takes 30 ms more."""
+    events: list[dict[str, object]] = []
+    at = 0.0
+
+    def add(name: str, cat: str, begin: float, dur: float) -> None:
+        events.append({"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1, "ts": begin, "dur": dur})
+
+    for number in range(16):
+        work, update = 9_000 + 30_000 * (number == longer), 4_000 * (number % 4 == 3)
+        add(f"ProfilerStep#{number}", "user_annotation", at, work + update + 1_000)
+        add("aten::mm", "cpu_op", at + 100, work)
+        if update:
+            add("Optimizer.step#SGD.step", "user_annotation", at + work + 200, update)
+            add("aten::add_", "cpu_op", at + work + 300, update - 200)
+        at += work + update + 1_000
+    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": 0, "world_size": 1}}))
+    return path
+
+
+@pytest.mark.parametrize(("longer", "expected"), [(-1, []), (9, [9]), (7, [7])])
+def test_steps_that_update_the_model_are_compared_among_themselves(
+    tmp_path: Path, longer: int, expected: list[int]
+) -> None:
+    loaded = load_steps([accumulating(tmp_path / "rank0.json", longer)])
+    assert JobView(loaded).far_longer == expected
+
+
+def test_a_step_in_which_nothing_ran_has_a_path(tmp_path: Path) -> None:
+    for name, content in mutations.KINDS["jax"]().items():
+        document = json.loads(gzip.decompress(content))
+        last = max(event["ts"] for event in document["traceEvents"] if event.get("name") == "train")
+        kept = [
+            one for one in document["traceEvents"] if one.get("name") == "train" or one.get("ts", 0) < last
+        ]
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(gzip.compress(json.dumps({**document, "traceEvents": kept}).encode()))
+    code, out, err = run_cli("--option", "diagnose", "--path", tmp_path)
+    assert code == 0, err
+    # 5 ms from one to the next; the last, in which nothing ran, is marked with 4
+    assert "4 steps of 4.00 ms to 5.00 ms" in out

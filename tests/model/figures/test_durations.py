@@ -1,0 +1,317 @@
+"""`--option statistic` against a plain re-computation, and against values worked out by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from fractions import Fraction
+from pathlib import Path
+from statistics import fmean, pvariance
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+
+import recorded
+import reference
+from analyzer.base.arrays import Int64
+from analyzer.base.arrays.intervals import union_length
+from analyzer.base.opname import OpName
+from analyzer.model.figures.durations import joined, operation_stats, rows_of
+from analyzer.reading import dialects
+from analyzer.reading.dialects import Role
+from analyzer.reading.formats.columns import Trace
+from conftest import REPO, run_cli
+from trace_utils import read_ranks
+
+FIGURES = ("count", "total_ms", "min_ms", "max_ms", "avg_ms", "var_ms2", "p50_ms", "p95_ms", "p99_ms")
+
+
+def write(path: Path, events: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def x(name: str, ts: float, dur: float, **more: Any) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "ts": ts, "dur": dur, "pid": 0, "tid": 0, **more}
+
+
+def statistic(*args: object) -> dict[str, Any]:
+    code, out, err = run_cli("--option", "statistic", "--format", "json", *args)
+    assert code == 0, err
+    return json.loads(out)  # type: ignore[no-any-return]
+
+
+def test_figures_by_hand(tmp_path: Path) -> None:
+    # durations 1, 2, 3, 10 ms: mean 4, variance (9+4+1+36)/4 = 12.5, p95 = 3 + 0.85*7, p99 = 3 + 0.97*7
+    events = [x("a", 0, 3000), x("a", 5000, 1000), x("b", 9000, 0), x("a", 9000, 10000), x("a", 30000, 2000)]
+    found = statistic("--path", write(tmp_path / "t.json", events))
+    first, second = found["operations"]
+    assert [first[key] for key in FIGURES] == pytest.approx([4, 16, 1, 10, 4, 12.5, 2.5, 8.95, 9.79])
+    assert (first["name"], second["name"], second["avg_ms"]) == ("a", "b", 0)
+
+
+def test_a_category_counts_nested_slices_once(tmp_path: Path) -> None:
+    # outer 10 ms holds inner 4 ms of the same category; another category's slice nests too
+    events = [
+        x("outer", 0, 10000, cat="op"),
+        x("inner", 1000, 4000, cat="op"),
+        x("call", 2000, 1000, cat="runtime"),
+        x("other", 0, 7000, cat="op", tid=1),
+    ]
+    found = statistic("--path", write(tmp_path / "t.json", events))
+    assert found["categories"] == [
+        {"cat": "op", "count": 3, "total_ms": 17.0, "max_name": "outer", "max_avg_ms": 10.0},
+        {"cat": "runtime", "count": 1, "total_ms": 1.0, "max_name": "call", "max_avg_ms": 1.0},
+    ]
+
+
+def test_sub_tasks_carry_their_partition_key(tmp_path: Path) -> None:
+    comm = {"pid": "Comm.x", "args": {"name": "Comm.x"}}
+    events = [
+        x("Comm.x", 0, 9000, **(comm | {"tid": "total"})),
+        x("Comm.x.PUSH", 0, 4000, **(comm | {"tid": "26148864"})),
+        x("Comm.x.PUSH", 0, 5000, **(comm | {"tid": "26148865"})),
+    ]
+    found = statistic("--path", write(tmp_path / "comm.json", events))
+    names = [(op["name"], op["cat"]) for op in found["operations"]]
+    assert names == [("Comm.x", "Comm"), ("Comm.x.PUSH.26148864", "Comm"), ("Comm.x.PUSH.26148865", "Comm")]
+
+
+def test_workers_and_ranks_are_prefixes(tmp_path: Path) -> None:
+    for worker in (0, 1):
+        for rank in (0, 1):
+            write(tmp_path / f"worker_{worker}" / str(rank) / "bps_trace_final.json", [x("FW.a", 0, 1000)])
+    names = [op["name"] for op in statistic("--path", tmp_path)["operations"]]
+    assert names == ["wk0.rank0.FW.a", "wk0.rank1.FW.a", "wk1.rank0.FW.a", "wk1.rank1.FW.a"]
+    names = [op["name"] for op in statistic("--path", tmp_path / "worker_1")["operations"]]
+    assert names == ["rank0.FW.a", "rank1.FW.a"]
+
+
+def test_rank_ten_comes_after_rank_nine(tmp_path: Path) -> None:
+    for rank in (10, 9, 2):
+        write(tmp_path / f"rank{rank}.json", [x("a", 0, 1)])
+    found = statistic("--path", tmp_path)
+    assert [op["name"] for op in found["operations"]] == ["rank2.a", "rank9.a", "rank10.a"]
+    assert any("ranks 0, 1 and 3 to 8 of 11 missing" in line for line in found["repairs"])
+
+
+def test_a_first_rank_without_slices(tmp_path: Path) -> None:
+    for rank, events in enumerate(([x("FW.a", 0, 1) | {"ph": "i"}], [x("FW.a", 0, 2)])):
+        write(tmp_path / f"rank{rank}.json", events)
+    (row,) = statistic("--path", tmp_path)["operations"]
+    assert (row["name"], row["count"], row["total_ms"]) == ("rank1.FW.a", 1, 0.002)
+
+
+def test_files_of_unknown_rank_count_as_one_trace(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.json", [x("a", 0, 1000), x("b", 0, 1000)])
+    two = write(tmp_path / "two.json", [x("a", 0, 3000)])
+    a, b = statistic("--path", f"{one},{two}")["operations"]
+    assert (a["name"], a["count"], a["avg_ms"], a["p50_ms"]) == ("a", 2, 2.0, None)
+    assert (b["name"], b["count"], b["avg_ms"], b["p50_ms"]) == ("b", 1, 1.0, 1.0)
+
+
+def test_sort_and_head(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.json", [x("short", 0, 1), x("long", 1, 9), x("middle", 20, 5)])
+    names = [op["name"] for op in statistic("--path", path, "--sort", "--head", 2)["operations"]]
+    assert names == ["long", "middle"]
+
+
+def test_filter_keeps_named_communication_and_all_else(tmp_path: Path) -> None:
+    events = [
+        x("FW.a", 0, 1),
+        x("Comm.a", 0, 1, tid="total"),
+        x("Comm.a.PUSH", 0, 1, tid="7"),
+        x("Comm.b", 0, 1),
+    ]
+    path = write(tmp_path / "t.json", events)
+    names = [op["name"] for op in statistic("--path", path, "--filter", "Comm.a")["operations"]]
+    assert names == ["FW.a", "Comm.a", "Comm.a.PUSH.7"]
+    code, _, err = run_cli("--option", "statistic", "--path", path, "--filter", "Comm.aa")
+    assert code == 1
+    assert "--filter Comm.aa: no communication in this job has that name; did you mean" in err
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", recorded.whole_files(), ids=lambda path: str(path)[-60:])
+def test_agrees_with_a_plain_recomputation(path: Path) -> None:
+    events = reference.load_events(path)
+    expected: dict[tuple[str, str], list[Fraction]] = defaultdict(list)
+    nests: dict[tuple[str, str, str], list[tuple[Fraction, Fraction]]] = defaultdict(list)
+    for name, cat, pid, tid, ts, dur in reference.slices(events):
+        if pid in ("Spans", "Traces") or "PyTorch Profiler" in str(tid):
+            continue  # the recording itself
+        if name.isdecimal() and dur == 0:
+            continue  # Horovod's tick of a rank that is ready: an instant
+        parsed = OpName.parse(name)
+        name = f"{name}.{tid}" if parsed.queue and not parsed.key else name
+        expected[name, cat].append(dur)
+        nests[cat, str(pid), str(tid)].append((ts, ts + dur))
+    if not expected:
+        assert run_cli("--option", "statistic", "--path", path)[0] == 1
+        return
+    found = statistic("--path", path)
+    assert found["traces"][0]["events"] == len(events)
+    got = {(op["name"], op["cat"]): [op[key] for key in FIGURES] for op in found["operations"]}
+    assert list(got) == list(expected)
+    for key, durations in expected.items():
+        want = reference.figures(durations)
+        assert got[key] == pytest.approx([want[k] for k in FIGURES], rel=1e-9, abs=1e-12), key
+    totals: dict[str, float] = defaultdict(float)
+    for (cat, _, _), intervals in nests.items():
+        totals[cat] += reference.covered_ms(intervals)
+    assert {cat["cat"]: cat["total_ms"] for cat in found["categories"]} == pytest.approx(totals, rel=1e-9)
+
+
+def test_operations_of_a_file_of_many_ranks_come_by_rank(tmp_path: Path) -> None:
+    """In each rank by first occurrence, as everywhere; the replayed ranks begin in the other order."""
+    path = tmp_path / "synthetic.json"
+    assert run_cli("--option", "replay", "--path", REPO / "examples" / "lenet", "--output", path)[0] == 0
+    expected: dict[str, list[Fraction]] = defaultdict(list)
+    for name, _, _, tid, _, dur in reference.slices(reference.load_events(path)):
+        key = f".{tid}" if OpName.parse(name).queue else ""
+        expected[name + key].append(dur / 1000)
+    assert next(iter(expected)) == "wk1.rank0.I/O"
+    got = {op["name"]: (op["count"], op["total_ms"]) for op in statistic("--path", path)["operations"]}
+    assert list(got) == sorted(expected, key=lambda name: name.split(".")[0])
+    assert got == {name: (len(durs), pytest.approx(float(sum(durs)))) for name, durs in expected.items()}
+
+
+def test_torch_says_the_same(shared_data: Path) -> None:
+    """The counts and totals of `prof.key_averages()`, but for two names that torch counts otherwise."""
+    case = shared_data / "kineto" / "ddp2-gloo-key-averages"
+    found = statistic("--path", case / "trace")
+    ours = {
+        op["name"]: (op["count"], op["total_ms"])
+        for op in found["operations"]
+        if op["name"].startswith("rank0.") and op["cat"] in ("cpu_op", "user_annotation")
+    }
+    oracle = json.loads((case / "oracle" / "key_averages_rank0.json").read_text())
+    rows = oracle if isinstance(oracle, list) else oracle.get("key_averages", oracle)
+    checked = 0
+    for row in rows:
+        name = row.get("key", row.get("name"))
+        if name in ("aten::div", "aten::div_") or f"rank0.{name}" not in ours:
+            continue
+        count, total = ours[f"rank0.{name}"]
+        assert count == row["count"], name
+        assert total == pytest.approx(row["cpu_time_total_us"] / 1000, rel=1e-6, abs=2e-3 * count), name
+        checked += 1
+    assert checked >= 100
+
+
+@pytest.mark.parametrize(
+    ("traces", "oracle"),
+    [
+        ("gpu-hta-compare/control", "gpu-hta-compare/oracle/control"),
+        ("gpu-hta-2of128/trace", "gpu-hta-2of128/oracle"),
+    ],
+)
+def test_device_time_agrees_with_hta(shared_data: Path, traces: str, oracle: str) -> None:
+    """Computation, and how much of the communication it hides, over whole files in whole microseconds."""
+    folder = shared_data / "kineto" / oracle / "hta_all_steps"
+    times = csv.DictReader((folder / "temporal_breakdown.csv").open())
+    overlaps = csv.DictReader((folder / "comm_comp_overlap.csv").open())
+    for trace, time, overlap in zip(
+        read_ranks([shared_data / "kineto" / traces]).made, times, overlaps, strict=True
+    ):
+        kinds = dialects.of(trace).roles(trace)
+        comm_rows, compute_rows = dialects.is_communication(kinds), kinds == Role.COMPUTE
+        compute, comm = _busy_ns(trace, compute_rows), _busy_ns(trace, comm_rows)
+        both = compute + comm - _busy_ns(trace, compute_rows | comm_rows)
+        assert compute / 1000 == float(time["compute_time(us)"])
+        assert round(100 * both / comm, 2) == float(overlap["comp_comm_overlap_pctg"])
+
+
+def _busy_ns(trace: Trace, rows: NDArray[np.bool_]) -> int:
+    part = trace.select(rows)
+    return union_length(part.ts_ns, part.end_ns)
+
+
+def test_breakdown_by_hand(tmp_path: Path) -> None:
+    # one step of 20 ms: computation 0-8, communication 6-16, a copy 16-17, nothing 17-20
+    def gpu(name: str, cat: str, start: float, end: float) -> dict[str, Any]:
+        return x(name, start * 1000, (end - start) * 1000, cat=cat, tid=7)
+
+    events = [
+        x("ProfilerStep#3", 0, 20000, cat="user_annotation"),
+        gpu("gemm", "kernel", 0, 8),
+        gpu("ncclDevKernel_AllReduce", "kernel", 6, 16) | {"tid": 8},
+        gpu("Memcpy HtoD", "gpu_memcpy", 16, 17),
+    ]
+    found = statistic("--path", write(tmp_path / "t.json", events), "--sub_option", "breakdown")
+    assert found["breakdown"] == [
+        {
+            "rank": "rank0",
+            "step": 3,
+            "wall_ms": 20.0,
+            "compute_ms": 8.0,
+            "comm_ms": 10.0,
+            "overlap_ms": 2.0,
+            "exposed_comm_ms": 8.0,
+            "idle_ms": 3.0,
+        }
+    ]
+
+
+def test_collectives_that_the_host_carries_out_are_communication_beside_a_devices_work(
+    tmp_path: Path,
+) -> None:
+    # one step of 20 ms: kernels 0-8; gloo exchanges 6-16, NCCL's call of the host only hands over
+    events = [
+        x("ProfilerStep#3", 0, 20000, cat="user_annotation"),
+        x("gemm", 0, 8000, cat="kernel", tid=7),
+        x("gloo:all_reduce", 6000, 10000, cat="user_annotation", tid=9),
+        x("gloo:all_reduce", 15900, 50, cat="gpu_user_annotation", tid=7),
+        x("nccl:all_reduce", 16000, 4000, cat="user_annotation", tid=9),
+    ]
+    found = statistic("--path", write(tmp_path / "t.json", events), "--sub_option", "breakdown")
+    (row,) = found["breakdown"]
+    assert [row[key] for key in ("compute_ms", "comm_ms", "overlap_ms", "exposed_comm_ms", "idle_ms")] == [
+        8.0, 10.0, 2.0, 8.0, 4.0,
+    ]  # fmt: skip
+
+
+def test_an_update_that_waits_counts_while_nothing_is_transferred(tmp_path: Path) -> None:
+    # FW 0-4, BW 4-10, one communication 8-16, STEP 10-20 waits for it: computation 0-10 and 16-20
+    comm = {"tid": "total", "pid": "Comm.a"}
+    step = [x("I/O", 0, 1), x("FW.a", 0, 4), x("BW.a", 4, 6), x("Comm.a", 8, 8) | comm, x("STEP", 10, 10)]
+    events = [e | {"ts": e["ts"] * 1000 + 20_000 * i, "dur": e["dur"] * 1000} for i in (0, 1) for e in step]
+    path = write(tmp_path / "bps_trace_final.json", events)
+    first = statistic("--path", path, "--sub_option", "breakdown")["breakdown"][0]
+    assert (first["wall_ms"], first["compute_ms"], first["comm_ms"]) == (20.0, 14.0, 8.0)
+    assert (first["overlap_ms"], first["exposed_comm_ms"], first["idle_ms"]) == (2.0, 6.0, 0.0)
+
+
+def test_the_breakdown_of_a_combined_trace_is_that_of_its_ranks(tmp_path: Path) -> None:
+    job = REPO / "examples" / "lenet"
+    output = tmp_path / "combined.json"
+    assert run_cli("--option", "combine", "--path", job, "--output", output)[0] == 0
+    apart = statistic("--path", job, "--sub_option", "breakdown")["breakdown"]
+    assert {row["rank"] for row in apart} == {"wk0.rank0", "wk1.rank0"}
+    assert statistic("--path", output, "--sub_option", "breakdown")["breakdown"] == apart
+
+
+_VALUES = arrays.arrays(np.int64, st.integers(1, 50), elements=st.integers(0, 400) | st.integers(0, 10**12))
+
+
+@given(st.lists(_VALUES, min_size=1, max_size=3))
+def test_joined_statistics_are_those_of_all_values(parts: list[Int64]) -> None:
+    stats = [operation_stats([("a", "")], np.zeros(len(part), np.int32), part) for part in parts]
+    (row,), values = rows_of(joined(stats)), np.concatenate(parts)
+    assert (row.count, row.total_ns) == (len(values), values.sum())
+    assert (row.min_ns, row.max_ns) == (values.min(), values.max())
+    assert row.mean_ns == pytest.approx(fmean(values.tolist()))
+    assert row.var_ns2 == pytest.approx(pvariance(values.tolist()), rel=1e-6, abs=1e-6)
+    percentiles = [row.p50_ns, row.p95_ns, row.p99_ns]
+    if len(parts) > 1:
+        assert percentiles == [None] * 3
+    else:
+        assert percentiles == pytest.approx(np.quantile(values, (0.5, 0.95, 0.99)), rel=1e-9, abs=1e-9)

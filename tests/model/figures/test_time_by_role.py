@@ -1,0 +1,162 @@
+"""Every instant of a step counts once, for the operations of the first role; figures by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyzer.model.figures.time_by_role import breakdown, time_by_operation
+from analyzer.reading import dialects
+from analyzer.reading.dialects import Role
+from analyzer.reading.dialects.steps import Step
+from analyzer.reading.formats.columns import Trace, Track
+
+Slice = tuple[int, int, int]  # track, start, end
+
+
+def trace_of(
+    slices: Sequence[Slice],
+    names: Sequence[str] = ("x",),
+    cats: Sequence[str] = ("",),
+    dialect: str = "chrome",
+) -> Trace:
+    """A trace with one name and category per slice, or the same for all."""
+    n = len(slices)
+    ids = np.arange(n) if len(names) > 1 else np.zeros(n, np.int64)
+    cat_ids = np.arange(n) if len(cats) > 1 else np.zeros(n, np.int64)
+    track, start, end = np.array(slices, np.int64).reshape(-1, 3).T
+    tracks = [Track(0, i) for i in range(int(track.max(initial=0)) + 1)]
+    return Trace("t", dialect, names, cats, tracks, ids.astype(np.int32), cat_ids.astype(np.int32),
+                 track.astype(np.int32), start, end - start)  # fmt: skip
+
+
+def shares(slices: Sequence[Slice], roles: Sequence[Role], *steps: tuple[int, int]) -> list[list[float]]:
+    found = time_by_operation(
+        trace_of(slices),
+        np.array(roles, np.int8),
+        [Step(i, *bounds) for i, bounds in enumerate(steps)],
+        np.arange(len(slices)),
+        len(slices),
+    )
+    rows: list[list[float]] = found.tolist()
+    return rows
+
+
+def test_the_innermost_slice_of_a_track_counts() -> None:
+    # 0 .. 100, within it 20 .. 50, within that 30 .. 35
+    found = shares([(0, 0, 100), (0, 20, 50), (0, 30, 35)], [Role.COMPUTE] * 3, (0, 100))
+    assert found == [[70, 25, 5, 0]]
+
+
+def test_communication_counts_only_where_nothing_computes() -> None:
+    assert shares([(0, 0, 60), (1, 40, 90)], [Role.COMPUTE, Role.COMM], (0, 100)) == [[60, 30, 10]]
+
+
+def test_equals_share_an_instant() -> None:
+    assert shares([(0, 0, 60), (1, 40, 100)], [Role.COMM] * 2, (0, 100)) == [[50, 50, 0]]
+
+
+def test_the_parts_of_a_communication_come_before_the_whole_and_the_update_after_it() -> None:
+    # computes 0-20; a whole communication 10-80 whose parts are 30-40 and 60-80; the update 15-100
+    slices = [(0, 0, 20), (1, 10, 80), (2, 30, 40), (2, 60, 80), (3, 15, 100)]
+    roles = [Role.COMPUTE, Role.WHOLE_COMM, Role.COMM, Role.COMM, Role.UPDATE]
+    assert shares(slices, roles, (0, 100)) == [[20, 30, 10, 20, 20, 0]]
+
+
+def test_copies_hide_no_communication_and_come_before_the_hosts_preparing() -> None:
+    slices = [(0, 0, 50), (1, 20, 70), (2, 0, 90)]
+    assert shares(slices, [Role.COMM, Role.COPY, Role.HOST], (0, 100)) == [[50, 20, 20, 10]]
+
+
+def test_a_communication_inside_a_computation_interrupts_it_and_a_frame_is_part_of_it() -> None:
+    # of the communication beside it 40-50 is exposed, which it shares, and 60-70 is not
+    slices = [(0, 0, 100), (0, 20, 50), (0, 60, 70), (1, 40, 80)]
+    assert shares(slices, [Role.COMPUTE, Role.COMM, Role.FRAME, Role.COMM], (0, 100)) == [[60, 25, 10, 5, 0]]
+
+
+def test_one_that_is_longer_than_the_call_that_begins_it_does_not() -> None:
+    assert shares([(0, 0, 10), (0, 8, 40)], [Role.COMPUTE, Role.COMM], (0, 50)) == [[10, 30, 10]]
+
+
+def test_steps_that_overlap_have_each_an_account_of_their_own() -> None:
+    assert shares([(0, 0, 100), (1, 0, 100)], [Role.COMM] * 2, (0, 60), (40, 100)) == [[30, 30, 0]] * 2
+
+
+def test_frames_come_last_and_ignored_spans_never() -> None:
+    slices = [(0, 0, 50), (1, 0, 70), (2, 0, 80), (3, 0, 100)]
+    assert shares(slices, [Role.COMM, Role.HOST, Role.FRAME, Role.IGNORED], (0, 100)) == [[50, 20, 10, 0, 20]]
+
+
+def test_a_slice_over_a_boundary_belongs_to_both_steps() -> None:
+    assert shares([(0, 80, 130)], [Role.COMPUTE], (0, 100), (100, 200)) == [[20, 80], [30, 70]]
+
+
+def test_what_lies_between_steps_belongs_to_none() -> None:
+    assert shares([(0, 0, 300)], [Role.COMPUTE], (0, 100), (200, 250)) == [[100, 0], [50, 0]]
+
+
+slices = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 200), st.integers(0, 90)).map(
+        lambda s: (s[0], s[1], s[1] + s[2])
+    ),
+    max_size=25,
+)
+
+
+@given(slices, st.data())
+def test_the_parts_add_up_to_each_step(drawn: list[Slice], data: st.DataObject) -> None:
+    roles = [data.draw(st.sampled_from(list(Role))) for _ in drawn]
+    found = shares(drawn, roles, (10, 90), (90, 150), (170, 200))
+    np.testing.assert_allclose(np.sum(found, axis=1), [80, 60, 30], atol=1e-9)
+    assert np.min(found) >= 0
+
+
+@given(slices, st.data())
+def test_a_breakdown_is_what_its_definition_says_instant_by_instant(
+    drawn: list[Slice], data: st.DataObject
+) -> None:
+    # one slice on a track each, so that nothing interrupts
+    alone = [(i, start, end) for i, (_, start, end) in enumerate(drawn)]
+    roles = [data.draw(st.sampled_from(list(Role))) for _ in drawn]
+    if not alone:
+        return
+    parts = breakdown(trace_of(alone), np.array(roles, np.int8), [Step(1, 10, 90), Step(2, 90, 150)])
+    for i, (first, last) in enumerate(((10, 90), (90, 150))):
+        computes = comm = both = idle = 0
+        for at in range(first, last):
+            running = {role for (_, start, end), role in zip(alone, roles, strict=True) if start <= at < end}
+            is_comm = bool(running & {Role.COMM, Role.WHOLE_COMM})
+            is_compute = Role.COMPUTE in running or (Role.UPDATE in running and not is_comm)
+            computes, comm, both = computes + is_compute, comm + is_comm, both + (is_comm and is_compute)
+            idle += not (is_comm or is_compute or Role.COPY in running)
+        columns = parts.compute_ns, parts.comm_ns, parts.overlap_ns, parts.idle_ns, parts.exposed_comm_ns
+        assert [column[i] for column in columns] == [computes, comm, both, idle, comm - both]
+
+
+@given(slices, st.data())
+def test_what_communications_take_of_a_step_is_what_is_exposed_of_them(
+    drawn: list[Slice], data: st.DataObject
+) -> None:
+    roles = np.array([data.draw(st.sampled_from(list(Role))) for _ in drawn], np.int8)
+    steps = [(10, 90), (90, 150), (140, 200)]
+    if not drawn:
+        return
+    taken = np.array(shares(drawn, roles.tolist(), *steps))[:, :-1]
+    parts = breakdown(trace_of(drawn), roles, [Step(i, *bounds) for i, bounds in enumerate(steps)])
+    exposed = taken[:, dialects.is_communication(roles)].sum(axis=1)
+    np.testing.assert_allclose(exposed, parts.exposed_comm_ns, atol=1e-9)
+
+
+def test_a_background_thread_that_waits_holds_nobody_up() -> None:
+    # track 0 is the main thread: it calls most, and its own wait counts; track 1 waits within its loop
+    slices = [(0, 0, 40), (0, 40, 50), (0, 50, 60), (0, 60, 90), (1, 0, 100), (1, 5, 95)]
+    names = ["forward", "backward", "step", "queue.get", "threading.py(9): run", "threading.py(2): wait"]
+    trace = trace_of(slices, names)
+    roles = dialects.of(trace).roles(trace)
+    found = time_by_operation(trace, roles, [Step(1, 0, 100)], np.arange(6), 6)
+    # 0 .. 5 and 95 .. 100 the loop itself runs, beside "forward" and alone
+    assert found.tolist() == [[37.5, 10, 10, 30, 7.5, 0, 5]]
+    assert breakdown(trace, roles, [Step(1, 0, 100)]).idle_ns.tolist() == [5]

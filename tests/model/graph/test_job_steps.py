@@ -1,0 +1,108 @@
+"""Laws of the step graph, on recorded jobs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import recorded
+from analyzer.base.errors import AnalyzeError
+from analyzer.model.graph.step_graph import StepBounds, job_lengths
+from analyzer.reading.dialects.edge_rules import RULES, EdgeKind
+from dag_utils import Recording, choose_step, critical_path, load_steps, slack_ns
+from make import stretches_of, x
+from trace_utils import Request
+
+
+@pytest.fixture(scope="module", params=recorded.jobs(), ids=lambda path: "/".join(path.parts[-3:]))
+def recording(request: pytest.FixtureRequest) -> Recording:
+    """Each of the jobs, read once for the tests of it."""
+    try:
+        return load_steps([request.param], Request(jobs=1, progress=False)).recording
+    except AnalyzeError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.thorough
+def test_the_path_adds_up_to_the_step_and_runs_through_no_wait(recording: Recording) -> None:
+    for row in recording.whole_steps:
+        step = recording.steps[row]
+        found = critical_path(step)
+        assert sum(stretch.dur_ns for stretch in stretches_of(found)) == found.length_ns
+        if step.next_ns[found.owner] >= 0:
+            assert found.length_ns == step.next_ns[found.owner] - step.begin_ns[found.owner]
+        times = [(stretch.start_ns, stretch.end_ns) for stretch in stretches_of(found)]
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(times))
+        assert not [stretch for stretch in stretches_of(found) if stretch.cat == "wait"]
+
+
+@pytest.mark.thorough
+def test_every_edge_has_a_rule(recording: Recording) -> None:
+    rules = np.concatenate([recording.steps[row].edges[:, 3] for row in recording.whole_steps])
+    assert set(rules.tolist()) <= {rule.value for rule in RULES if rule.kind is not EdgeKind.EXCHANGE}
+
+
+@pytest.mark.thorough
+def test_nothing_on_the_path_has_slack(recording: Recording) -> None:
+    step = recording.steps[choose_step(recording)]
+    found = critical_path(step)
+    slack = slack_ns(step)
+    assert (slack >= 0).all()
+    if int(step.begin_ns[found.owner]) == int(step.begin_ns.min()):
+        events = [
+            stretch.event for stretch in stretches_of(found) if stretch.cat == "" and stretch.event >= 0
+        ]
+        ends = np.where(step.next_ns < 0, step.end_ns.max(initial=0), step.next_ns)
+        if int(ends[found.owner]) == int(ends.max()):
+            assert slack[events].max(initial=0) == 0
+
+
+def test_a_damaged_graph_beside_a_trace_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(json.dumps([x("work", "1", 1000, 1000)]))
+    (tmp_path / "dag.gml").write_text("graph [ directed 1 node [ id 0 ]")
+    loaded = load_steps([tmp_path / "trace.json"], Request(progress=False))
+    assert len(loaded.recording.steps) == 1
+    (line,) = loaded.repairs
+    assert line.startswith(f"{tmp_path / 'dag.gml'}: ") and line.endswith("; left out")
+
+
+def test_of_very_many_steps_those_who_ask_what_usually_happens_get_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step in 20 takes 30 ms instead of 10; numbers and lengths are the same of some steps and of all."""
+    ends = list(itertools.accumulate(30_000 if i % 20 == 3 else 10_000 for i in range(100)))
+    events = [
+        {"name": "work", "ph": "X", "pid": 0, "tid": 0, "ts": end - took, "dur": took, "args": {"step": i}}
+        for i, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
+        for took in (end - begin,)
+    ]
+    (tmp_path / "job.json").write_text(json.dumps(events))
+    monkeypatch.setattr("analyzer.model.graph.job_steps._MOST_STEPS", 40)
+    some = load_steps([tmp_path / "job.json"], Request(progress=False), sizes=True).recording
+    all_of_them = load_steps([tmp_path / "job.json"]).recording
+    assert [step.number for step in some.bounds] == [*range(16), *range(64, 80)]
+    assert [step.number for step in all_of_them.bounds] == [*range(100)]
+    assert any("32 of 100 steps are looked at" in note for note in some.notes)
+    of_number = {step.number: step.iteration_ns.tolist() for step in all_of_them.bounds}
+    assert all(step.iteration_ns.tolist() == of_number[step.number] for step in some.bounds)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        # the owner that is through last took 18, the mean one 15, from the last beginning 13
+        ([(7, [0, 5], [18, 17])], [18]),
+        # step 8 is counted from 18 to 40, step 10, before which one is missing, for its last owner
+        ([(7, [0, 5], [18, 17]), (8, [18, 17], [39, 40]), (10, [60, 62], [80, 81])], [18, 22, 19]),
+        ([(7, [0, 5], [18, -1])], [0]),
+    ],
+)
+def test_a_step_of_a_job_lasts_until_its_last_owner_is_through(
+    steps: list[tuple[int, list[int], list[int]]], expected: list[float]
+) -> None:
+    bounds = [StepBounds(number, np.array(begin), np.array(end)) for number, begin, end in steps]
+    assert job_lengths(bounds).tolist() == expected

@@ -1,0 +1,686 @@
+"""Kineto's step graphs: small recordings of which every dependency is known, and laws on recorded jobs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import recorded
+from analyzer.model.graph.critical_path import critical_path
+from analyzer.model.graph.join_ranks import join
+from analyzer.model.graph.step_graph import Recording
+from analyzer.reading import dialects
+from analyzer.reading.dialects import Need
+from analyzer.reading.dialects.edge_rules import RULES, EdgeKind, Rule
+from analyzer.reading.dialects.kineto import Kineto
+from analyzer.reading.dialects.kineto.kineto_graph import record
+from analyzer.reading.dialects.step_parts import Joint, Meetings, RankStep, RankSteps, RankTrace
+from analyzer.reading.dialects.step_windows import windows
+from analyzer.reading.dialects.steps import Step, step_table
+from analyzer.reading.formats.columns import Trace
+from conftest import examples
+from make import stretches_of
+from replay.runs import simulated
+from trace_utils import read_trace
+
+Ev = dict[str, Any]
+EDGE_ARGS = dialects.keys_for({Need.SYNC, Need.EDGES})
+US = 1_000
+_TOLERANCE_NS = 2_000
+
+KINETO = Kineto()
+
+
+def host(name: str, ts: float, dur: float, tid: int = 1, cat: str = "cpu_op", **args: Any) -> Ev:
+    return {"ph": "X", "cat": cat, "name": name, "pid": 10, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+
+def call(name: str, ts: float, dur: float, correlation: int, tid: int = 1) -> Ev:
+    return host(name, ts, dur, tid, "cuda_runtime", correlation=correlation)
+
+
+def work(
+    name: str,
+    ts: float,
+    dur: float,
+    correlation: int | None,
+    stream: int = 7,
+    cat: str = "kernel",
+    **args: Any,
+) -> Ev:
+    args = {"stream": stream, **args}
+    if correlation is not None:
+        args["correlation"] = correlation
+    return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur, "args": args}
+
+
+def mark(number: int, ts: float, dur: float) -> Ev:
+    return host(f"ProfilerStep#{number}", ts, dur, cat="user_annotation")
+
+
+def load(path: Path, events: Sequence[Ev], rank: int = 0) -> Trace:
+    document = {"schemaVersion": 1, "distributedInfo": {"rank": rank}, "traceEvents": list(events)}
+    path.write_text(json.dumps(document))
+    return read_trace(path, args=EDGE_ARGS, points=True)
+
+
+@pytest.fixture
+def steps_of(tmp_path: Path) -> Any:
+    """Return the steps of one rank from its events."""
+
+    def steps(*events: Ev, rank: int = 0) -> RankSteps:
+        trace = load(tmp_path / f"rank{rank}.json", events, rank)
+        return KINETO.rank_steps(RankTrace(f"rank{rank}", trace))
+
+    return steps
+
+
+def spans(found: RankSteps, step: RankStep) -> list[tuple[str, float, float]]:
+    """The step's events as (label, start, end) in microseconds after the step's begin."""
+    return [
+        (found.operations[operation].label, (start - step.begin_ns) / US, (end - step.begin_ns) / US)
+        for operation, start, end in zip(
+            step.operation.tolist(), step.start_ns.tolist(), step.end_ns.tolist(), strict=True
+        )
+    ]
+
+
+def inputs(found: RankSteps, step: RankStep, name: str) -> set[tuple[str, Joint, EdgeKind]]:
+    """What the events called `name` wait for."""
+    names = [found.operations[operation].name for operation in step.operation.tolist()]
+    return {
+        (names[source], Joint(joint), RULES[rule].kind)
+        for source, target, joint, rule in step.edges.tolist()
+        if names[target] == name
+    }
+
+
+def path_of(recording: Recording, row: int = 0) -> Counter[tuple[str, str, str]]:
+    """Microseconds on the critical path by (owner, operation, kind of stretch); "" is work."""
+    step = recording.steps[row]
+    found: Counter[tuple[str, str, str]] = Counter()
+    for stretch in stretches_of(critical_path(step)):
+        name = "" if stretch.event < 0 else recording.operations[int(step.operation[stretch.event])].name
+        found[recording.owners[stretch.owner], name, stretch.cat] += (stretch.end_ns - stretch.start_ns) // US
+    return found
+
+
+def share_on_device(recording: Recording, row: int) -> float:
+    """Which share of a step's path is device work and the gaps before it."""
+    step, on_device, total = recording.steps[row], 0, 0
+    for stretch in stretches_of(critical_path(step)):
+        length = stretch.end_ns - stretch.start_ns
+        total += length
+        if stretch.event >= 0 and recording.operations[int(step.operation[stretch.event])].on_device:
+            on_device += length
+    return on_device / total
+
+
+# -- threads
+
+
+def test_a_thread_is_a_chain_of_its_innermost_operations(steps_of: Any) -> None:
+    found = steps_of(host("outer", 0, 10), host("inner", 2, 3), host("after", 15, 1))
+    assert spans(found, found.steps[0]) == [
+        ("outer", 0, 2), ("inner", 2, 5), ("outer", 5, 10), ("after", 15, 16)]  # fmt: skip
+    assert inputs(found, found.steps[0], "after") == {("outer", Joint.END_TO_HEAD, EdgeKind.DEVICE)}
+
+
+def test_annotations_are_operations_where_nothing_else_runs_and_python_frames_are_gaps(steps_of: Any) -> None:
+    found = steps_of(
+        mark(3, 0, 100),
+        host("train.py(3): main", 0, 100, cat="python_function"),
+        host("enumerate(DataLoader)#_Iter.__next__", 0, 20, cat="user_annotation"),
+        host("Optimizer.step#SGD.step", 30, 40, cat="user_annotation"),
+        host("aten::add_", 35, 5),
+        host("my own sleep", 80, 10, cat="user_annotation"),
+    )
+    assert found.steps[0].number == 3
+    update = "Optimizer.step#SGD.step"
+    assert spans(found, found.steps[0]) == [
+        ("enumerate(DataLoader)#_Iter.__next__", 0, 20), (update, 30, 35), ("aten::add_", 35, 40),
+        (update, 40, 70), ("my own sleep", 80, 90),
+    ]  # fmt: skip
+    assert {one.name: one.purpose for one in found.operations} == {
+        "enumerate(DataLoader)#_Iter.__next__": "I/O", update: "STEP", "aten::add_": "STEP",
+        "my own sleep": "FW",
+    }  # fmt: skip
+    gaps = {name: time for (_, name, cat), time in path_of(join([found])).items() if cat == "gap"}
+    assert gaps == {update: 10, "my own sleep": 10, "": 10}
+
+
+@pytest.mark.parametrize("reduces", [range(1), range(2)])
+def test_an_annotation_beside_its_operations_waits_for_what_was_sent(steps_of: Any, reduces: range) -> None:
+    # of its 900 µs after the backward pass it waited until 800, or until 200 and 800
+    found = steps_of(
+        mark(1, 0, 1200),
+        host("bwd", 0, 1000, cat="user_annotation"),
+        host("autograd::engine::evaluate_function: a", 0, 100),
+        host("c10d::allreduce_", 40, 20),
+        *(host("gloo:all_reduce", 50, 750 - 600 * i, tid=9 + i, cat="user_annotation") for i in reduces),
+        host("optimizer", 1100, 100),
+    )
+    step = found.steps[0]
+    awaited = ("gloo:all_reduce", Joint.END_TO_BODY, EdgeKind.HAND_OVER)
+    assert [one for one in inputs(found, step, "bwd") if one[0] == "gloo:all_reduce"] == [awaited]
+    path = path_of(join([found]))
+    assert path.total() == 1200
+    assert (path["rank0", "bwd", ""], path["rank0", "optimizer", "gap"]) == (200, 100)
+
+
+def test_the_main_thread_does_not_wait_for_what_ended_early_in_its_pause(steps_of: Any) -> None:
+    found = steps_of(mark(1, 0, 900), host("a", 0, 100), host("aside", 0, 200, tid=2), host("b", 800, 100))
+    assert inputs(found, found.steps[0], "b") == {("a", Joint.END_TO_HEAD, EdgeKind.DEVICE)}
+
+
+# -- launches, streams, waits
+
+
+def launch_bound(n: int) -> list[Ev]:
+    """Return a step of n launches, 10 µs apart, of kernels that take 3 µs each."""
+    events = [mark(1, 0, 10 * n)]
+    for i in range(n):
+        events += [host("aten::op", 10 * i, 9), call("cudaLaunchKernel", 10 * i + 2, 5, i)]
+        events += [work("kernel", 10 * i + 5, 3, i)]
+    return events
+
+
+def test_the_path_of_a_launch_bound_step_runs_through_the_host(steps_of: Any) -> None:
+    found = steps_of(*launch_bound(50))
+    assert inputs(found, found.steps[0], "kernel") == {
+        ("cudaLaunchKernel", Joint.START_TO_HEAD, EdgeKind.LAUNCH),
+        ("kernel", Joint.END_TO_HEAD, EdgeKind.DEVICE),
+    }
+    path = path_of(join([found]))
+    assert path.total() == 500
+    assert path["rank0", "kernel", ""] <= 3
+    assert path["rank0", "aten::op", ""] + path["rank0", "cudaLaunchKernel", ""] >= 440
+
+
+def device_bound(n: int, room: int) -> list[Ev]:
+    """Return n launches of kernels of 100 µs; a call blocks until the `room`-th kernel before it begins."""
+    events, now = [], 0
+    begins = [3 + 100 * i for i in range(n)]
+    for i in range(n):
+        until = max(now + 5, begins[i - room] + 1 if i >= room else 0)
+        events += [call("cudaLaunchKernel", now, until - now, i), work("kernel", begins[i], 100, i)]
+        now = until + 1
+    return [mark(1, 0, now), mark(2, now, 1), host("last", now, 1), *events]
+
+
+def test_a_launch_that_blocks_for_room_in_the_queue_waits_for_a_kernel(steps_of: Any) -> None:
+    found = steps_of(*device_bound(1500, 600))
+    step = found.steps[0]
+    assert ("kernel", Joint.START_TO_BODY, EdgeKind.QUEUE) in inputs(found, step, "cudaLaunchKernel")
+    path = path_of(join([found]))
+    length = (step.next_ns - step.begin_ns) // US
+    assert path.total() == length > 89_000
+    assert path["rank0", "kernel", ""] >= 0.99 * length
+
+
+def test_of_calls_with_one_correlation_the_nearest_launched_the_work(steps_of: Any) -> None:
+    """As where two files of a rank each count from the same number."""
+    found = steps_of(
+        call("cudaLaunchKernel", 0, 4, 7),
+        work("first", 5, 10, 7),
+        call("hipLaunchKernel", 1000, 4, 7),
+        work("second", 1005, 10, 7),
+    )
+    (step,) = found.steps
+    for name, launch in (("first", "cudaLaunchKernel"), ("second", "hipLaunchKernel")):
+        assert (launch, Joint.END_TO_HEAD, EdgeKind.LAUNCH) in inputs(found, step, name)
+
+
+@pytest.mark.parametrize("name", ["cudaDeviceSynchronize", "hipStreamSynchronize", "cudaMemcpy", "cudaFree"])
+def test_a_call_that_blocks_waits_for_what_was_launched_before(steps_of: Any, name: str) -> None:
+    found = steps_of(
+        call("cudaLaunchKernel", 0, 4, 1),
+        call(name, 10, 95, 2),
+        host("after", 110, 5),
+        work("kernel", 5, 95, 1),
+        work("of another thread", 101, 2, 3, stream=9),
+        call("cudaLaunchKernel", 100, 1, 3, tid=2),
+    )
+    assert inputs(found, found.steps[0], name) == {
+        ("kernel", Joint.END_TO_BODY, EdgeKind.SYNCHRONISE),
+        ("cudaLaunchKernel", Joint.END_TO_HEAD, EdgeKind.DEVICE),
+    }
+    path = path_of(join([found]))
+    assert path["rank0", "kernel", ""] == 95
+    assert path["rank0", name, ""] == 5  # from the kernel's end to the call's
+
+
+def test_a_copy_that_ends_before_its_call_returns_was_waited_for(steps_of: Any) -> None:
+    found = steps_of(
+        call("cudaLaunchKernel", 0, 4, 1),
+        call("cudaMemcpyAsync", 10, 120, 2),
+        host("item", 131, 1),
+        work("kernel", 5, 95, 1),
+        work("Memcpy DtoH (Device -> Pageable)", 101, 20, 2, cat="gpu_memcpy"),
+    )
+    copy = "Memcpy DtoH (Device -> Pageable)"
+    assert (copy, Joint.END_TO_BODY, EdgeKind.SYNCHRONISE) in inputs(found, found.steps[0], "cudaMemcpyAsync")
+    path = path_of(join([found]))
+    assert (path["rank0", "kernel", ""], path["rank0", copy, ""], path["rank0", "cudaMemcpyAsync", ""]) == (
+        95,
+        20,
+        9,
+    )
+
+
+def test_one_graph_launch_starts_all_of_its_kernels(steps_of: Any) -> None:
+    found = steps_of(
+        call("cudaGraphLaunch", 0, 10, 7), *(work(f"k{i}", 12 + 10 * i, 10, 7) for i in range(3))
+    )
+    for i in range(3):
+        launch = ("cudaGraphLaunch", Joint.END_TO_HEAD, EdgeKind.LAUNCH)
+        assert launch in inputs(found, found.steps[0], f"k{i}")
+    assert path_of(join([found])) == {
+        ("rank0", "cudaGraphLaunch", ""): 10, ("rank0", "k0", "gap"): 2,
+        ("rank0", "k0", ""): 10, ("rank0", "k1", ""): 10, ("rank0", "k2", ""): 10,
+    }  # fmt: skip
+
+
+def test_a_copy_from_pinned_memory_does_not_hold_its_call_up(steps_of: Any) -> None:
+    """That it was over before the call had returned is chance: another time the device is busy then."""
+    way = "Memcpy HtoD (Pinned -> Device)"
+    found = steps_of(call("cudaMemcpyAsync", 0, 30, 1), work(way, 10, 8, 1, cat="gpu_memcpy"))
+    assert EdgeKind.SYNCHRONISE not in {kind for *_, kind in inputs(found, found.steps[0], "cudaMemcpyAsync")}
+
+
+def test_a_stream_waits_for_another_ones_recorded_event(steps_of: Any) -> None:
+    found = steps_of(
+        call("cudaLaunchKernel", 0, 2, 1),
+        call("cudaEventRecord", 3, 1, 2),
+        call("cudaStreamWaitEvent", 5, 1, 3),
+        call("cudaLaunchKernel", 7, 2, 4),
+        work("first", 3, 50, 1, stream=7),
+        work("second", 60, 5, 4, stream=8),
+        work(
+            "Stream Wait Event",
+            5,
+            1,
+            3,
+            stream=8,
+            cat="cuda_sync",
+            wait_on_stream=7,
+            wait_on_cuda_event_record_corr_id=2,
+        ),
+    )
+    assert ("first", Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE) in inputs(found, found.steps[0], "second")
+
+
+def test_without_recorded_events_a_kernel_that_was_ready_waited_for_what_ended_last(steps_of: Any) -> None:
+    found = steps_of(
+        call("cudaLaunchKernel", 0, 2, 1),
+        call("cudaLaunchKernel", 3, 2, 2),
+        call("cudaLaunchKernel", 60, 10, 3),
+        work("first", 3, 50, 1, stream=7),
+        work("second", 54, 5, 2, stream=8),
+        work("not before its launch", 65, 5, 3, stream=9),
+    )
+    assert ("first", Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE) in inputs(found, found.steps[0], "second")
+    assert inputs(found, found.steps[0], "not before its launch") == {
+        ("cudaLaunchKernel", Joint.START_TO_HEAD, EdgeKind.LAUNCH)}  # fmt: skip
+
+
+@pytest.mark.parametrize("begins", [30, 100])
+def test_a_collective_waits_for_what_the_stream_that_computes_was_given_before_its_launch(
+    steps_of: Any, begins: int
+) -> None:
+    # the second one stands behind the first, so that no pause shows what feeds it: gradients ready at 60
+    kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    found = steps_of(
+        *(call("cudaLaunchKernel", 3 * i, 2, i) for i in range(1, 6)),
+        work("first gradients", 5, 20, 1, stream=7),
+        work("second gradients", 30, 30, 3, stream=7),
+        work("what follows", 60, 200, 5, stream=7),
+        work(kernel, 26 if begins == 30 else 40, 60, 2, stream=20),
+        work(kernel + "2", begins, 60, 4, stream=20),
+    )
+    fed = ("second gradients", Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
+    assert (fed in inputs(found, found.steps[0], kernel + "2")) == (begins == 100)
+
+
+def test_without_launches_work_waits_for_what_ended_last_on_its_rank(steps_of: Any) -> None:
+    found = steps_of(
+        work("forward", 0, 100, None, stream=1),
+        work("send", 101, 50, None, stream=2),
+        work("backward", 155, 100, None, stream=1),
+        work("update", 260, 10, None, stream=1),
+    )
+    step = found.steps[0]
+    assert inputs(found, step, "send") == {("forward", Joint.END_TO_HEAD, EdgeKind.HAND_OVER)}
+    assert {name for name, *_ in inputs(found, step, "backward")} == {"forward", "send"}
+    assert {name for name, *_ in inputs(found, step, "update")} == {"backward", "send"}
+    assert path_of(join([found])) == {
+        ("rank0", "forward", ""): 100, ("rank0", "send", "gap"): 1, ("rank0", "send", ""): 50,
+        ("rank0", "backward", "gap"): 4, ("rank0", "backward", ""): 100, ("rank0", "update", "gap"): 5,
+        ("rank0", "update", ""): 10,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("overlap", "in_order"), [(90, True), (110, False), (500, False)])
+def test_a_stream_keeps_its_order_where_times_overlap_by_no_more_than_jitter(
+    steps_of: Any, overlap: float, in_order: bool
+) -> None:
+    # a quarter of the first, which takes 400 µs
+    found = steps_of(work("a", 0, 400, None), work("b", 400 - overlap, 1000, None))
+    assert (("a", Joint.END_TO_HEAD, EdgeKind.DEVICE) in inputs(found, found.steps[0], "b")) == in_order
+
+
+# -- steps
+
+
+def test_the_next_step_waits_for_what_hands_over_to_the_main_thread(steps_of: Any) -> None:
+    found = steps_of(
+        mark(1, 0, 500),
+        mark(2, 500, 100),
+        host("a", 0, 100),
+        host("aside", 90, 400, tid=2),
+        host("b", 510, 10),
+    )
+    step = found.steps[0]
+    assert step.last is not None
+    assert {spans(found, step)[event][0] for event in step.last.tolist()} == {"a", "aside"}
+    assert path_of(join([found])) == {
+        ("rank0", "aside", "gap"): 90, ("rank0", "aside", ""): 400, ("rank0", "", "gap"): 10,
+    }  # fmt: skip
+
+
+# -- ranks
+
+
+@pytest.mark.parametrize("late", [0, 400])
+def test_a_late_rank_is_on_the_path_with_what_it_worked_longer(steps_of: Any, late: int) -> None:
+    ranks = []
+    for rank, extra in enumerate((0, late)):
+        computed = 300 + extra
+        begin, end = computed + 10, 300 + late + 110
+        collective = {
+            "Collective name": "allreduce",
+            "Process Group Name": "0",
+            "Process Group Ranks": "[0, 1]",
+        }
+        ranks.append(
+            steps_of(
+                mark(1, 0, 1000),
+                mark(2, 1000, 10),
+                host("next", 1000, 1),
+                host("compute", 0, computed),
+                call("cudaLaunchKernel", computed, 5, 1),
+                call("cudaDeviceSynchronize", computed + 6, end - computed, 2),
+                work("ncclDevKernel_AllReduce_Sum_f32(args)", begin, end - begin, 1, stream=20, **collective),
+                rank=rank,
+            )
+        )
+    path = path_of(join(ranks))
+    assert path.total() == 1000
+    assert path["rank1" if late else "rank0", "compute", ""] == 300 + late
+    assert path["rank0", "ncclDevKernel_AllReduce_Sum_f32(args)", ""] == 100
+    assert not any(cat == "wait" for _, _, cat in path)
+
+
+def test_gloo_runs_aside_from_enqueue_to_end(steps_of: Any) -> None:
+    found = steps_of(
+        mark(1, 0, 2000),
+        host("autograd::engine::evaluate_function: a", 0, 100),
+        host("c10d::allreduce_", 40, 20),
+        host("gloo:all_reduce", 50, 1200, tid=9, cat="user_annotation"),
+        host("optimizer", 1300, 100),
+    )
+    step = found.steps[0]
+    assert inputs(found, step, "gloo:all_reduce") == {
+        ("c10d::allreduce_", Joint.END_TO_HEAD, EdgeKind.LAUNCH)
+    }
+    assert ("gloo:all_reduce", Joint.END_TO_HEAD, EdgeKind.HAND_OVER) in inputs(found, step, "optimizer")
+    gloo = next(one for one in found.operations if one.name == "gloo:all_reduce")
+    assert gloo.is_collective and gloo.is_communication and gloo.purpose == "Comm"
+    enqueue = next(one for one in found.operations if one.name == "c10d::allreduce_")
+    assert enqueue.is_communication and not enqueue.is_collective  # how long it takes is not the rank's doing
+    assert (step.meetings.keys, step.meetings.turn.tolist()) == ([(("gloo:all_reduce",), 1)], [0])
+
+
+@pytest.mark.parametrize("pause", [0, 700])
+def test_a_collective_of_a_devices_tensors_is_what_lies_between_its_copies(steps_of: Any, pause: int) -> None:
+    # its thread waits for the copy to the host (60-70), exchanges until rank 1 has come and 80 more have
+    # passed, and launches the copy back: rank 0 waits in the exchange, and does not pause before that copy
+    ranks = []
+    for rank in range(2):
+        late = pause * rank
+        over = pause + 150
+        ranks.append(
+            steps_of(
+                mark(1, 0, over + 100),
+                host("c10d::allreduce_", late + 40, 10),
+                host("gloo:all_reduce", late + 50, over + 40 - late - 50, tid=9, cat="user_annotation"),
+                call("cudaStreamSynchronize", late + 60, 10, 1, tid=9),
+                host("aten::copy_", over, 30, tid=9),
+                host("optimizer", over + 60, 40),
+                rank=rank,
+            )
+        )
+    step = ranks[0].steps[0]
+    exchange = next(one for one in spans(ranks[0], step) if one[0] == "gloo:all_reduce")
+    assert exchange[1:] == (70, pause + 150)
+    assert ("gloo:all_reduce", Joint.END_TO_HEAD, EdgeKind.HAND_OVER) in inputs(ranks[0], step, "aten::copy_")
+    path = path_of(join(ranks))
+    assert path.total() == pause + 250
+    assert path["rank0", "gloo:all_reduce", ""] == 80
+    assert path["rank1" if pause else "rank0", "c10d::allreduce_", "gap"] == 40 + pause
+
+
+def reducing(begins: Sequence[float], lost: Sequence[float] = ()) -> list[Ev]:
+    """Steps of 100 us, in each of which two reductions of 10 us are asked for; they run 60 us later.
+
+    What begins at one of `lost` is not recorded.
+    """
+    kind = "ncclDevKernel_AllReduce"
+    events: list[Ev] = []
+    for number, begin in enumerate(begins):
+        events.append(mark(number + 3, begin, 100))
+        for i, ts in enumerate((begin + 10, begin + 50)):
+            correlation = 10 * number + i + 1
+            events.append(call("cudaLaunchKernel", ts, 5, correlation))
+            if ts + 60 not in lost:
+                events.append(work(kind, ts + 60, 10, correlation, 20))
+    return events
+
+
+def when_met(found: RankSteps) -> dict[tuple[Any, int], float]:
+    """When each collective that a rank takes part in begins (us), by what it is called on all ranks."""
+    met: dict[tuple[Any, int], float] = {}
+    for step in found.steps:
+        meetings = step.meetings
+        for key, turn, event in zip(meetings.key, meetings.turn, meetings.event, strict=True):
+            met.setdefault((meetings.keys[key], int(turn)), float(step.start_ns[event]) / US)
+    return met
+
+
+def pairs_met(steps_of: Any, *ranks: list[Ev]) -> set[tuple[float, float]]:
+    first, second = (when_met(steps_of(*events, rank=rank)) for rank, events in enumerate(ranks))
+    return {(at, second[one]) for one, at in first.items() if one in second}
+
+
+BEGINS = (1000, 1100, 1200, 1300)
+
+
+def test_kernels_that_one_rank_lost_do_not_shift_those_of_later_steps(steps_of: Any) -> None:
+    # the second step's first reduction is lost, so its second one counts as that one; none elsewhere does
+    found = pairs_met(steps_of, reducing(BEGINS), reducing(BEGINS, lost=(1170,)))
+    alike = {(ts, ts) for begin in BEGINS[1:] for ts in (begin + 70, begin + 110) if ts not in (1170, 1210)}
+    assert found == {*alike, (1170, 1210)}
+
+
+@pytest.mark.parametrize(
+    ("sent", "received"),
+    [
+        ({"Dst Rank": 1}, {"Src Rank": 0}),  # as PyTorch says it: each rank names the other
+        ({"Src Rank": 0, "Dst Rank": 1}, {"Src Rank": 0, "Dst Rank": 1}),
+        ({"Process Group Ranks": "[0, 1]"}, {"Process Group Ranks": "[0, 1]"}),
+    ],
+)
+def test_both_halves_of_a_transfer_are_known_by_its_ends(
+    steps_of: Any, sent: dict[str, Any], received: dict[str, Any]
+) -> None:
+    def meetings(rank: int, kind: str, args: dict[str, Any]) -> Meetings:
+        args = {"Collective name": kind, "Process Group Name": "pp", **args}
+        event = work("ncclDevKernel_SendRecv(args)", 0, 10, None, 7, "kernel", **args)
+        found: Meetings = steps_of(event, rank=rank).steps[0].meetings
+        return found
+
+    there, back = meetings(0, "send", sent), meetings(1, "recv", received)
+    assert there.keys == back.keys == [(0, 1, "pp")]
+    assert there.rule.tolist() == back.rule.tolist() == [Rule.TRANSFER]  # nobody is late for it
+
+
+# -- laws
+
+
+def assert_lawful(step: RankStep) -> None:
+    """No edge contradicts the recorded times, and no event waits for itself."""
+    source, target, joint, _ = step.edges.T
+    from_start = (joint == Joint.START_TO_HEAD) | (joint == Joint.START_TO_BODY)
+    to_body = joint >= Joint.END_TO_BODY
+    at = np.where(from_start, step.start_ns[source], step.end_ns[source])
+    limit = np.where(to_body, step.end_ns[target], step.start_ns[target])
+    assert (at <= limit + _TOLERANCE_NS).all()
+    waits = TopologicalSorter[int]({2 * event + 1: [2 * event] for event in range(len(step))})
+    for before, after in zip(
+        (2 * source + ~from_start).tolist(), (2 * target + to_body).tolist(), strict=True
+    ):
+        waits.add(after, before)
+    waits.prepare()  # raises where there is a cycle
+    assert (step.start_ns >= step.begin_ns).all()
+    assert (step.end_ns >= step.start_ns).all()
+    assert (step.start_ns <= step.next_ns).all()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", recorded.files("kineto"), ids=lambda path: path.name)
+def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(path: Path) -> None:
+    trace = read_trace(path, args=EDGE_ARGS, points=True)
+    found = KINETO.rank_steps(RankTrace("rank0", trace))
+    assert found.steps
+    for step in found.steps:
+        assert_lawful(step)
+    recording = join([found])
+    first = recording.steps[0]
+    assert (
+        abs(sum(stretch.dur_ns for stretch in stretches_of(critical_path(first))) - first.iteration_ns[0])
+        <= US
+    )
+    replayed = simulated(recording, range(len(recording.steps)))
+    assert (replayed.iteration_ns == [step.iteration_ns for step in recording.steps]).all()
+    for position, joined in enumerate(recording.steps):
+        again = replayed.step(position)
+        assert (again.end_ns - again.begin_ns.min() == joined.end_ns - joined.begin_ns.min()).all()
+
+
+intervals = st.tuples(st.integers(0, 30), st.integers(0, 12))
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.lists(st.tuples(intervals, st.integers(1, 2)), min_size=1, max_size=8),
+    st.lists(st.tuples(intervals, intervals, st.integers(7, 8)), max_size=6),
+    st.lists(intervals, max_size=3),
+)
+def test_any_recording_is_lawful(
+    tmp_path_factory: pytest.TempPathFactory, slices: Any, launched: Any, blocking: Any
+) -> None:
+    events = [host(f"op{i}", ts, dur, tid) for i, ((ts, dur), tid) in enumerate(slices)]
+    for i, ((ts, dur), (begin, length), stream) in enumerate(launched):
+        events += [call("cudaLaunchKernel", ts, dur, i), work("kernel", begin, length, i, stream)]
+    events += [call("cudaDeviceSynchronize", ts, dur, 100 + i, 2) for i, (ts, dur) in enumerate(blocking)]
+    trace = load(tmp_path_factory.mktemp("any") / "rank0.json", events)
+    halves = [Step(1, 0, 15_000), Step(2, 15_000, 60_000)]
+    for steps in (halves[:0], halves):
+        table = step_table(steps)
+        for step in record(RankTrace("rank0", trace), table, windows(table), KINETO.roles(trace)).steps:
+            assert_lawful(step)
+
+
+# -- what the recorded jobs are known for
+
+
+def read_case(shared_data: Path, case: str) -> Recording:
+    ranks = []
+    for i, path in enumerate(sorted((shared_data / "kineto" / case / "trace").iterdir())):
+        trace = read_trace(path, args=EDGE_ARGS, points=True)
+        ranks.append(KINETO.rank_steps(RankTrace(f"rank{i}", trace)))
+    return join(ranks)
+
+
+def test_the_path_runs_through_kernels_where_the_device_is_the_limit(shared_data: Path) -> None:
+    recording = read_case(shared_data, "gpu-hta-ns-resolution")
+    assert [step.number for step in recording.steps] == [102, 103, 104, 105]  # 101 fills the queue
+    for row in range(4):
+        assert share_on_device(recording, row) > 0.98
+
+
+def test_the_path_runs_through_the_host_where_launching_is_the_limit(shared_data: Path) -> None:
+    assert share_on_device(read_case(shared_data, "gpu-hta-rank1of2-memory"), 0) < 0.02
+
+
+def test_blocking_calls_wait_for_the_device_and_graphs_do_not_stretch_the_step(shared_data: Path) -> None:
+    recording = read_case(shared_data, "gpu-hta-rank0of16")
+    for row, step in enumerate(recording.steps):
+        path = path_of(recording, row)
+        assert path["rank0", "cudaMemcpyAsync", ""] < 2_000  # of 147 ms in which it blocks
+        assert abs(path.total() - int(step.next_ns[0] - step.begin_ns[0]) // US) <= len(path) + 500
+
+
+def test_the_rank_that_sleeps_is_on_the_path_with_its_sleep(shared_data: Path) -> None:
+    recording = read_case(shared_data, "ddp2-gloo-slow-rank1")
+    for row in range(len(recording.steps)):
+        path = path_of(recording, row)
+        loading = {
+            owner: time for (owner, name, cat), time in path.items() if "DataLoader" in name and not cat
+        }
+        assert loading["rank1"] > 300_000  # it sleeps 400 ms in its loader
+        assert loading.get("rank0", 0) < 5_000
+
+
+def test_device_work_on_the_path_is_what_hta_has_there(shared_data: Path) -> None:
+    case = shared_data / "kineto" / "gpu-hta-critical-simple_add"
+    with gzip.open(case / "oracle" / "overlaid_critical_path_trace.json.gz") as file:
+        events = json.load(file)["traceEvents"]
+    critical = [event for event in events if event.get("ph") == "X" and event.get("args", {}).get("critical")]
+    on_device = [event for event in critical if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
+    trace = read_trace(case / "trace" / "trace.json.gz", args=EDGE_ARGS, points=True)
+    end = max(event["ts"] + event["dur"] for event in on_device) * US
+    steps = step_table([Step(1, int(trace.ts_ns.min()), end)])
+    recording = join([record(RankTrace("rank0", trace), steps, steps, KINETO.roles(trace))])
+    step = recording.steps[0]
+    ours = {
+        int(step.start_ns[stretch.event]) // US
+        for stretch in stretches_of(critical_path(step))
+        if stretch.event >= 0 and not stretch.cat
+        and recording.operations[int(step.operation[stretch.event])].on_device
+    }  # fmt: skip
+    theirs = {event["ts"] for event in on_device}
+    assert ours <= theirs
+    assert all(ts > end // US - 1_000 for ts in theirs - ours)  # the host was on its way by then
+
+
+@pytest.mark.slow
+def test_thousands_of_streams_take_no_square_of_their_number(steps_of: Any) -> None:
+    n = 10_000  # 30 s of a core, where each stream is looked at beside each other one
+    events = [mark(1, 0, 4 * n)]
+    for i in range(n):
+        events += [call("cudaLaunchKernel", 4 * i, 1, i + 1), work("k", 4 * i + 2, 30, i + 1, stream=i)]
+    begin = time.process_time()
+    steps_of(*events)
+    assert time.process_time() - begin < 12

@@ -1,0 +1,68 @@
+"""Whose slices are in a file: each rank's, and the host's that its ranks share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from analyzer.reading import dialects
+from analyzer.reading.dialects.owners import SHARED, split_by_field, split_by_slices
+from analyzer.reading.formats.columns import ArgColumn, Trace, Track, concatenate
+from make import trace_of
+
+SLICES = (("launch", 0), ("add", 1), ("mul", 2), ("launch", 0), ("add", 2))  # name, thread
+
+
+def trace() -> Trace:
+    """A host's thread 0, which launches, and the devices 1 and 2; a slice each 10 ns."""
+    return trace_of([(name, Track(1, tid), 10 * i, 5) for i, (name, tid) in enumerate(SLICES)], "chrome")
+
+
+def slices(trace: Trace) -> list[tuple[str, int]]:
+    return [(trace.names[i], at) for i, at in zip(trace.name_id.tolist(), trace.ts_ns.tolist(), strict=True)]
+
+
+def test_the_slices_of_a_host_are_in_the_trace_of_each_rank_and_once_alone() -> None:
+    first, second, host = split_by_slices(trace(), np.array([SHARED, 0, 1, SHARED, 1]), [4, 5])
+    assert (first.rank, second.rank, host.rank) == (4, 5, None)
+    assert (first.is_host, host.is_host) == (False, True)
+    assert slices(first.trace) == [("launch", 0), ("add", 10), ("launch", 30)]
+    assert slices(second.trace) == [("launch", 0), ("mul", 20), ("launch", 30), ("add", 40)]
+    assert slices(host.trace) == [("launch", 0), ("launch", 30)]
+
+
+def test_the_own_slices_of_ranks_and_those_of_their_host_are_all_slices() -> None:
+    parts = split_by_slices(trace(), np.array([SHARED, 0, 1, SHARED, 1]), [4, 5])
+    assert sorted(at for part in parts for _, at in slices(part.trace.own)) == [0, 10, 20, 30, 40]
+
+
+def test_what_is_shared_stays_so_in_a_part_and_with_another_file_behind_it() -> None:
+    first, *_ = split_by_slices(trace(), np.array([SHARED, 0, 1, SHARED, 1]), [4, 5])
+    late = first.trace.select(np.array([1, 2]))
+    assert slices(concatenate([late, trace()]).own) == [("add", 10), *slices(trace())]
+
+
+def test_a_field_of_the_events_tells_their_ranks() -> None:
+    by_thread = split_by_field(trace(), "tid")
+    assert [(part.rank, len(part.trace)) for part in by_thread] == [(0, 2), (1, 1), (2, 2)]
+    assert [(part.rank, len(part.trace)) for part in split_by_field(trace(), "pid")] == [(1, 5)]
+
+
+def test_an_argument_tells_ranks_and_what_lacks_it_is_shared() -> None:
+    told = replace(trace(), args={"device": ArgColumn(np.array([1, 2, 4]), ["8", "12", "12"])})
+    first, second, host = split_by_field(told, "args.device")
+    assert (first.rank, second.rank, host.is_host) == (8, 12, True)
+    assert slices(second.trace.own) == [("mul", 20), ("add", 40)]
+    assert slices(host.trace) == [("launch", 0), ("launch", 30)]
+
+
+@pytest.mark.parametrize(("pids", "ranks"), [((3, 0), [0, 3]), ((70_001, 70_002), [None])])
+def test_processes_with_small_numbers_are_ranks_where_every_slice_says_its_step(
+    pids: tuple[int, int], ranks: list[int | None]
+) -> None:
+    step = ArgColumn(np.arange(5), [1, 1, 1, 2, 2])
+    told = replace(trace(), tracks=[Track(pids[0], 0), Track(pids[1], 0), Track(pids[1], 1)])
+    assert [part.rank for part in dialects.of(told).split(replace(told, args={"step": step}))] == ranks
+    some = replace(told, args={"step": step.select(np.arange(4))})
+    assert [part.rank for part in dialects.of(told).split(some)] == [None]

@@ -1,0 +1,177 @@
+"""Spans of threads as steps: any chrome trace of one process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analyzer.model.graph.critical_path import critical_path
+from analyzer.model.graph.join_ranks import join
+from analyzer.model.graph.step_graph import Recording
+from analyzer.reading import dialects
+from analyzer.reading.dialects.masks import by_name
+from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.span_graph import Meaning, record_spans
+from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
+from analyzer.reading.dialects.sync_points import SyncPart
+from analyzer.reading.formats.columns import Trace
+from make import stretches_of
+from trace_utils import read_trace
+
+Span = tuple[str, int, int, int]  # name, thread, start, end (µs)
+
+
+def trace_of(folder: Path, spans: Sequence[Span], name: str = "t") -> Trace:
+    path = folder / f"{name}.json"
+    events = [
+        {"ph": "X", "name": what, "pid": 0, "tid": tid, "ts": start, "dur": end - start}
+        for what, tid, start, end in spans
+    ]
+    path.write_text(json.dumps(events))
+    return read_trace(path)
+
+
+def record(trace: Trace, name: str = "rank0", by: str | None = None) -> RankSteps:
+    return dialects.of(trace).rank_steps(RankTrace(name, trace), by)
+
+
+def path_of(job: Recording, row: int = 0) -> list[tuple[str, str, int]]:
+    """(operation, category, µs) of each stretch of a step's critical path."""
+    step = job.steps[row]
+    return [
+        (job.name_of(step, s.event) if s.event >= 0 else "", s.cat, s.dur_ns // 1000)
+        for s in stretches_of(critical_path(step))
+    ]
+
+
+def test_a_thread_does_what_is_innermost(tmp_path: Path) -> None:
+    job = join(
+        [record(trace_of(tmp_path, [("outer", 0, 0, 30), ("inner", 0, 10, 20), ("after", 0, 34, 40)]))]
+    )
+    assert path_of(job) == [
+        ("outer", "", 10), ("inner", "", 10), ("outer", "", 10), ("after", "gap", 4), ("after", "", 6),
+    ]  # fmt: skip
+
+
+def test_an_idle_thread_starts_after_what_ended_last(tmp_path: Path) -> None:
+    # thread 1 takes over from thread 0 after 3 µs; thread 0 is long over when the step ends
+    job = join([record(trace_of(tmp_path, [("load", 0, 0, 20), ("other", 2, 0, 5), ("train", 1, 23, 60)]))])
+    assert path_of(job) == [("load", "", 20), ("train", "gap", 3), ("train", "", 37)]
+
+
+def meaning_of(trace: Trace, **known: Any) -> Meaning:
+    """What is known of spans of which those called x are a collective."""
+    is_collective = by_name(trace, lambda name: name.startswith("x"))
+    roles = np.where(is_collective, Role.COMM, Role.COMPUTE).astype(np.int8)
+    return Meaning(roles, is_collective, {}, lambda name, cat: cat, **known)
+
+
+def test_a_system_may_know_what_waits(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, [("result", 0, 0, 50), ("work", 1, 2, 45)])
+    meaning = meaning_of(trace, waits=by_name(trace, "result".__eq__))
+    assert path_of(join([record_spans(RankTrace("rank0", trace), trace, (), meaning)])) == [
+        ("work", "gap", 2), ("work", "", 43), ("result", "", 5),
+    ]  # fmt: skip
+
+
+def test_only_one_half_of_a_collective_waits_for_the_other_half_on_other_ranks(tmp_path: Path) -> None:
+    parts = {0: SyncPart("x", ends=False), 1: SyncPart("x", begins=False)}
+    ranks = []
+    for name, start in (("rank0", 0), ("rank1", 30)):
+        trace = trace_of(tmp_path, [("x-start", 0, start, start + 2), ("x-done", 0, 35, 40)], name)
+        ranks.append(record_spans(RankTrace(name, trace), trace, (), meaning_of(trace, parts=parts)))
+    (step,) = join(ranks).steps
+    names = [(ranks[0].operations[0].name, 0), ("x-done", 0), ("x-start", 1), ("x-done", 1)]
+    across = {(names[a], names[b]) for a, b, *_ in step.edges.tolist() if names[a][1] != names[b][1]}
+    assert across == {(("x-start", 0), ("x-done", 1)), (("x-start", 1), ("x-done", 0))}
+
+
+def test_groups_meet_by_themselves(tmp_path: Path) -> None:
+    ranks = []
+    for i, end in enumerate((10, 10, 60, 60)):
+        name = f"rank{i}"
+        trace = trace_of(tmp_path, [("work", 0, 0, end - 5), ("x", 0, end - 5, end)], name)
+        parts = {1: SyncPart(("x", i // 2))}
+        ranks.append(record_spans(RankTrace(name, trace), trace, (), meaning_of(trace, parts=parts)))
+    (step,) = join(ranks).steps
+    owner = step.owner.tolist()
+    assert {(owner[a], owner[b]) for a, b, *_ in step.edges.tolist() if owner[a] != owner[b]} == {
+        (0, 1), (1, 0), (2, 3), (3, 2),
+    }  # fmt: skip
+
+
+def test_a_span_waits_in_its_own_time_for_communication_of_another_thread(tmp_path: Path) -> None:
+    spans = [("backward", 0, 0, 50), ("op", 0, 0, 10), ("allreduce", 1, 10, 48), ("noise", 2, 40, 49)]
+    assert path_of(join([record(trace_of(tmp_path, spans))])) == [
+        ("op", "", 10), ("allreduce", "", 38), ("backward", "", 2),
+    ]  # fmt: skip
+
+
+LOOP = [
+    span for at in (0, 100, 200) for span in (("train_step", 0, at, at + 80), ("forward", 0, at, at + 30))
+]
+
+
+def test_steps_are_from_one_outermost_span_that_repeats_to_the_next(tmp_path: Path) -> None:
+    steps = record(trace_of(tmp_path, [*LOOP, ("save", 0, 185, 195)]))
+    assert [(step.number, step.begin_ns // 1000, step.next_ns // 1000) for step in steps.steps] == [
+        (1, 0, 100), (2, 100, 200), (3, 200, 280),
+    ]  # fmt: skip
+    assert [len(step) for step in steps.steps] == [2, 3, 2]
+
+
+def test_what_reaches_into_a_step_is_the_rest_of_the_step_before(tmp_path: Path) -> None:
+    steps = record(trace_of(tmp_path, [*LOOP, ("checkpoint", 1, 50, 150)]))
+    first, second, _ = steps.steps
+    ((then, now),) = second.continued.tolist()
+    names = [steps.operations[int(part.operation[i])].name for part, i in ((first, then), (second, now))]
+    assert names == ["checkpoint", "checkpoint"]
+    assert (second.start_ns[now] // 1000, second.end_ns[now] // 1000) == (100, 150)
+
+
+def test_an_annotation_may_be_named_as_the_step(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, [("a", 0, 0, 10), ("b", 0, 20, 30), ("a", 0, 40, 50), ("b", 0, 60, 70)])
+    assert [step.begin_ns // 1000 for step in record(trace, by="b").steps] == [20, 60]
+
+
+CASES = (
+    "viztracer/viz.json.gz",
+    "cmake/cmake_trace.json",
+    "catapult/main_thread_has_unclosed_slices.json",
+    "node/node_trace.json",
+    "derived/viz_small_as_BE_list.json.gz",
+)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_paths_of_recorded_steps_are_as_long_as_the_steps(shared_data: Path, case: str) -> None:
+    job = join([record(read_trace(shared_data / "generic" / case))])
+    for step in job.steps:
+        path = critical_path(step)
+        assert path.length_ns == step.next_ns[0] - step.begin_ns[0]
+        assert sum(stretch.dur_ns for stretch in stretches_of(path)) == path.length_ns
+
+
+@pytest.mark.parametrize(
+    ("name", "cat", "communicates"),
+    [
+        ("all-reduce.1", "", True),
+        ("ncclDevKernel_AllGather", "", True),
+        ("send_forward", "comm", True),
+        ("broadcast.5", "", False),  # XLA's: a value repeated along an axis
+        ("compile", "common", False),
+    ],
+)
+def test_what_moves_data_is_told_by_its_name_or_its_category(
+    tmp_path: Path, name: str, cat: str, communicates: bool
+) -> None:
+    event = {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": 0, "ts": 0, "dur": 9}
+    (tmp_path / "t.json").write_text(json.dumps([event]))
+    trace = read_trace(tmp_path / "t.json")
+    expected = Role.COMM if communicates else Role.COMPUTE
+    assert dialects.of(trace).roles(trace).tolist() == [expected]
