@@ -128,8 +128,8 @@ def test_each_law_has_its_test() -> None:
 def test_the_example_of_an_option_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("longest")
     module.__dict__.update(example("How to add an option"))
-    monkeypatch.setitem(sys.modules, "cli.longest", module)
-    monkeypatch.setitem(cli.MODULES, "longest", "cli.longest")
+    monkeypatch.setitem(sys.modules, "analyzer.cli.longest", module)
+    monkeypatch.setitem(cli.MODULES, "longest", "analyzer.cli.longest")
     slices = [("a", 0, 1000), ("b", 1000, 3000), ("c", 4000, 2000)]
     events = [{"ph": "X", "pid": 0, "tid": 0, "name": n, "ts": at, "dur": us} for n, at, us in slices]
     (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events}))

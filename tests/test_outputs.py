@@ -220,7 +220,7 @@ def test_a_signal_leaves_no_file_and_ends_with_its_number(tmp_path: Path, number
         f"    with open_output(Path({str(tmp_path)!r}, 'a.json')) as file:\n"
         "        file.write(b'half')\n"
         f"        os.kill(os.getpid(), {int(number)})\n"
-        "options.load('statistic').run = run\n"
+        "cli.load('statistic').run = run\n"
         f"sys.argv[1:] = ['statistic', {str(REPO / 'examples' / 'lenet')!r}]\n"
         "analyze.run_command()\n"
     )

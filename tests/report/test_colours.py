@@ -106,7 +106,7 @@ def test_every_colour_stands_out_on_either_page(colour: str) -> None:
 
 
 def test_the_pages_are_those_that_are_measured() -> None:
-    style = (REPO / "report/assets/page.css").read_text()
+    style = (REPO / "analyzer/report/assets/page.css").read_text()
     assert {"--paper: #14171c;", f"--ink: {_DARK_INK};", f"--ink: {colours.INK};"} <= set(
         map(str.strip, style.splitlines())
     )

@@ -26,7 +26,8 @@ _CONNECT_SECONDS = 5
 _WORKER_SECONDS = 30  # a job scheduler may still be starting workers
 _STUCK_SECONDS = 120  # without the next file's result, a worker is taken to be stuck
 _LARGEST_FILE = 1 << 20  # bytes of a scheduler's file, which has some 10 kB
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[3]
+_DOORS, _PACKAGES = ("analyze", "trace_utils", "dag_utils"), ("analyzer", "collector", "replay")
 _T = TypeVar("_T")
 
 
@@ -109,8 +110,8 @@ def _map(
 @cache
 def code() -> str:
     """Digest of the program's code, as it was when this was first asked."""
-    folders = [path.parent for path in _ROOT.glob("*/__init__.py")]
-    files = [*_ROOT.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
+    files = [_ROOT / f"{name}.py" for name in _DOORS]
+    files += [file for package in _PACKAGES for file in (_ROOT / package).rglob("*.py")]
     digest = hashlib.sha256()
     for file in sorted(files):
         digest.update(f"{file.relative_to(_ROOT)}\0".encode() + file.read_bytes() + b"\0")

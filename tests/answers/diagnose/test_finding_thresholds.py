@@ -9,7 +9,11 @@ import pytest
 
 from conftest import REPO
 
-MODULES = [path for path in sorted((REPO / "diagnose").rglob("*.py")) if path.name != "finding_thresholds.py"]
+MODULES = [
+    path
+    for path in sorted((REPO / "analyzer/answers/diagnose").rglob("*.py"))
+    if path.name != "finding_thresholds.py"
+]
 
 
 def chosen_numbers(source: str) -> list[str]:
@@ -37,7 +41,11 @@ def test_thresholds_are_found_in_pairs_with_types_and_as_quotients() -> None:
 
 
 def test_each_threshold_says_why_it_is_what_it_is() -> None:
-    lines = (REPO / "diagnose" / "finding_thresholds.py").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (REPO / "analyzer/answers/diagnose" / "finding_thresholds.py")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     assignments = [i for i, line in enumerate(lines) if " = " in line and line[0].isupper()]
     assert assignments
     assert [lines[i] for i in assignments if not lines[i - 1].startswith("#:")] == []
