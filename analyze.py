@@ -59,9 +59,9 @@ def _run(args: Namespace) -> int:
                 workers = stack.enter_context(cluster.connected(cluster.checked_address(args.cluster)))
                 stack.enter_context(parallel.working_on(workers))
             result = cli.load(args.option).run(args)
-        from analyzer.report import show
+        from analyzer.report.show import show
 
-        show.show(result, args, outputs)
+        show(result, args, outputs)
     return result.exit_code
 
 

@@ -146,12 +146,14 @@ def test_an_output_that_fails_costs_all_of_them(job: Path) -> None:
 def test_an_interrupt_before_the_result_is_shown_leaves_nothing(
     job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from analyzer.report import show
+
 
     def interrupted(*_: object) -> None:
         assert len(temporary(job)) == 1  # the timeline is prepared
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(report, "show", interrupted)
+    monkeypatch.setattr(show, "show", interrupted)
     before = checksums(job)
     code, _, err = run_cli("--option", "combine", "--path", job)
     assert (code, "interrupted" in err) == (130, True)
@@ -213,9 +215,9 @@ def test_a_full_disk_is_a_line_and_leaves_nothing(job: Path, flag: str) -> None:
 def test_a_signal_leaves_no_file_and_ends_with_its_number(tmp_path: Path, number: signal.Signals) -> None:
     script = (
         f"import os, signal, sys; sys.path.insert(0, {str(REPO)!r})\n"
-        "import analyze, options\n"
+        "import analyze\nfrom analyzer import cli\n"
         "from pathlib import Path\n"
-        "from outputs.atomic import open_output\n"
+        "from analyzer.base.outputs.atomic import open_output\n"
         "def run(args):\n"
         f"    with open_output(Path({str(tmp_path)!r}, 'a.json')) as file:\n"
         "        file.write(b'half')\n"
@@ -231,7 +233,7 @@ def test_a_signal_leaves_no_file_and_ends_with_its_number(tmp_path: Path, number
 def test_worker_processes_end_with_a_killed_parent() -> None:
     script = (
         f"import sys, os, time; sys.path.insert(0, {str(REPO)!r})\n"
-        "from parallel import process_pool\n"
+        "from analyzer.base.parallel import process_pool\n"
         "with process_pool(2) as pool:\n"
         "    print(pool.submit(os.getpid).result(), flush=True)\n"
         "    [pool.submit(time.sleep, 30) for _ in range(4)]\n"
