@@ -19,10 +19,7 @@ pytestmark = pytest.mark.slow
 MANUAL = REPO / "docs/options"
 #: Pages whose commands are run.
 PAGES = [REPO / "README.md", REPO / "examples/README.md", *sorted(MANUAL.glob("*.md"))]
-PROSE = [
-    *PAGES,
-    *(REPO / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/cluster.md")),
-]
+PROSE = [*PAGES, REPO / "CHANGELOG.md", REPO / "CONTRIBUTING.md", *sorted((REPO / "docs").glob("**/*.md"))]
 CUT = "…"  # a line that stands for any number of lines of output
 _BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -105,9 +102,9 @@ def test_every_flag_of_an_option_is_in_the_manual(name: str) -> None:
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: page.stem)
 def test_pages_are_narrow_and_their_links_lead_somewhere(page: Path) -> None:
     text = page.read_text()
-    assert [line for line in text.splitlines() if len(line) > 120] == []
+    assert [line for line in text.splitlines() if len(line) > 120 and not line.lstrip().startswith("|")] == []
     assert [link for link in _LINK.findall(text) if not (page.parent / link).exists()] == []
 
 
 def test_the_readme_is_a_front_door() -> None:
-    assert len((REPO / "README.md").read_text().splitlines()) <= 200
+    assert len((REPO / "README.md").read_text().splitlines()) <= 150

@@ -310,7 +310,7 @@ def table(found: Sequence[Found], wrong: Sequence[int], in_even: Sequence[int]) 
     return "\n".join([*lines, "", f"Another rank is named in {of_all[0]} with a fault, {of_all[1]} without."])
 
 
-#: What the table is of, for docs/accuracy.md.
+#: What the table is of, for docs/dev/accuracy.md.
 _ABOUT = """made logs of 8 to 1,024 ranks and 150 to 2,500 steps, in seven layouts of columns, with sixteen kinds of noise (tails,
 stalls, drift, sequences of other lengths, other hosts). Faults are of 1 to 100 % of a step, from 5 steps on; one of which
 no column shows a quarter is not counted. The jobs are an event model that shares nothing with the diagnosis. Found are:

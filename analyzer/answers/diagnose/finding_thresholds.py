@@ -16,7 +16,7 @@ from __future__ import annotations
 #: peak of memory that grows by less over the recording.
 NEGLIGIBLE = 0.01
 #: Work, waits and copies that are worth a look. The error that an interval allows for at least is as large
-#: (docs/accuracy.md, Method), and claims are counted from here on there in 8.
+#: (docs/dev/accuracy.md, Method), and claims are counted from here on there in 8.
 NOTICEABLE = 0.05
 #: Communication, waiting and idle stages that are not as good as hidden.
 EXPOSED = 0.10
@@ -32,11 +32,11 @@ LIMIT = 0.7
 #: logs are from 0.4 to 13 steps long, other steps up to 0.2 (docs/step-logs.md).
 STALL = 0.4
 #: Of the largest excess of a rank in a span of steps: the ranks that share the blame for it. With 0.4 or 0.8
-#: the same ranks are named (docs/accuracy.md, 9).
+#: the same ranks are named (docs/dev/accuracy.md, 9).
 SHARED_BLAME = 0.6
 #: Of what steps are longer by: the part of it that the rows of the rank to blame show, as where others wait
 #: in the backward pass, and only its forward pass, a third of both, tells. With 0.5 two of
-#: 21 late ranks are no longer found, with 0.12 none more (docs/accuracy.md, 9).
+#: 21 late ranks are no longer found, with 0.12 none more (docs/dev/accuracy.md, 9).
 VISIBLE = 0.25
 #: What stands for the whole: a device's busy time for the step, an operation for its phase.
 NEARLY_ALL = 0.9
@@ -46,11 +46,11 @@ FULL = 0.95
 # ---- ratios
 
 #: A saving alone to what more specific findings leave of it, for the two to be alike. With 1.05 the headlines
-#: of recorded jobs are the same, with 1.2 one is another (docs/diagnose.md).
+#: of recorded jobs are the same, with 1.2 one is another (docs/dev/recorded-jobs.md).
 ALIKE = 1.1
 #: A rank's work, or its peak of memory, to its peers': so much that few steps show it.
 MUCH = 1.25
-#: A link's or server's time, or its bytes, to its peers' (docs/accuracy.md, 8, jobs with even seeds).
+#: A link's or server's time, or its bytes, to its peers' (docs/dev/accuracy.md, 8, jobs with even seeds).
 SLOW = 1.5
 #: A rank's excess to the spread of its peers; of steps `arrays.median` calls the same number outlying.
 OUTLYING = 3.0

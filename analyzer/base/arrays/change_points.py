@@ -8,10 +8,10 @@ from analyzer.base.arrays import Float64
 from analyzer.base.arrays.median import MAD_TO_SD, MEDIAN_TO_MEAN
 
 #: Points of a series that are looked at together (7 ms); of a longer one, means of so many stretches. With
-#: half or twice as many the same faults are found (docs/accuracy.md, 9).
+#: half or twice as many the same faults are found (docs/dev/accuracy.md, 9).
 _MOST_POINTS = 500
 #: What a single point may weigh, in standard deviations: so that a few outliers do not make a span. With 3
-#: one of 26 faults is no longer found, with 8 none more (docs/accuracy.md, 9).
+#: one of 26 faults is no longer found, with 8 none more (docs/dev/accuracy.md, 9).
 _CLIPPED = 5.0
 _LEAST_BLOCKS = 10
 _SMOOTHED = 5  # values around each: twice as many as may stand out by themselves, and one

@@ -13,7 +13,7 @@ from made_transfers import Partitions, batches, cycles, gloo, nccl, reductions, 
 JOB, DEVICE, PARTITIONS = Job(), DeviceStep(), Partitions()
 BY_NEED = replace(PARTITIONS, large=20, small=10, small_kib=512, small_ms=0.2, small_pull=0.2, servers=2)
 
-#: What the systems are called in docs/diagnose.md.
+#: What the systems are called in docs/dev/recorded-jobs.md.
 SYSTEMS = {
     "kineto": "PyTorch",
     "device": "with a device",

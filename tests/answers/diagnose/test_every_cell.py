@@ -82,7 +82,7 @@ def test_of_a_healthy_job_nothing_is_claimed_and_what_is_not_recorded_is_skipped
 
 
 def test_the_documentation_lists_what_is_tested() -> None:
-    text = (REPO / "docs/diagnose.md").read_text()
+    text = (REPO / "docs/dev/recorded-jobs.md").read_text()
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
     head, _, *body = [[cell.strip() for cell in row] for row in rows]
     assert head == ["finding", *SYSTEMS.values()]

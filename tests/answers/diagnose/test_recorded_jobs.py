@@ -43,7 +43,7 @@ def test_what_is_wrong_stands_first_in_the_headline(shared_data: Path, job: str)
 
 @pytest.mark.parametrize("job", KNOWN)
 def test_the_documentation_quotes_the_headline(shared_data: Path, job: str) -> None:
-    page = (REPO / "docs/diagnose.md").read_text().replace("\n> ", " ").replace("\n", " ")
+    page = (REPO / "docs/dev/recorded-jobs.md").read_text().replace("\n> ", " ").replace("\n", " ")
     assert answer(shared_data / job)["headline"] in page
 
 
