@@ -148,7 +148,6 @@ def test_an_interrupt_before_the_result_is_shown_leaves_nothing(
 ) -> None:
     from analyzer.report import show
 
-
     def interrupted(*_: object) -> None:
         assert len(temporary(job)) == 1  # the timeline is prepared
         raise KeyboardInterrupt

@@ -57,7 +57,7 @@ def _collect(args: Namespace) -> Result:
     gpus = [gpu for path in args.path for gpu in find_gpus(path)]
     result = _gpus(args, gpus) if gpus else time_result(args, [], Repairs(), "Collected from")
     if not args.sub_option:
-        from collector.network.network_tables import all_there_is
+        from analyzer.cli.collect.network_tables import all_there_is
 
         for path in args.path:
             for found in all_there_is(path, jobs=args.jobs, progress=args.progress):
@@ -148,8 +148,8 @@ def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
 
 def _one_source(args: Namespace, variant: str) -> Result:
     """Return the transfers in the captures, or in the logs of the servers, under one path."""
+    from analyzer.cli.collect import network_tables
     from analyzer.cli.collect.time_tables import time_result
-    from collector.network import network_tables
 
     if len(args.path) > 1:
         raise UsageError(f"--sub_option {variant} takes one path: the job's root, or one file")
