@@ -35,7 +35,7 @@ TABLE = Table(
 def arguments(**given: Any) -> Namespace:
     defaults = {
         "format": "table",
-        "pretty": False,
+        "quiet": False,
         "full": False,
         "head": None,
         "xlsx": None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
@@ -44,14 +43,12 @@ _CHANGE_CELLS = [(column, column.value or attrgetter(column.key)) for column in 
 
 def shown(ops: Sequence[OpChange], args: Namespace) -> Sequence[OpChange]:
     """Return the operations that `--sort` and `--head` ask for."""
-    if args.sort:
-        ops = sorted(ops, key=_relative_increase, reverse=True)
-    return ops[: args.head]
+    return (sorted(ops, key=_part_of_the_change) if args.sort else ops)[: args.head]
 
 
-def _relative_increase(op: OpChange) -> float:
-    relative = op.average.relative
-    return math.inf if relative is None else relative  # it took no time in the base
+def _part_of_the_change(op: OpChange) -> tuple[float, float]:
+    """Make a sort key: the operations that explain most of the step's change come first."""
+    return -abs(op.explained.ns or 0.0), -abs(op.average.ns or 0.0)
 
 
 def change_record(change: Change) -> dict[str, Cell]:
@@ -111,7 +108,7 @@ def _operations(pair: Comparison, args: Namespace) -> list[Table]:
 def _explaining(pair: Comparison) -> list[OpChange]:
     """Sort the changed operations: those that explain most of the step's change first."""
     changed = [op for op in pair.of_either if op.explained.ns or op.average.ns]
-    return sorted(changed, key=lambda op: (-abs(op.explained.ns or 0.0), -abs(op.average.ns or 0.0)))
+    return sorted(changed, key=_part_of_the_change)
 
 
 def _most(pair: Comparison, n_rows: int) -> Table:

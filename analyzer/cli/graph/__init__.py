@@ -121,12 +121,10 @@ def _output(args: Namespace) -> Path:
 
 
 def _default(path: Path) -> Path:
-    """Return the graph's name with ``.svg``, beside it."""
-    if path.is_dir():
-        gmls = sorted(path.glob("*.gml"))
-        return gmls[0].with_suffix(".svg") if gmls else path / "dag.svg"
-    name = path.name[:-3] if path.suffix == ".gz" else path.name
-    return path.with_name(name).with_suffix(".svg")
+    """Name a picture in the current directory after the DAG at `path`."""
+    gmls = sorted(path.glob("*.gml")) if path.is_dir() else [path]
+    name = gmls[0].name.removesuffix(".gz") if gmls else "dag"
+    return Path(name).with_suffix(".svg")
 
 
 def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> Result:

@@ -15,13 +15,7 @@ _COLLECTIVES = (
     Column("kind", "kind"),
     Column("group", "group"),
     Column("ranks", "ranks", "int"),
-    Column("size_class", "size"),
-    Column(
-        "bytes",
-        "bytes",
-        "int",
-        value=lambda row: None if row.n_bytes is None else round(row.n_bytes),
-    ),
+    Column("bytes", "bytes", "int", value=lambda row: row.n_bytes),
     Column("count", "count", "int"),
     ms_column("transfer_ms", "transfer", "transfer_ns"),
     ms_column("waiting_ms", "waiting", "waiting_ns"),
@@ -30,9 +24,8 @@ _COLLECTIVES = (
     Column("exposed_share", "exposed", "percent", 0),
 )
 _HOW = (
-    "Bandwidths are in GB/s of 10⁹ bytes: bytes over the time of the transfer, and on the bus times 2(n-1)/n "
-    "for an all-reduce of n ranks, (n-1)/n for an all-gather, reduce-scatter or all-to-all, 1 for any other "
-    "(as nccl-tests has them). Exposed is what no computation hides, as in breakdown."
+    "Algorithm bandwidth = bytes / transfer time; bus bandwidth = that × the factor of nccl-tests. "
+    "Exposed: not overlapped by computation."
 )
 
 
@@ -74,4 +67,4 @@ def _headline(found: CollectiveStats) -> str:
     total = sum(row.total_ns for row in found.rows)
     exposed = sum(row.total_ns * (row.exposed_share or 0.0) for row in found.rows) / max(total, 1)
     n = sum(row.count for row in found.rows)
-    return f"{counted(n, 'collective')} take {in_ms(total)} of a rank, {in_percent(exposed)} exposed."
+    return f"{counted(n, 'collective')} take {in_ms(total)} per rank, {in_percent(exposed)} exposed."
