@@ -212,6 +212,15 @@ def variant_of(args: Namespace) -> str:
     return f"has no effect with {variant}"
 
 
+def name_files(args: Namespace, beside: Path) -> None:
+    """Name the workbook and the page that are asked for without a name: beside a file, or in a directory."""
+    from analyzer.base.outputs.rules import default_file
+
+    for flag in ("xlsx", "html"):
+        if getattr(args, flag) is True:
+            setattr(args, flag, default_file(beside, args.option, flag))
+
+
 def asked(args: Namespace) -> Request:
     """Return how the command line asks for jobs to be read."""
     from trace_utils import Request

@@ -26,6 +26,7 @@ _NOT_GIVEN: dict[str, Any] = {
     **dict.fromkeys(("step_by", "rank_by", "sub_option", "group_by", "head", "output", "save", "picture")),
     "filter": (),
     "comm": [],
+    "sort": False,
 }
 
 _BRIEF = """\

@@ -97,7 +97,7 @@ def _document(result: Result) -> dict[str, Any]:
         "further": result.further,
         **{key: getattr(result, key) for key in ("figures", "repairs")},
         "cards": cards,
-        "notes": result.notes,
+        "notes": result.sentences,
         "charts": [{"id": f"chart-{i}", **chart} for i, chart in enumerate(charts, start=1)],
         "tables": [{"id": f"table-{i}", **table} for i, table in enumerate(tables, start=1)],
     }

@@ -83,8 +83,8 @@ def _parts(
     headed = len(shown) > 1
     parts += [[*_table(table, width, n_rows, headed=headed, colour=colour)] for table in shown]
     parts += [_card(card, place, width, bold) for place, card in enumerate(result.cards, 1)]
-    asked = [Command(f"next: {result.ask}")] if result.ask and width is not None and not quiet else []
-    notes, last = [*_wrapped(result.notes, width)], dim(_wrapped(asked, width))
+    asked = [Command(f"next: {text}") for text in result.commands if width is not None and not quiet]
+    notes, last = [*_wrapped(result.sentences, width)], dim(_wrapped(asked, width))
     parts += [[*dim(notes), *last]] if result.cards else [notes, last]
     return [*filter(any, parts)]
 

@@ -40,6 +40,10 @@ def arguments(**given: Any) -> Namespace:
         "head": None,
         "xlsx": None,
         "html": None,
+        "picture": None,
+        "output": None,
+        "option": "o",
+        "sort": False,
         "path": [],
     }
     return Namespace(**{**defaults, **given})

@@ -117,11 +117,10 @@ def _of_dumps(args: Namespace) -> Result:
         mapped.repairs,
     )
     tables = hang_tables(hang, ranks, paths)
-    tables[1] = tables[1]._replace(detail=not args.full)
+    tables[1] = tables[1]._replace(full=True)
+    more = [] if args.full else [command(args, "diagnose", "--full")]  # who is where in each group
     return result._replace(
-        document={**result.document, "waits": tables[0].first(args.head).records()},
-        tables=tables,
-        ask=None if args.full else command(args, "diagnose", "--full"),  # who is where in each group
+        document={**result.document, "waits": tables[0]}, tables=tables, notes=[*result.notes, *more]
     )
 
 
@@ -160,7 +159,8 @@ def _result(
         for number, ranked in shown
     ]
     about = [_about(diagnosis, ranked) for _, ranked in shown]
-    skipped = Table.of("skipped", "Not checked", _SKIPPED, diagnosis.skipped, detail=not args.full)
+    skipped = Table.of("skipped", "Not checked", _SKIPPED, diagnosis.skipped, full=True)
+    ask = [] if diagnosis.view is None else [command(args, cli.WHAT_IF)]
     return Result(
         option="diagnose",
         title=_subject(args, diagnosis),
@@ -174,9 +174,8 @@ def _result(
         ],
         charts=charts,
         cards=[_card(args, diagnosis, ranked) for _, ranked in shown],
-        notes=[*map(_flaw, flaws), *_not_shown(args, diagnosis), *diagnosis.notes, *notes],
+        notes=[*map(_flaw, flaws), *_not_shown(args, diagnosis), *diagnosis.notes, *notes, *ask],
         repairs=repairs,
-        ask=None if diagnosis.view is None else command(args, cli.WHAT_IF),
     )
 
 

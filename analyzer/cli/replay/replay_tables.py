@@ -63,15 +63,15 @@ def step_table(answer: Answer) -> Table:
     return Table("steps", "Iteration time", columns, rows)
 
 
-def path_tables(step: int, path: NamedPath, *, full: bool) -> list[Table]:
-    """Return the critical path through one step, summed by operation, and whole."""
+def path_tables(step: int, path: NamedPath) -> list[Table]:
+    """List the critical path through one step, summed by operation, and whole."""
     title = f"Critical path through step {step}"
     shares, rows = by_name(path), path.rows()
     of_names = [(key_of(share.owner, share.name),) for share in shares]
     of_rows = LazySequence(rows, lambda row: (key_of(str(row[2]), str(row[0])),))
     return [
-        Table.of("path_by_name", f"{title}, by operation", BY_NAME, shares, detail=not full, about=of_names),
-        Table("critical_path", title, PATH, rows, detail=not full, about=of_rows),
+        Table.of("path_by_name", f"{title}, by operation", BY_NAME, shares, full=True, about=of_names),
+        Table("critical_path", title, PATH, rows, full=True, about=of_rows),
     ]
 
 

@@ -42,7 +42,7 @@ def replay(args: Namespace, loaded: LoadedSteps) -> Result:
     row = choose_step(recording)
     path = path_of(args, recording, recording.steps[row])
     written = write(simulation, args.output)
-    tables = [*path_tables(recording.steps[row].number, path, full=args.full), step_table(replayed)]
+    tables = [*path_tables(recording.steps[row].number, path), step_table(replayed)]
     if replayed.interval_ns is None:
         further = f"Too few steps for an interval: {FEWEST} are needed."
     else:
@@ -55,8 +55,7 @@ def replay(args: Namespace, loaded: LoadedSteps) -> Result:
         document=document(args, replayed, row, path),
         tables=tables,
         charts=timelines(recording, simulation, row) if args.html else (),
-        notes=[*recording.notes, *written],
-        ask=command(args, WHAT_IF),
+        notes=[*recording.notes, *written, command(args, WHAT_IF)],
     )
 
 
@@ -73,15 +72,14 @@ def change_in_turn(args: Namespace, loaded: LoadedSteps) -> Result:
     path = path_of(args, recording, recording.steps[row])
     key = "delays" if is_delay else "bottlenecks"
     title = f"Each operation x {ratio:g}" if is_delay else "What gives most when 10 % faster"
-    table = effect_table(key, title, effects[: args.head], replayed.iteration_ns)
+    table = effect_table(key, title, effects, replayed.iteration_ns)
     return Result(
         **common(args, loaded),
         headline=_largest_effect(effects, replayed, ratio),
-        document={**document(args, replayed, row, path), key: table.records()},
+        document={**document(args, replayed, row, path), key: table},
         tables=[table],
         figures=[("iteration time, recorded", in_ms(replayed.recorded_ns or replayed.iteration_ns))],
-        notes=[*recording.notes, _TRIED],
-        ask=command(args, WHAT_IF),
+        notes=[*recording.notes, _TRIED, command(args, WHAT_IF)],
     )
 
 

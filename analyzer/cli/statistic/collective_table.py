@@ -8,7 +8,7 @@ from analyzer.answers.statistic.collective_stats import CollectiveStats, collect
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, in_percent
-from analyzer.cli import asked
+from analyzer.cli import asked, name_files
 from analyzer.report.result import Column, Result, Table, ms_column
 
 _COLLECTIVES = (
@@ -46,15 +46,13 @@ def collectives(args: Namespace) -> Result:
             "statistic tells how long its columns are"
         )
     found = collective_stats(args.path, read_partitions(args.path), asked(args))
-    rows = sorted(found.rows, key=lambda row: -row.total_ns) if args.sort else found.rows
-    shown = rows[: args.head]
-    table = Table.of("collectives", "Collectives", _COLLECTIVES, shown)
+    table = Table.of("collectives", "Collectives", _COLLECTIVES, found.rows, lambda row: -row.total_ns)
+    name_files(args, found.path)
     return Result(
         "statistic",
         f"Collectives of {', '.join(map(str, args.path))}",
-        {table.name: table.records()},
+        {table.name: table},
         tables=[table],
-        beside=found.path,
         headline=_headline(found),
         notes=[_HOW, *found.notes],
         repairs=found.repairs,
