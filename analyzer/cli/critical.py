@@ -90,14 +90,12 @@ def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
 
 def _recorded(args: Namespace) -> Result:
     from analyzer.base.outputs.rules import NO_FILE
+    from analyzer.cli.step_timeline import key_of, step_timeline, stretch_key
     from dag_utils import (
         by_name,
         headline,
-        key_of,
         scopes_of,
         step_operations,
-        step_timeline,
-        stretch_key,
     )
 
     loaded, row = recorded_step(args)
@@ -185,7 +183,7 @@ def _slack_table(operations: Sequence[OperationSlack]) -> Table:
 
 def _about_operations(recording: Recording, slack: Table) -> LazySequence[Sequence[str]]:
     """Return the keys of the operations in a table of slack, where several ranks prefix the names."""
-    from dag_utils import key_of
+    from analyzer.cli.step_timeline import key_of
 
     several = len(recording.owners) > 1
     return LazySequence(

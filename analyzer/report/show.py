@@ -35,8 +35,8 @@ _DRAWN = ("graph", "3dcompare")
 #: Suffixes of drawings and the modules that make them.
 PICTURES = {
     ".html": "analyzer.report.html",
-    **dict.fromkeys((".png", ".svg", ".pdf"), "analyzer.report.plot"),
-    **dict.fromkeys((".dot", ".graphml"), "analyzer.report.draw"),
+    **dict.fromkeys((".png", ".svg", ".pdf"), "analyzer.report.pictures.plot"),
+    **dict.fromkeys((".dot", ".graphml"), "analyzer.report.pictures.draw"),
 }
 
 
@@ -93,9 +93,9 @@ def _wanted_files(args: Namespace) -> Iterator[tuple[Path, str]]:
             is_named = wanted is not True
             yield Path(wanted) if is_named else default_file(args.path[0], args.option, suffix), module
     if args.picture is not None:
-        yield args.picture, "analyzer.report.plot"
+        yield args.picture, "analyzer.report.pictures.plot"
     if args.option in _DRAWN and args.output is not None:
-        yield args.output, PICTURES.get(args.output.suffix.lower(), "analyzer.report.plot")
+        yield args.output, PICTURES.get(args.output.suffix.lower(), "analyzer.report.pictures.plot")
 
 
 def _print(result: Result, args: Namespace) -> None:

@@ -205,7 +205,7 @@ def _gain(ranked: Ranked, bound: str) -> float | None:
 
 def _card(args: Namespace, diagnosis: Diagnosis, ranked: Ranked) -> Card:
     """Return a finding with all its details."""
-    from dag_utils import key_of
+    from analyzer.cli.step_timeline import key_of
 
     finding = ranked.finding
     caveat = f" ({finding.caveat})" if finding.caveat else ""
@@ -256,7 +256,7 @@ def _worth(ranked: Ranked) -> str:
 
 def _about(diagnosis: Diagnosis, ranked: Ranked) -> list[str]:
     """Return the keys of what a finding is about: its operations on its ranks, and its evidence."""
-    from dag_utils import key_of
+    from analyzer.cli.step_timeline import key_of
 
     finding = ranked.finding
     if diagnosis.answer:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from analyzer.base.arrays import Int64
+from analyzer.cli.step_timeline import group_of
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.report.result import GraphNode, Network
@@ -24,7 +25,6 @@ from dag_utils import (
     Dag,
     LongestPath,
     category,
-    group_of,
     kind_of_work,
     new_dag,
 )

@@ -275,9 +275,10 @@ def _mean_steps(ranks: Sequence[RankSummary]) -> Bars:
 
 
 def _dasf(args: Namespace) -> Result:
-    """Return one of DASF's own analyses of its profiles."""
-    from analyzer.answers.statistic.dasf_analyses import analyse, dasf_headline
+    """Carry out one of DASF's own analyses of its profiles."""
+    from analyzer.answers.statistic.dasf_analyses import analyse
+    from analyzer.cli.statistic.dasf_tables import dasf_headline, dasf_table
 
-    table, repairs = analyse(args.sub_option, args.path, jobs=args.jobs, progress=args.progress)
-    headline = dasf_headline(table)
-    return _result(args, args.sub_option, args.path[0], [table], headline=headline, repairs=repairs)
+    answer, repairs = analyse(args.sub_option, args.path, jobs=args.jobs, progress=args.progress)
+    tables, headline = [dasf_table(args.sub_option, answer)], dasf_headline(answer)
+    return _result(args, args.sub_option, args.path[0], tables, headline=headline, repairs=repairs)
