@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.units import in_ms
 from analyzer.cli import add_flags, command, name_files
+from analyzer.cli.runs import damage_of
 from analyzer.report.result import Column, Result, Table
 
 if TYPE_CHECKING:
@@ -98,7 +99,11 @@ def run(args: Namespace) -> Result:
         headline=_headline(combined, workers, asked=args.align == "auto"),
         tables=(Table("workers", "Workers", _WORKERS, rows),),
         figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),
-        notes=[f"Wrote {output}; open it in chrome://tracing or Perfetto.", command(args, "diagnose")],
+        notes=[
+            f"Wrote {output}; open it in chrome://tracing or Perfetto.",
+            *damage_of(combined.damaged),
+            command(args, "diagnose"),
+        ],
         repairs=[*notes, *combined.warnings],
     )
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.base.errors import UsageError
+from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, ms_of
 from analyzer.cli import READING, add_flags, command, name_files
-from analyzer.cli.runs import check_runs, digest_note, folder_labels, load_runs
+from analyzer.cli.runs import check_runs, damage_notes, digest_note, folder_labels, load_runs
 from analyzer.report.result import Chart, Column, HeatMap, Result, Table
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def run(args: Namespace) -> Result:
         figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
         notes=[
             *_notes(rows, output),
+            *damage_notes(file for run in loaded if not is_digest(run.path) for file in run.files),
             *digest_note(args, names[-1]),
             command(args, "compare", paths=args.path[:2]),
         ],

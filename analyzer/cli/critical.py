@@ -10,6 +10,7 @@ from analyzer.base.errors import TraceError, UsageError, whole_number
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.units import in_ms
 from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, refuse
+from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Cell, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _recorded(args: Namespace) -> Result:
         "scopes": LazySequence(scopes, lambda scope: _document(scope, owned=several, why=args.why)),
         "operations": slack,
     }
-    notes = [*recording.notes]
+    notes = [*recording.notes, *damage_notes(loaded.files)]
     wide = [scope for scope in scopes if scope.kind != "GPU"] or scopes
     if args.output not in (None, NO_FILE):
         _write_timeline(args.output, loaded, step, path)

@@ -27,7 +27,7 @@ from analyzer.reading.dialects.step_parts import RankTrace
 from analyzer.reading.dialects.sync_points import SyncPoints
 from analyzer.reading.formats.columns import Trace
 from dag_utils import Partitions
-from trace_utils import Request, Source, read_args, read_ranks
+from trace_utils import Request, Source, TraceFile, read_args, read_ranks
 
 
 class CollectiveStat(Struct, frozen=True):
@@ -62,7 +62,7 @@ class CollectiveStats(Struct, frozen=True):
 
     rows: Sequence[CollectiveStat]
     notes: Sequence[str]
-    path: Path  # of the first file
+    files: Sequence[TraceFile]
     repairs: Sequence[str]
 
 
@@ -88,7 +88,7 @@ def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Reque
     return CollectiveStats(
         rows=[*_rows(found, members, len(ranks))],
         notes=[*_notes(found, members), *notes],
-        path=job.files[0].path,
+        files=job.files,
         repairs=job.repairs,
     )
 

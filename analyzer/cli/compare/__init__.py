@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.lazy_sequence import LazySequence
-from analyzer.base.units import in_ms, in_percent, ms_of
+from analyzer.base.outputs.marks import is_digest
+from analyzer.base.units import in_ms, ms_of
 from analyzer.cli import READING, above_zero, add_flags, command
 from analyzer.cli.compare.comparison_tables import (
     both_ms,
@@ -21,7 +22,7 @@ from analyzer.cli.compare.comparison_tables import (
     tables_of,
     tested_columns,
 )
-from analyzer.cli.runs import check_runs, digest_note, group_of, labels, load_runs
+from analyzer.cli.runs import check_runs, damage_notes, digest_note, group_of, labels, load_runs
 from analyzer.report.result import Column, Result, Table
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ def run(args: Namespace) -> Result:
     left = (
         [f"{len(pairs) - len(detailed)} more runs, which changed less"] if len(detailed) < len(pairs) else []
     )
+    verdicts = [verdict(pair) for pair in detailed]
+    if len(pairs) > 1:
+        verdicts = [f"{pair.names[1]}: {text}" for pair, text in zip(detailed, verdicts, strict=True)]
     limit = math.inf if args.fail_above is None else args.fail_above / 100
     regressed = [pair for pair in pairs if pair.iteration.significant]
     regressed = [pair for pair in regressed if (pair.iteration.relative or 0) > limit]
@@ -74,18 +78,13 @@ def run(args: Namespace) -> Result:
         "compare",
         f"{names[0]} → {', '.join(names[1:])}",
         _document(pairs, args.path),
-        headline="; ".join(
-            [f"{pair.names[1]} against {pair.names[0]}: {verdict(pair)}" for pair in detailed] + left
-        )
-        + ".",
+        headline=f"{'; '.join([*verdicts, *left])}.",
         tables=[
             *(table for pair in pairs for table in _tables(pair, detailed)),
             *(input_table(run, name) for run, name in zip(runs, names, strict=True)),
         ],
         charts=charts_of(detailed[0]),
-        figures=[
-            figure for pair in pairs for figure in _figures(pair)[: 1 if _is_left(pair, detailed) else None]
-        ],
+        figures=_figures(pairs, detailed),
         notes=[
             *(note for pair in pairs for note in _notes(pair, alone=len(pairs) == 1)),
             *_limit(pairs, regressed, args.fail_above),
@@ -94,6 +93,7 @@ def run(args: Namespace) -> Result:
                 if left and not args.full
                 else []
             ),
+            *damage_notes(file for run in runs if not is_digest(run.path) for file in run.files),
             *digest_note(args, names[-1]),
             command(args, "diagnose", paths=args.path[-1:]),
         ],
@@ -118,7 +118,7 @@ def _tables(pair: Comparison, detailed: Sequence[Comparison]) -> list[Table]:
 
 
 def _is_left(pair: Comparison, detailed: Sequence[Comparison]) -> bool:
-    return pair.names[1] not in {one.names[1] for one in detailed}
+    return pair.names[1] not in {other.names[1] for other in detailed}
 
 
 def _limit(pairs: Sequence[Comparison], regressed: Sequence[Comparison], percent: float | None) -> list[str]:
@@ -169,17 +169,27 @@ _RECORD = (
 )
 
 
-def _figures(pair: Comparison) -> list[tuple[str, str]]:
-    change = pair.iteration
-    changed = sum(op.average.significant for op in pair.operations)
-    figures = [
-        (f"changed operations in {pair.names[1]}", f"{changed:,} of {len(pair.operations):,} in common")
-    ]
-    if change.a_ns is not None and change.b_ns is not None:
-        times = f"{in_ms(change.a_ns, unit='')} → {in_ms(change.b_ns)}"
-        relative = "" if change.relative is None else f" ({in_percent(change.relative, 1, sign='+')})"
-        figures.insert(0, (f"iteration time of {pair.names[1]}", times + relative))
+def _figures(pairs: Sequence[Comparison], detailed: Sequence[Comparison]) -> list[tuple[str, str]]:
+    """Name the runs of one pair; of several, list the step of each, and the changes of those in detail."""
+    if len(pairs) == 1:
+        return [
+            *zip(("base", "new"), pairs[0].names, strict=True),
+            ("changed operations", _changed(pairs[0])),
+        ]
+    figures = []
+    for pair in pairs:
+        name, change = pair.names[1], pair.iteration
+        if change.a_ns is not None and change.b_ns is not None:
+            times = f"{in_ms(change.a_ns, unit='')} → {in_ms(change.b_ns)}"
+            figures.append((f"iteration time of {name}", times))
+        if not _is_left(pair, detailed):
+            figures.append((f"changed operations in {name}", _changed(pair)))
     return figures
+
+
+def _changed(pair: Comparison) -> str:
+    changed = sum(op.average.significant for op in pair.operations)
+    return f"{changed:,} of {len(pair.operations):,} in common"
 
 
 def _notes(pair: Comparison, *, alone: bool) -> list[str]:

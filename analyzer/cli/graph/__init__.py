@@ -13,6 +13,7 @@ from analyzer.base.errors import UsageError
 from analyzer.base.units import in_ms
 from analyzer.cli import READING, add_flags, command, refuse
 from analyzer.cli.critical import NO_STEP, recorded_step
+from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Column, Network, Result, Table
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ def _recorded(args: Namespace) -> _Loaded:
     dag, marked, by_cat = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
     first = headline(recording, step, path, named_path(recording, path))
     ask = command(args, "critical", *(() if args.step is None else ("--step", args.step)))
-    return _Loaded(dag, marked, by_cat, first, [*recording.notes, ask], loaded.repairs)
+    return _Loaded(
+        dag, marked, by_cat, first, [*recording.notes, *damage_notes(loaded.files), ask], loaded.repairs
+    )
 
 
 def _output(args: Namespace) -> Path:

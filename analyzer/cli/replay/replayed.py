@@ -14,6 +14,7 @@ from analyzer.base.units import in_ms, in_percent, ms_of
 from analyzer.cli import WHAT_IF, command
 from analyzer.cli.critical import records
 from analyzer.cli.replay.replay_tables import effect_table, path_tables, step_table, timelines
+from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Result
 from dag_utils import (
     LoadedSteps,
@@ -55,7 +56,7 @@ def replay(args: Namespace, loaded: LoadedSteps) -> Result:
         document=document(args, replayed, row, path),
         tables=tables,
         charts=timelines(recording, simulation, row) if args.html else (),
-        notes=[*recording.notes, *written, command(args, WHAT_IF)],
+        notes=[*recording.notes, *damage_notes(loaded.files), *written, command(args, WHAT_IF)],
     )
 
 

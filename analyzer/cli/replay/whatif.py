@@ -13,6 +13,7 @@ from analyzer.base.units import in_ms, in_percent
 from analyzer.cli import WHAT_IF, command
 from analyzer.cli.replay import replay_tables
 from analyzer.cli.replay.replayed import common, document, in_milliseconds, in_range, path_of, write
+from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Column, Result, Table
 from dag_utils import LoadedSteps, choose_step
 from replay import edits as registry
@@ -123,7 +124,7 @@ def forecast(args: Namespace, loaded: LoadedSteps) -> Result:
         },
         tables=tables,
         charts=replay_tables.timelines(recording, simulation, row) if args.html else (),
-        notes=[*recording.notes, *written, command(args, WHAT_IF)],
+        notes=[*recording.notes, *damage_notes(loaded.files), *written, command(args, WHAT_IF)],
     )
 
 

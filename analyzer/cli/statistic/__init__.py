@@ -13,7 +13,7 @@ from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, in_percent
 from analyzer.cli import READING, add_flags, add_variants, asked, command, name_files, refuse, variant_of
-from analyzer.cli.runs import check_digests, check_grouped, digest_note, group_of, saved
+from analyzer.cli.runs import check_digests, check_grouped, damage_notes, digest_note, group_of, saved
 from analyzer.report.result import Bars, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
@@ -111,8 +111,10 @@ def run(args: Namespace) -> Result:
         return collectives(args)
     check_digests(args)
     show = _breakdown if args.sub_option == "breakdown" else _statistic
-    result = show(args, _figures(args))
-    return result._replace(notes=[*result.notes, *digest_note(args), command(args, "diagnose")])
+    job = _figures(args)
+    result = show(args, job)
+    damage = [] if any(map(is_digest, args.path)) else damage_notes(job.files)
+    return result._replace(notes=[*result.notes, *damage, *digest_note(args), command(args, "diagnose")])
 
 
 def _figures(args: Namespace) -> JobFigures:

@@ -9,6 +9,7 @@ from analyzer.base.errors import UsageError, counted
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, in_percent
 from analyzer.cli import asked, name_files
+from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Column, Result, Table, ms_column
 
 _COLLECTIVES = (
@@ -47,14 +48,14 @@ def collectives(args: Namespace) -> Result:
         )
     found = collective_stats(args.path, read_partitions(args.path), asked(args))
     table = Table.of("collectives", "Collectives", _COLLECTIVES, found.rows, lambda row: -row.total_ns)
-    name_files(args, found.path)
+    name_files(args, found.files[0].path)
     return Result(
         "statistic",
         f"Collectives of {', '.join(map(str, args.path))}",
         {table.name: table},
         tables=[table],
         headline=_headline(found),
-        notes=[_HOW, *found.notes],
+        notes=[_HOW, *found.notes, *damage_notes(found.files)],
         repairs=found.repairs,
     )
 
