@@ -20,19 +20,18 @@ from analyzer.model.graph.path_summary import (
     headline,
     kind_of_work,
     named_path,
+    step_length,
 )
 from analyzer.model.graph.rank_record import Partitions, RankFacts
 from analyzer.model.graph.scopes import OperationSlack, Scope, longest_chain, scopes_of, step_operations
 from analyzer.model.graph.step_graph import Recording, StepGraph
-from analyzer.model.graph.step_timeline import group_of, key_of, step_timeline, stretch_key
 
 __all__ = [
     "CATS", "GAP", "NO_EVENT", "CriticalPath", "Dag", "LoadedSteps",
     "LongestPath", "NamedPath", "OperationSlack", "Partitions", "RankFacts", "Recording", "Scope",
     "StepGraph",
     "by_category", "by_link", "by_name", "category", "choose_step", "critical_path",
-    "gap_covers", "group_of", "headline", "key_of", "kind_of_work", "load_steps",
+    "gap_covers", "headline", "kind_of_work", "load_steps",
     "longest_chain", "longest_path", "marked_rows", "mean_dags", "named_path", "new_dag",
-    "read_partitions", "recorded_row", "scopes_of", "slack_ns", "step_operations",
-    "step_timeline", "stretch_key",
+    "read_partitions", "recorded_row", "scopes_of", "slack_ns", "step_length", "step_operations",
 ]  # fmt: skip

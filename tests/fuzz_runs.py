@@ -114,7 +114,7 @@ def _tell(*words: object) -> None:
 def _warm_up(folder: Path) -> _Clean:
     """Load what runs load, but for threads; return what options say of each job as it is."""
     for module in pkgutil.walk_packages([str(REPO)]):
-        if not module.name.startswith(("tests", "benchmarks", "analyze")):
+        if not module.name.startswith(("tests", "benchmarks")) and module.name != "analyze":
             importlib.import_module(module.name)
     for name in _LOADED:
         importlib.import_module(name)

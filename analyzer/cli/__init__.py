@@ -36,8 +36,15 @@ MODULES = {
 }
 
 
-#: The word for ``--option replay --sub_option whatif``, after which words may be edits.
+#: The variant of `replay` after whose name words may be edits.
 WHAT_IF = "whatif"
+#: Words that stand for an option with one of its flags set.
+SHORT: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    WHAT_IF: ("replay", {"sub_option": WHAT_IF}),
+    "breakdown": ("statistic", {"sub_option": "breakdown"}),
+    "collectives": ("statistic", {"sub_option": "collectives"}),
+    "kernels": ("statistic", {"group_by": "kernel_kind"}),
+}
 #: The command of a copy that pip installed.
 INSTALLED = "analyze"
 #: What `--group_by` puts the work of devices together by.
@@ -47,8 +54,13 @@ READING = ("filter", "comm", "step_by", "rank_by")
 
 
 def names() -> Sequence[str]:
-    """Return the words that can choose an option at the beginning of a command line."""
-    return (*MODULES, WHAT_IF)
+    """List the words that can choose an option at the beginning of a command line."""
+    return (*MODULES, *SHORT)
+
+
+def option_of(name: str) -> str:
+    """Name the option that one of `names` stands for."""
+    return SHORT[name][0] if name in SHORT else name
 
 
 class Option(Protocol):
@@ -65,11 +77,30 @@ class Option(Protocol):
 
 
 def load(name: str) -> Option:
-    """Import and return the module that answers ``--option name``, one of `names`."""
-    return cast("Option", importlib.import_module(MODULES["replay" if name == WHAT_IF else name]))
+    """Import the module that answers ``--option name``, one of `names`."""
+    return cast("Option", importlib.import_module(MODULES[option_of(name)]))
 
 
 # ---- what several options do with the flags that they share
+
+
+#: Flags and variants of earlier versions, of byteprofile and of dPRO, and what replaces them.
+REMOVED = {
+    "--peak": "compare the column bus (GB/s) with your links",
+    "--scope": "the table shows the widest scope, --format json all of them",
+    "--max_unpacked": "unpack the file with gunzip and give the result",
+    "--picture": "--html FILE writes a page with the charts; graph and 3dcompare draw pictures",
+    "--comm_backend": "the traces tell how ranks communicate: analyze.py JOB",
+    "--platform": "the traces tell which framework wrote them: analyze.py JOB",
+    "--clean": "nothing is kept between runs; analyze.py collect JOB renews each final trace",
+    "collect --sub_option straggler": "analyze.py diagnose JOB",
+    "collect --sub_option gap": "analyze.py breakdown JOB",
+    "collect --sub_option bottleneck": "analyze.py diagnose JOB",
+    "collect --sub_option combine": "analyze.py combine JOB",
+    "collect --sub_option xlsx": "analyze.py statistic JOB --xlsx",
+    "replay --sub_option compare": "analyze.py replay JOB --html",
+    "replay --sub_option theory": "analyze.py whatif JOB bandwidth=10Gbit",
+}
 
 
 def above_zero(
@@ -103,7 +134,7 @@ def _part_of_a_name(text: str) -> str:
 
 #: Flags that several options have.
 SHARED: Mapping[str, Mapping[str, Any]] = {
-    "filter": {"metavar": "A,B", "type": _names, "help": "only these communications; all else stays"},
+    "filter": {"metavar": "A,B", "type": _names, "help": "of communications, keep only these"},
     "comm": {
         "metavar": "NAME",
         "type": _part_of_a_name,
@@ -123,7 +154,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "help": "a row for each operation, or for each of each rank (default; of more than 16 ranks a table "
         "is by operation); of a device's work for each operator, module, annotation or kernel kind",
     },
-    "sort": {"action": "store_true", "help": "longest (or largest change) first"},
+    "sort": {"action": "store_true", "help": "largest total, or part of the change, first"},
     "head": {"metavar": "N", "type": whole_above_zero, "help": "only the first N rows"},
     "output": {
         "metavar": "FILE",
@@ -153,8 +184,18 @@ def add_flags(parser: ArgumentParser, *names: str) -> None:
 
 def add_variants(parser: ArgumentParser, names: Sequence[str]) -> None:
     """Declare `--sub_option` with the option's variants."""
+
+    def variant(text: str) -> str:
+        if instead := REMOVED.get(f"{parser.get_default('option')} --sub_option {text}"):
+            raise ArgumentTypeError(f"{text} was removed: {instead}")
+        return text
+
     parser.add_argument(
-        "--sub_option", metavar="VARIANT", choices=names, help=f"a variant: {', '.join(names)}"
+        "--sub_option",
+        metavar="VARIANT",
+        type=variant,
+        choices=names,
+        help=f"a variant: {', '.join(names)}",
     )
 
 
@@ -169,6 +210,15 @@ def variant_of(args: Namespace) -> str:
     """Say in which variant a flag has no effect; see `refuse`."""
     variant = f"--sub_option {args.sub_option}" if args.sub_option else f"a plain --option {args.option}"
     return f"has no effect with {variant}"
+
+
+def name_files(args: Namespace, beside: Path) -> None:
+    """Name the workbook and the page that are asked for without a name: beside a file, or in a directory."""
+    from analyzer.base.outputs.rules import default_file
+
+    for flag in ("xlsx", "html"):
+        if getattr(args, flag) is True:
+            setattr(args, flag, default_file(beside, args.option, flag))
 
 
 def asked(args: Namespace) -> Request:

@@ -21,18 +21,12 @@ VERSION = "2.0.0"
 _DIRECTORY = "BYTEPS_TRACE_DIR"
 _FORMATS = ("table", "json", "csv", "markdown")
 _WIDTH = 100
-#: Flags of earlier versions, and what replaces them.
-_REMOVED = {
-    "--peak": "compare the column bus (GB/s) with your links",
-    "--scope": "the table shows the widest scope, --format json all of them",
-    "--max_unpacked": "unpack the file with gunzip and give the result",
-    "--picture": "--html FILE writes a page with the charts; graph and 3dcompare draw pictures",
-}
 #: Values of flags that only some options have and shared code asks for.
 _NOT_GIVEN: dict[str, Any] = {
     **dict.fromkeys(("step_by", "rank_by", "sub_option", "group_by", "head", "output", "save", "picture")),
     "filter": (),
     "comm": [],
+    "sort": False,
 }
 
 _BRIEF = """\
@@ -90,7 +84,7 @@ def _unrecognized(
     from replay.edits import as_edit
 
     name, _, value = flag.lstrip("-").partition("=")
-    if instead := _REMOVED.get(flag.partition("=")[0]):
+    if instead := cli.REMOVED.get(flag.partition("=")[0]):
         return f"--{name} was removed: {instead}"
     message = f"unrecognized argument: {flag}"
     if name in _FORMATS:
@@ -158,7 +152,8 @@ def expand_paths(words: Sequence[str]) -> list[Path]:
 
 def help_of_all() -> str:
     """Return the page of ``--help``: examples, the options, and the flags that most of them take."""
-    names = [f"  {name:<11}{_summary(cli.load(name).HELP)}" for name in cli.MODULES]
+    names = [f"  {name:<12}{_summary(cli.load(name).HELP)}" for name in cli.MODULES]
+    names += [f"  {name:<12}{text}" for name, text in _SHORT_HELP.items()]
     return "\n".join((_ALL_HEAD, *names, _ALL_TAIL))
 
 
@@ -181,25 +176,28 @@ usage: analyze.py [OPTION] PATH... [flags]
 
 options (analyze.py OPTION --help lists the flags and variants of one):"""
 
-_WHAT_IF_HELP = (
-    "how long an edited job takes (replay --sub_option whatif); without edits, those that save most"
-)
-_ALL_TAIL = f"""\
-  whatif     {_WHAT_IF_HELP}
+#: What the words say that stand for an option with a flag.
+_SHORT_HELP = {
+    WHAT_IF: "how long an edited job takes (replay --sub_option whatif); without edits, those that save most",
+    "breakdown": "computation, communication and idle time of each step (statistic --sub_option breakdown)",
+    "collectives": "size, time and bandwidth of collectives (statistic --sub_option collectives)",
+    "kernels": "time of each kind of kernel (statistic --group_by kernel_kind)",
+}
+_ALL_TAIL = """\
 
 flags of most options:
   --sub_option VARIANT   a variant of the option
-  --filter A,B           only these communications; all else stays
-  --sort, --head N       longest (or largest change) first; only the first N rows
+  --filter A,B           of communications, keep only these
+  --sort, --head N       largest total (or part of the change) first; only the first N rows
   --format FORMAT        of standard output: table, json, csv or markdown
-  --full                 every row and every table on a terminal
+  --full                 show every row and every table
   --html [FILE]          also one self-contained page; --xlsx [FILE] a workbook
   --save FILE            also the job's digest, which can be a path later
   --step_by, --rank_by   what marks a step; what tells the ranks in one file apart
   --jobs N, --cluster A  processes that read files; a Dask cluster that does
 
 Standard output carries the result; messages go to standard error.
-Exit code: 0 done, 1 the data is unusable, 2 the command line is wrong.
+Exit code: 0 done, 1 the data is unusable, 2 the command line is wrong, 3 slower than --fail_above.
 """
 
 
@@ -218,19 +216,19 @@ class _Parser(argparse.ArgumentParser):
 def parser_of(option: str) -> argparse.ArgumentParser:
     """Build the parser of an option, or of `whatif`: its own flags, and those of all options."""
     module = cli.load(option)
-    help_text, edits = (_WHAT_IF_HELP, " [NAME=VALUE...]") if option == WHAT_IF else (module.HELP, "")
+    edits = " [NAME=VALUE...]" if option == WHAT_IF else ""
     parser = _Parser(
         prog=f"analyze.py {option}",
         usage=f"analyze.py {option} PATH...{edits} [flags]",
-        description=f"{textwrap.fill(help_text, _WIDTH)}\n\ne.g. {module.EXAMPLE}",
+        description=f"{textwrap.fill(_SHORT_HELP.get(option, module.HELP), _WIDTH)}\n\ne.g. {module.EXAMPLE}",
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_WIDTH),
         allow_abbrev=False,
     )
-    parser.set_defaults(**_NOT_GIVEN, option="replay" if option == WHAT_IF else option)
-    if option == WHAT_IF:
-        parser.set_defaults(sub_option=WHAT_IF)
+    parser.set_defaults(**_NOT_GIVEN, option=cli.option_of(option))
     parser._optionals.title = f"flags of {option}"
     module.add_arguments(parser)
+    if option in cli.SHORT:
+        parser.set_defaults(**cli.SHORT[option][1])
     _add_common(parser.add_argument_group("flags of all options"))
     return parser
 
@@ -254,8 +252,8 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
         help="processes that read files (default: all cores)")  # fmt: skip
     add("--progress", action=argparse.BooleanOptionalAction, help="bars (default: on a terminal)")
     add("--logging_level", metavar="LEVEL", type=_level, default=logging.INFO, help="default 20 (INFO)")
-    add("--pretty", action="store_true", help="only the result, without its title")
-    add("--full", action="store_true", help="every row and every table on a terminal")
+    add("--quiet", "--pretty", action="store_true", help="print the result only")
+    add("--full", action="store_true", help="show every row and every table")
 
 
 def _option(text: str) -> str:

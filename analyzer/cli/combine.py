@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.units import in_ms
-from analyzer.cli import add_flags, command
+from analyzer.cli import add_flags, command, name_files
+from analyzer.cli.runs import damage_of
 from analyzer.report.result import Column, Result, Table
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def run(args: Namespace) -> Result:
         ranks = [rank for _, rank in sorted(owned, key=str) if rank is not None]
         notes += job.rank_notes(ranks, combined.world_size)
     workers = _workers(combined)
+    name_files(args, output.parent)
     shown = [{**worker, "ranks": ", ".join(map(str, worker["ranks"]))} for worker in workers]
     rows = [[worker[column.key] for column in _WORKERS] for worker in shown]
     return Result(
@@ -97,10 +99,12 @@ def run(args: Namespace) -> Result:
         headline=_headline(combined, workers, asked=args.align == "auto"),
         tables=(Table("workers", "Workers", _WORKERS, rows),),
         figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),
-        notes=[f"Wrote {output}; open it in chrome://tracing or Perfetto."],
+        notes=[
+            f"Wrote {output}; open it in chrome://tracing or Perfetto.",
+            *damage_of(combined.damaged),
+            command(args, "diagnose"),
+        ],
         repairs=[*notes, *combined.warnings],
-        beside=output.parent,
-        ask=command(args, "diagnose"),
     )
 
 

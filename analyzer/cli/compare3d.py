@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.base.errors import UsageError
+from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, ms_of
-from analyzer.cli import READING, add_flags, command
-from analyzer.cli.runs import check_runs, digest_note, folder_labels, load_runs
+from analyzer.cli import READING, add_flags, command, name_files
+from analyzer.cli.runs import check_runs, damage_notes, digest_note, folder_labels, load_runs
 from analyzer.report.result import Chart, Column, HeatMap, Result, Table
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> Result:
     """Put the runs side by side, in the order given."""
     check_runs(args)
-    output = args.output or Path("3dcompare.html")
+    output = Path("3dcompare.html") if args.output is None else args.output
     if args.html is True and output == Path("3dcompare.html"):  # the result's page would have that name too
         args.html = Path("3dcompare-page.html")
+    name_files(args, output.parent)
     if output.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
     from analyzer.answers.compare.side_by_side import sweep
@@ -48,13 +50,11 @@ def run(args: Namespace) -> Result:
     from analyzer.model.figures.rank_figures import Wanted
 
     check_output(output, is_named=args.output is not None)
+    args.output = output
     loaded = load_runs(args, Wanted(operations=True))
     runs = filtered(loaded, args.filter)
     names = folder_labels(args.path)
     rows, categories = sweep(runs)
-    if args.sort:
-        rows = sorted(rows, key=_longest, reverse=True)
-    rows = rows[: args.head]
     columns = (
         Column("cat", "category", value=lambda row: row.cat or "(none)"),
         *map(_average, count(), names),
@@ -62,7 +62,7 @@ def run(args: Namespace) -> Result:
     steps = [run.iteration_ns for run in loaded]
     iteration_ms = [float(of_run.mean()) / 1e6 if len(of_run) else None for of_run in steps]
     tables = (
-        Table.of("operations", "Operations", (Column("name", "operation"), *columns), rows),
+        Table.of("operations", "Operations", (Column("name", "operation"), *columns), rows, sort_by=_shorter),
         Table.of("categories", "Categories", columns, categories),
         Table("runs", "Iteration time", _RUNS, list(zip(names, map(len, steps), iteration_ms, strict=True))),
     )
@@ -73,19 +73,21 @@ def run(args: Namespace) -> Result:
             "runs": names,
             "paths": [str(path) for path in args.path],
             "iteration_ms": iteration_ms,
-            "categories": [{"cat": row.cat, "avg_ms": _ms(row)} for row in categories],
-            "operations": [{"name": row.name, "cat": row.cat, "avg_ms": _ms(row)} for row in rows],
+            "categories": Table.of("", "", _RECORD[1:], categories).records(),
+            "operations": Table.of("", "", _RECORD, rows, sort_by=_shorter),
             "output": str(output),
         },
         headline=_headline(names, iteration_ms),
         tables=tables,
         charts=_charts(categories, rows, names),
         figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
-        notes=[*_notes(rows, output), *digest_note(args, names[-1])],
+        notes=[
+            *_notes(rows, output),
+            *damage_notes(file for run in loaded if not is_digest(run.path) for file in run.files),
+            *digest_note(args, names[-1]),
+            command(args, "compare", paths=args.path[:2]),
+        ],
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
-        beside=output.parent,
-        picture=output,
-        ask=command(args, "compare", paths=args.path[:2]),
     )
 
 
@@ -101,8 +103,9 @@ def _headline(names: Sequence[str], iteration_ms: Sequence[float | None]) -> str
     return f"{sentence}."
 
 
-def _longest(row: SweepRow) -> float:
-    return max((mean for mean in row.mean_ns if mean is not None), default=0.0)
+def _shorter(row: SweepRow) -> float:
+    """Make a sort key: the operation with the longest average in any run comes first."""
+    return -max((mean for mean in row.mean_ns if mean is not None), default=0.0)
 
 
 def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Sequence[str]) -> list[Chart]:
@@ -111,7 +114,7 @@ def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Seq
 
     order = {row.cat: at for at, row in enumerate(categories)}
     parts = [row for row in rows if not is_frame_of_all(row.name)] or rows  # would dwarf what is in them
-    shown = sorted(sorted(parts, key=_longest, reverse=True)[:_MOST_ROWS], key=lambda row: order[row.cat])
+    shown = sorted(sorted(parts, key=_shorter)[:_MOST_ROWS], key=lambda row: order[row.cat])
     operations, values = [row.name for row in shown], [_ms(row) for row in shown]
     title = "Average time per operation and run"
     return [HeatMap(title, "average", "run", "operation", names, operations, values, in_3d=True)]
@@ -133,3 +136,7 @@ def _average(i: int, name: str) -> Column:
 
 def _ms(row: SweepRow) -> list[float | None]:
     return list(map(ms_of, row.mean_ns))
+
+
+#: An operation in JSON.
+_RECORD = (Column("name", ""), Column("cat", ""), Column("avg_ms", "", value=_ms))

@@ -10,6 +10,7 @@ from analyzer.base.errors import TraceError, UsageError, whole_number
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.units import in_ms
 from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, refuse
+from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Cell, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
@@ -90,14 +91,12 @@ def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
 
 def _recorded(args: Namespace) -> Result:
     from analyzer.base.outputs.rules import NO_FILE
+    from analyzer.cli.step_timeline import key_of, step_timeline, stretch_key
     from dag_utils import (
         by_name,
         headline,
-        key_of,
         scopes_of,
         step_operations,
-        step_timeline,
-        stretch_key,
     )
 
     loaded, row = recorded_step(args)
@@ -105,19 +104,19 @@ def _recorded(args: Namespace) -> Result:
     step = recording.steps[row]
     scopes, path = scopes_of(recording, loaded.job.kind, step, parts=args.del_queue)
     widest = scopes[-1].path()
-    slack = _slack_table(args, step_operations(recording, step))
+    slack = _slack_table(step_operations(recording, step))
     shares, stretches = by_name(widest), widest.rows(why=args.why)
     about = [(key_of(share.owner, share.name),) for share in shares]
     columns = (BY_NAME[0], KIND, *BY_NAME[2:])
     tables = [
         Table.of("by_name", "Critical path by operation", columns, shares, about=about),
-        slack._replace(about=_about_operations(recording, slack), detail=not (args.full or args.sort)),
+        slack._replace(about=_about_operations(recording, slack), full=None if args.sort else True),
         Table(
             "path",
             "Critical path",
             PATH_WITH_RULES if args.why else PATH,
             stretches,
-            detail=not (args.full or args.why),
+            full=None if args.why else True,
             about=LazySequence(range(len(stretches)), lambda row: (stretch_key(row),)),
         ),
     ]
@@ -126,9 +125,9 @@ def _recorded(args: Namespace) -> Result:
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
         "scopes": LazySequence(scopes, lambda scope: _document(scope, owned=several, why=args.why)),
-        "operations": slack.records(),
+        "operations": slack,
     }
-    notes = [*recording.notes]
+    notes = [*recording.notes, *damage_notes(loaded.files)]
     wide = [scope for scope in scopes if scope.kind != "GPU"] or scopes
     if args.output not in (None, NO_FILE):
         _write_timeline(args.output, loaded, step, path)
@@ -147,9 +146,8 @@ def _recorded(args: Namespace) -> Result:
         if args.html
         else (),
         figures=[(scope.name, in_ms(scope.length_ns)) for scope in wide[-_MOST_SCOPES:]],
-        notes=notes,
+        notes=[*notes, command(args, WHAT_IF)],
         repairs=loaded.repairs,
-        ask=command(args, WHAT_IF),
     )
 
 
@@ -174,15 +172,19 @@ def records(path: NamedPath, *, owned: bool, why: bool = False) -> LazySequence[
     return LazySequence(path.rows(owned=owned, why=why), lambda row: dict(zip(keys, row, strict=True)))
 
 
-def _slack_table(args: Namespace, operations: list[OperationSlack]) -> Table:
-    if args.sort:
-        operations.sort(key=lambda operation: (operation.slack_ns, -operation.dur_ns))
-    return Table.of("operations", "Slack", _OPERATIONS, operations)
+def _slack_table(operations: Sequence[OperationSlack]) -> Table:
+    return Table.of(
+        "operations",
+        "Slack",
+        _OPERATIONS,
+        operations,
+        sort_by=lambda operation: (operation.slack_ns, -operation.dur_ns),
+    )
 
 
 def _about_operations(recording: Recording, slack: Table) -> LazySequence[Sequence[str]]:
     """Return the keys of the operations in a table of slack, where several ranks prefix the names."""
-    from dag_utils import key_of
+    from analyzer.cli.step_timeline import key_of
 
     several = len(recording.owners) > 1
     return LazySequence(
@@ -231,7 +233,7 @@ def _mean(args: Namespace) -> Result:
             "step": "mean",
             "iteration_ms": longest.length_ns / 1e6,
             "scopes": [_document(scope, owned=False, why=False) for scope in scopes],
-            "operations": _slack_table(args, operations).records(),
+            "operations": _slack_table(operations),
         },
         headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "
         f"on {worker}{longest.name}; it leaves out gaps and waits.",

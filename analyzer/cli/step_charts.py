@@ -22,8 +22,8 @@ LEAST_SHOWN = 0.01
 
 
 def doubt(change: Change) -> str:
-    """Return words that say where a change may be chance."""
-    return " (uncertain)" if change.p is not None and not change.significant else ""
+    """Mark a tested change that is not significant."""
+    return " (not significant)" if change.p is not None and not change.significant else ""
 
 
 def joined_steps(

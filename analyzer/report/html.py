@@ -14,9 +14,10 @@ from typing import Any, TypeGuard
 from analyzer.base.errors import printable
 from analyzer.base.outputs.atomic import open_output
 from analyzer.base.outputs.marks import PROGRAM
-from analyzer.report import colours, heat_map, plot
 from analyzer.report.json import encode
 from analyzer.report.names import bounded, short_functions
+from analyzer.report.pictures import colours, heat_map, plot
+from analyzer.report.pictures.svg import SMALL, WIDTH
 from analyzer.report.result import (
     Bars,
     Card,
@@ -30,7 +31,6 @@ from analyzer.report.result import (
     Table,
     Timeline,
 )
-from analyzer.report.svg import SMALL, WIDTH
 from analyzer.report.tables import beginning
 
 _ASSETS = Path(__file__).parent / "assets"
@@ -97,7 +97,7 @@ def _document(result: Result) -> dict[str, Any]:
         "further": result.further,
         **{key: getattr(result, key) for key in ("figures", "repairs")},
         "cards": cards,
-        "notes": result.notes,
+        "notes": result.sentences,
         "charts": [{"id": f"chart-{i}", **chart} for i, chart in enumerate(charts, start=1)],
         "tables": [{"id": f"table-{i}", **table} for i, table in enumerate(tables, start=1)],
     }

@@ -29,8 +29,8 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
             for table in tables
         ),
         [line for place, card in enumerate(result.cards, 1) for line in _item(card, place)],
-        [_escaped(note) for note in result.notes if not isinstance(note, Command)],
-        [f"- `{printable(note)}`" for note in result.notes if isinstance(note, Command)],
+        [_escaped(note) for note in result.sentences],
+        [f"- `{printable(text)}`" for text in result.commands],
     ]
     stream.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from analyzer.base.lazy_sequence import LazySequence
@@ -29,6 +28,7 @@ class Column(NamedTuple):
     """One column of a table: its JSON/CSV key, its header (with the unit) and how its cells look.
 
     `value` takes the cell from an item (see `Table.of`); without it, that is the item's attribute `key`.
+    In tables of a document a cell may be a list.
     """
 
     key: str
@@ -36,14 +36,14 @@ class Column(NamedTuple):
     kind: ColumnKind = "text"
     digits: int = 3  # after the decimal point, for float and percent
     scale: Literal["diverging"] | None = None  # coloured by value: below 0 good, above 0 bad
-    value: Callable[[Any], Cell] | None = None
+    value: Callable[[Any], Any] | None = None
 
 
 class Table(NamedTuple):
     """Named rows; a cell of None is a gap. `percent` cells are fractions (0.098 shows as 9.8 %).
 
-    `certain` is the key of a boolean column: rows in which it is not true may be chance, and are shown
-    so, without colours.
+    `certain` is the key of a boolean column: rows in which it is not true are not significant, and have no
+    colours. `order` has a key for each row, by which `--sort` sorts.
     """
 
     name: str  # key in documents, sheet name, heading: "operations"
@@ -52,24 +52,32 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[Cell]]
     note: str = ""
     detail: bool = False  # only in the files (CSV, XLSX, HTML), not on standard output
+    full: bool | None = None  # on standard output only with `--full` (True), or only without (False)
     certain: str = ""
     brief: bool = False  # only on standard output, in place of one of the files
+    order: Sequence[Any] = ()
     about: Sequence[Collection[str]] = ()  # for each row the keys of what a timeline shows of it
 
     @classmethod
     def of(
-        cls, name: str, title: str, columns: Sequence[Column], items: Iterable[Any], **settings: Any
+        cls,
+        name: str,
+        title: str,
+        columns: Sequence[Column],
+        items: Iterable[Any],
+        sort_by: Callable[[Any], Any] | None = None,
+        **settings: Any,
     ) -> Table:
-        """Return the table with a row for each item; its columns take the cells from the items."""
+        """Make a row for each item: columns take their cells from it, and `sort_by` the row's `order`."""
         cells = [column.value or attrgetter(column.key) for column in columns]
         items = items if isinstance(items, Sequence) else list(items)
-        return cls(
-            name, title, columns, LazySequence(items, lambda item: [cell(item) for cell in cells]), **settings
-        )
+        rows = LazySequence(items, lambda item: [cell(item) for cell in cells])
+        order = LazySequence(items, sort_by) if sort_by else ()
+        return cls(name, title, columns, rows, order=order, **settings)
 
     def first(self, n: int | None) -> Table:
-        """Return the table with its first n rows; with all for None."""
-        return self if n is None else self._replace(rows=self.rows[:n], about=self.about[:n])
+        """Keep the first n rows; all for None."""
+        return self if n is None else self._replace(rows=self.rows[:n], about=self.about[:n], order=())
 
     @property
     def certain_at(self) -> int | None:
@@ -77,7 +85,7 @@ class Table(NamedTuple):
         return next((i for i, column in enumerate(self.columns) if column.key == self.certain), None)
 
     def records(self) -> LazySequence[dict[str, Cell]]:
-        """Return the rows as JSON objects, keyed by the columns' keys."""
+        """Make a JSON object of each row, keyed by the columns' keys."""
         keys = [column.key for column in self.columns]
         return LazySequence(self.rows, lambda row: dict(zip(keys, row, strict=True)))
 
@@ -202,7 +210,8 @@ class Result(NamedTuple):
     `headline` is the answer in one sentence, and `further` what is to be said next; `title` is what they are
     of, and without a headline the heading.
     `document` is the JSON answer with the keys documented in docs/options/*.md (without ``option``,
-    ``headline`` and ``repairs``, which report/json.py adds). The first table is the one that CSV carries.
+    ``headline`` and ``repairs``, which report/json.py adds); a `Table` in it becomes a list of
+    objects. The first table is the one that CSV carries. A `Command` among the notes is what one asks next.
     """
 
     option: str
@@ -214,17 +223,24 @@ class Result(NamedTuple):
     cards: Sequence[Card] = ()  # what was found, the most important first
     notes: Sequence[str] = ()  # sentences under the tables: verdicts, what was written where
     repairs: Sequence[str] = ()  # for each file a line: what was repaired or skipped
-    beside: Path | None = None  # for what `--xlsx` and `--html` do not name, unless that is the first path
-    picture: Path | None = None  # draw the first chart here: a page (.html) or a still (.png .svg .pdf)
     exit_code: int = 0
     headline: str = ""
-    ask: Command | None = None  # what one asks next
     further: str = ""
 
     @property
     def files_tables(self) -> list[Table]:
         """The tables of files, whole."""
         return [table for table in self.tables if not table.brief]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The notes without the commands."""
+        return [note for note in self.notes if not isinstance(note, Command)]
+
+    @property
+    def commands(self) -> list[Command]:
+        """The commands among the notes."""
+        return [note for note in self.notes if isinstance(note, Command)]
 
 
 def ms_column(key: str, title: str, of: str, **settings: Any) -> Column:

@@ -18,6 +18,7 @@ from typing import TextIO
 from analyzer.base.errors import AnalyzeError, OutputError, one_line, summed_up
 from analyzer.base.outputs.atomic import Outputs, abandon
 from analyzer.base.outputs.rules import default_file
+from analyzer.report.arrange import arranged
 from analyzer.report.result import Result
 
 #: Values of `--format` and the modules that answer.
@@ -29,11 +30,13 @@ FORMATS = {
 }
 #: Flags that name a file and the modules that write it.
 FILES = {"xlsx": "analyzer.report.xlsx", "html": "analyzer.report.html"}
-#: Suffixes of `Result.picture` and the modules that draw it.
+#: Options whose `--output` is a drawing of the first chart.
+_DRAWN = ("graph", "3dcompare")
+#: Suffixes of drawings and the modules that make them.
 PICTURES = {
     ".html": "analyzer.report.html",
-    **dict.fromkeys((".png", ".svg", ".pdf"), "analyzer.report.plot"),
-    **dict.fromkeys((".dot", ".graphml"), "analyzer.report.draw"),
+    **dict.fromkeys((".png", ".svg", ".pdf"), "analyzer.report.pictures.plot"),
+    **dict.fromkeys((".dot", ".graphml"), "analyzer.report.pictures.draw"),
 }
 
 
@@ -54,7 +57,7 @@ def show(result: Result, args: Namespace, outputs: Outputs) -> None:
     UsageError
         A file must not be replaced, or is written twice.
     """
-    result = result._replace(tables=[table.first(args.head) for table in result.tables])
+    result = arranged(result, args)
     summary = result._replace(repairs=summed_up(result.repairs))
     for line in summary.repairs:
         logging.warning("%s", one_line(line))
@@ -71,7 +74,7 @@ def _write_files(result: Result, args: Namespace, outputs: Outputs) -> AnalyzeEr
     """Write the files that were asked for and complete all of `outputs`; return an error, raise none."""
     written = []
     try:
-        for path, module in _wanted_files(result, args):
+        for path, module in _wanted_files(args):
             import_module(module).write(result, path)
             written.append(path)
         outputs.commit()
@@ -82,21 +85,17 @@ def _write_files(result: Result, args: Namespace, outputs: Outputs) -> AnalyzeEr
     return None
 
 
-def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[Path, str]]:
+def _wanted_files(args: Namespace) -> Iterator[tuple[Path, str]]:
     """Yield (path, module that writes it) for each file that was asked for."""
     for suffix, module in FILES.items():
-        wanted = getattr(args, suffix, None)
+        wanted = getattr(args, suffix)
         if wanted is not None:
-            named = (
-                default_file(result.beside or args.path[0], result.option, suffix)
-                if wanted is True
-                else Path(wanted)
-            )
-            yield named, module
-    if (wanted := getattr(args, "picture", None)) is not None:
-        yield wanted, "analyzer.report.plot"
-    if result.picture is not None:
-        yield result.picture, PICTURES.get(result.picture.suffix.lower(), "analyzer.report.plot")
+            is_named = wanted is not True
+            yield Path(wanted) if is_named else default_file(args.path[0], args.option, suffix), module
+    if args.picture is not None:
+        yield args.picture, "analyzer.report.pictures.plot"
+    if args.option in _DRAWN and args.output is not None:
+        yield args.output, PICTURES.get(args.output.suffix.lower(), "analyzer.report.pictures.plot")
 
 
 def _print(result: Result, args: Namespace) -> None:

@@ -40,16 +40,16 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
     On a terminal (or where COLUMNS says how wide one is) tables are fitted to its width; a file or
     pipe gets every name in full. The headline comes first, on a terminal bold, and changes that are
     certain are red (more) or green there. Of each table come 20 rows, the first or, by
-    size, the largest; more with `--full` or a larger `--head`. `--pretty` leaves out the title.
+    size, the largest; more with `--full` or a larger `--head`. `--quiet` leaves out the title.
     """
     width = _width(stream)
     colour = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    for block in _blocks(result, width, most_rows(args), pretty=args.pretty, colour=colour):
+    for block in _blocks(result, width, most_rows(args), quiet=args.quiet, colour=colour):
         stream.write(block)
 
 
 def _blocks(
-    result: Result, width: int | None, n_rows: int | None, *, pretty: bool, colour: bool
+    result: Result, width: int | None, n_rows: int | None, *, quiet: bool, colour: bool
 ) -> Iterator[str]:
     """Yield the parts of the page, in order, an empty line between them."""
     bold, dim = (partial(_styled, style) if colour else list for style in (_BOLD, _DIM))
@@ -57,7 +57,7 @@ def _blocks(
         more = f"--full says why and what to do for {counted(len(result.cards) - 1, 'more finding')}."
         result = result._replace(cards=result.cards[:1], notes=[more, *result.notes])
     between = ""
-    for part in _parts(result, width, n_rows, bold, dim, pretty=pretty, colour=colour):
+    for part in _parts(result, width, n_rows, bold, dim, quiet=quiet, colour=colour):
         yield "".join([between, *(f"{line}\n" for line in part)])
         between = "\n"
 
@@ -69,22 +69,22 @@ def _parts(
     bold: _Style,
     dim: _Style,
     *,
-    pretty: bool,
+    quiet: bool,
     colour: bool,
 ) -> list[list[str]]:
     """Return the lines of the parts of the page."""
     shown = shown_tables(result)
     headline = bold(_wrapped([result.headline] if result.headline else [], width))
     parts = [[*headline, *_wrapped([result.further] if result.further else [], width)]]
-    if not pretty:
+    if not quiet:
         parts.append([*_wrapped([] if result.headline else [result.title], width)])
     parts += [_shares(chart, width) for chart in result.charts[:1] if isinstance(chart, Bars)]
     parts.append([*_figures(result.figures, width)])
     headed = len(shown) > 1
     parts += [[*_table(table, width, n_rows, headed=headed, colour=colour)] for table in shown]
     parts += [_card(card, place, width, bold) for place, card in enumerate(result.cards, 1)]
-    asked = [Command(f"next: {result.ask}")] if result.ask and width is not None and not pretty else []
-    notes, last = [*_wrapped(result.notes, width)], dim(_wrapped(asked, width))
+    asked = [Command(f"next: {text}") for text in result.commands if width is not None and not quiet]
+    notes, last = [*_wrapped(result.sentences, width)], dim(_wrapped(asked, width))
     parts += [[*dim(notes), *last]] if result.cards else [notes, last]
     return [*filter(any, parts)]
 

@@ -87,7 +87,7 @@ def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) ->
         *([("", result.further)] if result.further else []),
         *result.figures,
         *(("" if at else "Findings", text) for at, text in enumerate(card_texts(result.cards))),
-        *(("" if at else "Notes", note) for at, note in enumerate(result.notes)),
+        *(("" if at else "Notes", note) for at, note in enumerate(result.sentences)),
         *(("" if at else "Repaired or left out", line) for at, line in enumerate(result.repairs)),
     ]
     for row, (label, text) in enumerate(lines[: ROWS_A_SHEET - 2], start=2):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
-
 from msgspec.structs import replace
 
 from analyzer.answers.compare.comparison import Comparison, OpChange
@@ -21,8 +19,8 @@ def _comparison(*ops: OpChange, only_a: int = 0, only_b: int = 0) -> Comparison:
     return Comparison(None, None, ("a", "b"), ops, only, (), Change(1e6, 2e6), (5, 5), ())  # type: ignore[arg-type]
 
 
-def _tables(found: Comparison, head: int | None = None, *, brief: bool = False) -> dict[str, Table]:
-    tables = tables_of(found, Namespace(sort=False, head=head, full=False), alone=True)
+def _tables(found: Comparison, *, brief: bool = False) -> dict[str, Table]:
+    tables = tables_of(found, alone=True)
     return {table.name: table for table in tables if table.brief == brief}
 
 

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
+from made_jobs import Job, kineto
 
+from analyzer.reading.dialects.edge_rules import EdgeKind
 from conftest import run_cli
 from make import GML, write_gpu, x
+
+
+@pytest.fixture(autouse=True)
+def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -26,7 +33,7 @@ def test_the_figures_of_a_graph(gml: Path) -> None:
     assert (code, document) == (0, {
         "option": "graph", "nodes": 4, "edges": 4, "components": 1, "depth": 4,
         "by_cat": {"FW": 1, "BW": 1, "Comm": 1, "STEP": 1}, "only_in_graph": [], "only_in_trace": [],
-        "output": str(gml.with_suffix(".svg")),
+        "output": "dag.svg",
     })  # fmt: skip
     assert gml.with_suffix(".svg").read_text().startswith("<?xml")
 
@@ -106,3 +113,21 @@ def test_more_than_a_thousand_operations_are_for_other_programs(tmp_path: Path) 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "1,001 nodes" in err and ".dot" in err and ".graphml" in err
     assert run_cli("graph", tmp_path / "dag.gml", "--output", tmp_path / "dag.dot")[0] == 0
+
+
+def edge_kinds(job: Path, output: Path) -> dict[tuple[str, str], str]:
+    code, _, err = run_cli("graph", job, "--output", output)
+    assert code == 0, err
+    graph = nx.read_graphml(output)
+    names = nx.get_node_attributes(graph, "label")
+    return {(names[a], names[b]): data["kind"] for a, b, data in graph.edges(data=True)}
+
+
+def test_edges_of_a_recorded_step_have_the_kind_of_their_rule(tmp_path: Path) -> None:
+    kinds = edge_kinds(kineto(tmp_path / "job", Job(ranks=1, steps=4)), tmp_path / "a.graphml")
+    assert kinds["aten::forward_a", "aten::forward_b"] == "device"  # Rule.THREAD has another number
+
+
+def test_a_graph_of_a_recorded_gpu_job_is_drawn(shared_data: Path, tmp_path: Path) -> None:
+    kinds = edge_kinds(shared_data / "kineto/gpu-hta-rank0of16", tmp_path / "a.graphml")
+    assert {"device", "launch"} <= {*kinds.values()} <= {kind.label for kind in EdgeKind}

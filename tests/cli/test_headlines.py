@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_jobs import Job, kineto
 
 from conftest import REPO, ask, run_cli
 
@@ -47,3 +48,21 @@ def test_a_breakdown_has_its_ranks_in_json() -> None:
         assert rank["steps"] == len(walls)
         assert rank["mean_ms"] == pytest.approx(sum(walls) / len(walls))
         assert rank["median_ms"] == pytest.approx(sorted(walls)[len(walls) // 2])
+
+
+@pytest.mark.parametrize("option", ["statistic", "combine", "critical"])
+def test_a_damaged_file_is_named_in_the_answer_with_what_to_do(option: str, tmp_path: Path) -> None:
+    job = kineto(tmp_path / "job", Job(ranks=1, steps=6))
+    [path] = job.iterdir()
+    text = path.read_bytes()
+    path.write_bytes(text[: len(text) * 9 // 10])
+    output = ("--output", tmp_path / "all.json") if option == "combine" else ()
+    code, out, _ = run_cli(option, job, *output)
+    assert code == 0
+    assert f"1 damaged file ({path.name}): the result lacks the lost events." in out
+    assert "Let the profiler finish writing before the job ends." in out
+
+
+def test_a_recording_by_several_writers_says_what_to_do(shared_data: Path) -> None:
+    out = run_cli("statistic", shared_data / "cases/interleaved-writers")[1]
+    assert "4 damaged files" in out and "Let the profiler finish writing" in out

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_jobs import Job, kineto
 
 from conftest import REPO, ask, run_cli
 from make import span, step, write
@@ -51,3 +52,15 @@ def test_too_few_steps_have_no_interval(tmp_path: Path) -> None:
     assert whatif(path, "FW=0.5")["whatif"][0]["interval_ms"] is None
     code, out, _ = run_cli("--option", "replay", "--path", path, "--output", "-")
     assert code == 0 and "Too few steps for an interval: 4 are needed." in out
+
+
+def test_a_replay_writes_a_timeline_only_where_output_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = kineto(tmp_path / "job", Job(ranks=1, steps=4))
+    monkeypatch.chdir(tmp_path)
+    before = {*tmp_path.rglob("*")}
+    assert run_cli("replay", job)[0] == 0
+    assert {*tmp_path.rglob("*")} == before
+    assert run_cli("replay", job, "--output", "all.json")[0] == 0
+    assert {*tmp_path.rglob("*")} - before == {tmp_path / "all.json"}

@@ -13,6 +13,7 @@ from made_jobs import Job, data_parallel
 from analyzer import cli
 from analyzer.cli import arguments
 from analyzer.report import text
+from analyzer.report.arrange import arranged
 from analyzer.report.result import Result
 from conftest import REPO
 
@@ -34,7 +35,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Namespace
         data_parallel(Path("healthy"), Job(transfer=30))
         data_parallel(Path("gpus"), Job(transfer=30, more_forward=(0, 0, 0, 12)))
         parsed = [(line, arguments.parse(line.split())) for line in COMMANDS]
-        return [(line, args, cli.load(args.option).run(args)) for line, args in parsed]
+        return [(line, args, arranged(cli.load(args.option).run(args), args)) for line, args in parsed]
 
 
 @pytest.mark.parametrize("columns", ["100"])

@@ -35,11 +35,15 @@ TABLE = Table(
 def arguments(**given: Any) -> Namespace:
     defaults = {
         "format": "table",
-        "pretty": False,
+        "quiet": False,
         "full": False,
         "head": None,
         "xlsx": None,
         "html": None,
+        "picture": None,
+        "output": None,
+        "option": "o",
+        "sort": False,
         "path": [],
     }
     return Namespace(**{**defaults, **given})

@@ -43,9 +43,9 @@ RESULT = Result(
 )
 
 
-def shown(result: Result, *, pretty: bool = False, full: bool = False, head: int | None = None) -> str:
+def shown(result: Result, *, quiet: bool = False, full: bool = False, head: int | None = None) -> str:
     stream = io.StringIO()
-    text.write(result, stream, Namespace(pretty=pretty, full=full, head=head))
+    text.write(result, stream, Namespace(quiet=quiet, full=full, head=head))
     return stream.getvalue()
 
 

@@ -54,6 +54,7 @@ class Combined(Struct, frozen=True):
     ranks: Sequence[int | None]
     world_size: int  # how many ranks the files say there are; 0 where none says so
     aligned_by: str
+    damaged: Sequence[Path]  # files that lost events
     warnings: Sequence[str]  # input that was repaired or left out, clocks that could not be aligned
 
 
@@ -127,6 +128,7 @@ def combine(
         ranks=labels.ranks,
         world_size=labels.world_size,
         aligned_by=times.aligned_by,
+        damaged=[m.source.path for m, source in zip(members, sources, strict=True) if source.repairs],
         warnings=[*left_out, *repairs, *times.warnings],
     )
 

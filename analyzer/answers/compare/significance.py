@@ -142,7 +142,7 @@ class Change(Struct, frozen=True):
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is more than chance."""
+        """Whether the p-value is at most `LEVEL`."""
         return self.p is not None and self.p <= LEVEL
 
 

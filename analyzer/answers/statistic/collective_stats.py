@@ -22,23 +22,21 @@ from analyzer.model.clocks.job_clocks import aligned
 from analyzer.model.figures.time_by_role import Slices, time_of_ids
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need, Role, is_communication
-from analyzer.reading.dialects.recorded_collectives import Call, base_of, bus_factor, size_classes
+from analyzer.reading.dialects.recorded_collectives import Call, base_of, bus_factor
 from analyzer.reading.dialects.step_parts import RankTrace
 from analyzer.reading.dialects.sync_points import SyncPoints
 from analyzer.reading.formats.columns import Trace
 from dag_utils import Partitions
-from trace_utils import Request, Source, read_args, read_ranks
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+from trace_utils import Request, Source, TraceFile, read_args, read_ranks
 
 
 class CollectiveStat(Struct, frozen=True):
-    """The collectives of one kind, group and size class; None for what is not recorded.
+    """The collectives of one kind, group and size; None for what is not recorded.
 
     Attributes
     ----------
     ranks : of the group
-    n_bytes : the mean size
+    n_bytes : the size of each
     transfer_ns, waiting_ns : the mean of one collective, and of a rank in it; where not all of the ranks are
         recorded `waiting_ns` is None, and the transfer is the shortest time of any: at most so long
     algbw, busbw : GB/s (10⁹), of that transfer
@@ -49,8 +47,7 @@ class CollectiveStat(Struct, frozen=True):
     kind: str
     group: str | None
     ranks: int | None
-    size_class: str | None
-    n_bytes: float | None
+    n_bytes: int | None
     count: int
     transfer_ns: float | None
     waiting_ns: float | None
@@ -65,7 +62,7 @@ class CollectiveStats(Struct, frozen=True):
 
     rows: Sequence[CollectiveStat]
     notes: Sequence[str]
-    path: Path  # of the first file
+    files: Sequence[TraceFile]
     repairs: Sequence[str]
 
 
@@ -91,7 +88,7 @@ def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Reque
     return CollectiveStats(
         rows=[*_rows(found, members, len(ranks))],
         notes=[*_notes(found, members), *notes],
-        path=job.files[0].path,
+        files=job.files,
         repairs=job.repairs,
     )
 
@@ -238,8 +235,8 @@ def _joined(members: _Members, ranks: Sequence[_RankCollectives]) -> _Joined:
 
 
 def _rows(found: _Joined, members: _Members, n_recorded: int) -> Iterator[CollectiveStat]:
-    """Yield the statistics of each class, by first appearance."""
-    for own, at, size in _classes(found, members):
+    """Yield the statistics of each kind, group and size, by first appearance."""
+    for own, at in _alike(found, members):
         call = members.calls[members.call[found.first[own[0]]]]
         whole = own[found.is_whole[own]]
         n_bytes, transfer = found.n_bytes[own], found.transfer_ns[own]
@@ -255,8 +252,7 @@ def _rows(found: _Joined, members: _Members, n_recorded: int) -> Iterator[Collec
             kind=call.kind,
             group=call.group or None,
             ranks=int(found.n_ranks[own[0]]) or None,
-            size_class=_class_text(size),
-            n_bytes=float(n_bytes.mean()) if size >= 0 else None,
+            n_bytes=round(n_bytes[0]) or None,
             count=len(own),
             transfer_ns=float(found.transfer_ns[whole].mean() if len(whole) else transfer.min()),
             waiting_ns=float(found.waiting_ns[whole].mean()) if len(whole) else None,
@@ -267,31 +263,18 @@ def _rows(found: _Joined, members: _Members, n_recorded: int) -> Iterator[Collec
         )
 
 
-def _classes(found: _Joined, members: _Members) -> Iterator[tuple[Int64, Int64, int]]:
-    """Yield the collectives of each class, their members, and the size class (-1: unknown)."""
-    size = np.where(found.n_bytes > 0, size_classes(found.n_bytes), -1)
-    columns = (members.call[found.first], found.n_ranks, size)
+def _alike(found: _Joined, members: _Members) -> Iterator[tuple[Int64, Int64]]:
+    """Yield the collectives of each kind, group and size, and their members."""
+    columns = (members.call[found.first], found.n_ranks, np.round(found.n_bytes).astype(np.int64))
     order = np.lexsort((found.start_ns, *columns))
     parts = np.split(order, np.flatnonzero(np.diff(_runs(*(column[order] for column in columns)))) + 1)
     bounds = np.append(found.first, len(members.of))
     for own in sorted((part for part in parts if len(part)), key=lambda part: found.start_ns[part[0]]):
-        yield own, ranges(bounds[own], bounds[own + 1])[0], int(size[own[0]])
+        yield own, ranges(bounds[own], bounds[own + 1])[0]
 
 
 def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
-
-
-def _class_text(size: int) -> str | None:
-    """Return a size class in words: ``16 MiB``.
-
-    >>> _class_text(24), _class_text(9), _class_text(-1)
-    ('16 MiB', '512 B', None)
-    """
-    if size < 0:
-        return None
-    unit = min(size // 10, len(_UNITS) - 1)
-    return f"{1 << (size - 10 * unit):,} {_UNITS[unit]}"
 
 
 def _notes(found: _Joined, members: _Members) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """DASF's three analyses of its profiles: functions and tasks that take long, and tasks per worker.
 
-The tables are those of DASF's own analyser (`dasf.profile.analysis`), column for column. Three things
-differ, all in the two columns about the GPU:
+The figures are those of DASF's own analyser (`dasf.profile.analysis`). Three things differ, all in the two
+figures about the GPU:
 
 - A task ran *until* the timestamp of its `Compute` record; DASF takes that as its start.
 - A resource sample goes to every task that ran at that instant; DASF gives it to the first in the file.
@@ -11,28 +11,22 @@ differ, all in the two columns about the GPU:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from analyzer.base.errors import TraceError, counted
-from analyzer.base.units import in_digits
+from analyzer.base.errors import TraceError
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.dasf_records import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
-from analyzer.report.result import Cell, Column, Table
 from trace_utils import Request, read_ranks
 
 #: What the args of events are needed for, beside the points.
 NEEDS = (Need.EDGES, Need.SIZES)
-
-_GPU_NOTE = (
-    "A GPU sample counts for every task of its host that ran at that instant (DASF: for the first task in "
-    "the file, of any host, taken as running for its duration after its end)."
-)
 
 
 class _Task(Struct, frozen=True):
@@ -49,10 +43,57 @@ class _Task(Struct, frozen=True):
     dependents: Sequence[str]
 
 
+class Load(Struct, frozen=True):
+    """What the tasks of one function, or of one key, took on one worker.
+
+    Attributes
+    ----------
+    gpu : the last part of the worker's name, which DASF calls so
+    percent : of the time of all tasks of the worker
+    input_bytes, throughput : means over tasks, in bytes and MB/s: the results that a task depends on, and
+        these by the duration of each run
+    gpu_percent, gpu_bytes : means over the samples that fell into any task of the function, on whatever
+        worker; 0 where none did
+    result_bytes : of the last run of the key
+    """
+
+    host: str
+    gpu: str
+    name: str
+    dur_ns: int
+    percent: float
+    n_tasks: int
+    input_bytes: float = 0.0
+    throughput: float = 0.0
+    gpu_percent: float = 0.0
+    gpu_bytes: float = 0.0
+    result_bytes: int = 0
+
+
+class Loads(Struct, frozen=True):
+    """The loads of all workers, the longest first."""
+
+    rows: Sequence[Load]
+    n_samples: int = 0
+    n_repeated: int = 0  # tasks that ran more than once
+
+
+class HeldTasks(Struct, frozen=True):
+    """How many results each worker (w,) held, per second from the first sample on.
+
+    As in DASF the last sample of a second counts (in file order), a worker without one in that second has 0,
+    and seconds without any sample are left out.
+    """
+
+    workers: Sequence[str]
+    seconds: Sequence[int]
+    counts: Sequence[Sequence[int]]  # (seconds, w)
+
+
 def analyse(
     sub_option: str, paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None
-) -> tuple[Table, list[str]]:
-    """Return the table of one analysis of DASF databases, and a line for each that was repaired or left out.
+) -> tuple[Loads | HeldTasks, list[str]]:
+    """Analyse DASF databases; return also a line for each that was repaired or left out.
 
     `paths` are databases, or directories that hold some; together they are one run. Raises `TraceError` where
     one is not a DASF profile, or none holds the records that the analysis needs.
@@ -71,13 +112,13 @@ def analyse(
             raise TraceError(f"{trace.path}: not a DASF profile but a {trace.dialect} trace")
     if not traces:
         raise TraceError(f"{paths[0]}: no records, nor in the other databases")
-    return table(sub_option, traces), list(dict.fromkeys(repairs))
+    return analysis_of(sub_option, traces), list(dict.fromkeys(repairs))
 
 
-def table(sub_option: str, traces: Sequence[Trace]) -> Table:
-    """Return the table of one analysis; `traces` were read for `NEEDS`, with their points."""
+def analysis_of(sub_option: str, traces: Sequence[Trace]) -> Loads | HeldTasks:
+    """Carry out one analysis; `traces` were read for `NEEDS`, with their points."""
     if sub_option == "task_balance":
-        return _task_balance(traces)
+        return _held_tasks(traces)
     tasks = [task for trace in traces for task in _tasks(trace)]
     if not tasks:
         raise TraceError(
@@ -85,8 +126,8 @@ def table(sub_option: str, traces: Sequence[Trace]) -> Table:
             "(DASF writes none with dask's newer keys, which are tuples); task_balance needs none"
         )
     if sub_option == "task_bottleneck":
-        return _task_bottleneck(tasks)
-    return _function_bottleneck(tasks, [sample for trace in traces for sample in _samples(trace)])
+        return _loads_by_key(tasks)
+    return _loads_by_function(tasks, [sample for trace in traces for sample in _samples(trace)])
 
 
 def _tasks(trace: Trace) -> Iterator[_Task]:
@@ -130,83 +171,47 @@ def _points(trace: Trace, name: str) -> Iterator[tuple[str, str, int, Mapping[st
             yield host, thread, int(points.ts_ns[row]), args
 
 
-def _function_bottleneck(tasks: Sequence[_Task], samples: Sequence[_Sample]) -> Table:
-    """Return, per worker and function, its share of the worker's time, its data and its GPU; longest first.
-
-    The size of a task's data is the sum of the results it depends on; its throughput that size by its
-    duration; both are averaged over tasks, and over the runs of one that ran again. GPU figures are averages
-    over the samples that fell into any task of the function, on whatever worker, and 0 where none did.
-    """
+def _loads_by_function(tasks: Sequence[_Task], samples: Sequence[_Sample]) -> Loads:
     data = _input_bytes(tasks)
     usage = _usage_per_function(tasks, samples)
-
-    def used(group: list[_Task], which: int) -> float:
-        return _mean(sample[which] for sample in usage[group[0].function])
-
-    columns = (
-        *_worker_columns(tasks, "Function", lambda group: group[0].function),
-        _column("Mean GPU Utilization (%)", lambda group: used(group, 0), 3),
-        _column("Mean GPU Memory Used (GB)", lambda group: used(group, 1) / 1e9, 3),
-        _column("Mean Data Size (MB)", lambda group: _mean(data[task.key] for task in group) / 1e6, 3),
-        _column("Mean Throughput (MB/s)",
-                lambda group: _mean(data[task.key] / task.dur_ns * 1e3 for task in group if task.dur_ns), 3),
-        _column("Num Tasks (chunks)", len, 0),
-        _column("Mean Task time (s)", lambda group: _dur_ns(group) / len(group) / 1e9, 6),
-    )  # fmt: skip
-    notes = [_GPU_NOTE] if samples else []
-    if again := sum(n > 1 for n in Counter(task.key for task in tasks).values()):
-        notes.append(
-            f"{counted(again, 'task')} ran more than once: the throughput of each run is by its own duration "
-            "(DASF: by that of the last run)."
+    rows = []
+    for group, load in _longest_first(tasks, "function"):
+        used = usage[load.name]
+        rates = (data[task.key] / task.dur_ns * 1e3 for task in group if task.dur_ns)
+        rows.append(
+            replace(
+                load,
+                input_bytes=_mean(data[task.key] for task in group),
+                throughput=_mean(rates),
+                gpu_percent=_mean(percent for percent, _ in used),
+                gpu_bytes=_mean(memory for _, memory in used),
+            )
         )
-    rows = _longest_first(tasks, "function")
-    return Table.of("function_bottleneck", "Function bottleneck", columns, rows, note=" ".join(notes))
+    repeated = sum(n > 1 for n in Counter(task.key for task in tasks).values())
+    return Loads(rows, len(samples), repeated)
 
 
-def _task_bottleneck(tasks: Sequence[_Task]) -> Table:
-    """Return, per worker and task, its share of the worker's time and the size of its result; longest first.
-
-    A task that a worker ran more than once is one row with the sum of its durations.
-    """
+def _loads_by_key(tasks: Sequence[_Task]) -> Loads:
     size = {task.key: task.size for task in tasks}
-    columns = (
-        *_worker_columns(tasks, "Task Key", lambda group: group[0].key),
-        _column("Memory usage (Mb)", lambda group: size[group[0].key] / 1e6, 3),
-    )
-    return Table.of("task_bottleneck", "Task bottleneck", columns, _longest_first(tasks, "key"))
+    return Loads([replace(load, result_bytes=size[load.name]) for _, load in _longest_first(tasks, "key")])
 
 
-def _longest_first(tasks: Sequence[_Task], by: str) -> list[list[_Task]]:
+def _longest_first(tasks: Sequence[_Task], by: str) -> list[tuple[list[_Task], Load]]:
+    """Group tasks by worker and `by`, those that took longest first, each group with its load."""
+    total: Counter[tuple[str, str]] = Counter()
     groups: dict[tuple[str, str, str], list[_Task]] = defaultdict(list)
     for task in tasks:
         groups[task.host, task.worker, getattr(task, by)].append(task)
-    return sorted(groups.values(), key=_dur_ns, reverse=True)
-
-
-def _worker_columns(tasks: Sequence[_Task], title: str, what: Callable[[list[_Task]], Cell]) -> list[Column]:
-    """Return the columns that tell groups of tasks apart, and what each took of its worker's time."""
-    total: Counter[tuple[str, str]] = Counter()
-    for task in tasks:
         total[task.host, task.worker] += task.dur_ns
-
-    def percent(group: list[_Task]) -> float:
-        return 100 * _dur_ns(group) / max(1, total[group[0].host, group[0].worker])
-
-    return [
-        _column("Host", lambda group: group[0].host),
-        _column("GPU", lambda group: group[0].worker.rpartition("-")[2]),  # DASF calls it so
-        _column(title, what),
-        _column("Duration (s)", lambda group: _dur_ns(group) / 1e9, 6),
-        _column("Percentage of total time (%)", percent, 3),
-    ]
+    loads = []
+    for (host, worker, name), group in groups.items():
+        dur_ns = sum(task.dur_ns for task in group)
+        percent = 100 * dur_ns / max(1, total[host, worker])
+        loads.append((group, Load(host, worker.rpartition("-")[2], name, dur_ns, percent, len(group))))
+    return sorted(loads, key=lambda pair: -pair[1].dur_ns)
 
 
-def _task_balance(traces: Sequence[Trace]) -> Table:
-    """Return how many results each worker held, per second from the first sample on.
-
-    As in DASF the last sample of a second counts (in file order), a worker without one in that second
-    has 0, and seconds without any sample have no row.
-    """
+def _held_tasks(traces: Sequence[Trace]) -> HeldTasks:
     held: dict[int, dict[str, int]] = defaultdict(dict)
     for trace in traces:
         for _, worker, at_ns, args in _points(trace, MANAGED_MEMORY):
@@ -214,24 +219,9 @@ def _task_balance(traces: Sequence[Trace]) -> Table:
     if not held:
         raise TraceError(f"{traces[0].path}: no Managed Memory records, so no task_balance")
     workers = sorted({worker for second in held.values() for worker in second})
-    first = min(held)
-    titles = ("Time Interval (seconds from begin)", *workers)
-    rows = [[second - first, *(held[second].get(worker, 0) for worker in workers)] for second in sorted(held)]
-    columns = [Column(title, title, "int") for title in titles]
-    missing = max(held) - first + 1 - len(held)
-    note = f"{counted(missing, 'second')} without any sample: no row." if missing else ""
-    return Table("task_balance", "Tasks held per worker", columns, rows, note=note)
-
-
-def dasf_headline(table: Table) -> str:
-    """Name what takes longest, or how many results a worker holds at most."""
-    if not table.rows:
-        return ""
-    rows: Sequence[Sequence[Any]] = table.rows
-    if table.name == "task_balance":
-        return f"A worker holds {max(max(row[1:]) for row in rows)} tasks at most."
-    host, gpu, name, seconds, _ = rows[0][:5]
-    return f"{name} takes longest: {in_digits(seconds)} s on GPU {gpu} of {host}."
+    seconds = sorted(held)
+    counts = [[held[second].get(worker, 0) for worker in workers] for second in seconds]
+    return HeldTasks(workers, [second - seconds[0] for second in seconds], counts)
 
 
 def _input_bytes(tasks: Sequence[_Task]) -> dict[str, int]:
@@ -262,17 +252,6 @@ def _usage_per_function(
         for interval in sorted(trees[sample[0]].at(sample[1]), key=lambda each: int(each.data[0])):
             usage[interval.data[1]].append(sample[2:])
     return usage
-
-
-def _dur_ns(group: Sequence[_Task]) -> int:
-    return sum(task.dur_ns for task in group)
-
-
-def _column(title: str, value: Callable[[list[_Task]], Cell], digits: int | None = None) -> Column:
-    """Return a column of groups of tasks: of text, or of numbers with so many decimals."""
-    return Column(
-        title, title, "float" if digits else "text" if digits is None else "int", digits or 3, value=value
-    )
 
 
 def _mean(values: Iterable[float]) -> float:

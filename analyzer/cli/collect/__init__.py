@@ -43,7 +43,7 @@ def run(args: Namespace) -> Result:
     if args.output is not None:
         raise UsageError("--output: collect writes into the GPUs' own directories")
     result = (_iter_time if variant == "iter_time" else _collect)(args)
-    return result._replace(ask=command(args, "diagnose"))
+    return result._replace(notes=[*result.notes, command(args, "diagnose")])
 
 
 def _collect(args: Namespace) -> Result:

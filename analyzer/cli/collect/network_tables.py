@@ -27,12 +27,12 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
     n_events = write_captured(network, target)
     wire = network.wire
     every_worker = all(key.waiting_ns is not None for key in network.keys)
-    tables = [Table.of("network_keys", "Transfers by key", _KEYS, network.keys, note=_WHERE)]
+    keys = Table.of("network_keys", "Transfers by key", _KEYS, network.keys, note=_WHERE)
     return Result(
         "collect",
         "network",
-        {"network": _document(target, n_events, tables)},
-        [table for table in tables if table.rows],
+        {"network": _document(target, n_events, keys=keys)},
+        [keys] if network.keys else [],
         headline=_headline(network.keys),
         figures=[
             ("transfers", f"{len(wire):,}"),
@@ -54,15 +54,13 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
     servers = read_served(root, progress=progress)
     target = output or (root if root.is_dir() else root.parent) / TIMELINE
     n_events = write_served(servers, target)
-    tables = (
-        Table.of("server_operations", "Operations of the servers", _OPERATIONS, servers.operations),
-        Table.of("server_keys", "Requests by key", _REQUESTS, servers.keys),
-    )
+    operations = Table.of("server_operations", "Operations of the servers", _OPERATIONS, servers.operations)
+    keys = Table.of("server_keys", "Requests by key", _REQUESTS, servers.keys)
     return Result(
         "collect",
         "servers",
-        {"server": _document(target, n_events, tables)},
-        [table for table in tables if table.rows],
+        {"server": _document(target, n_events, operations=operations, keys=keys)},
+        [table for table in (operations, keys) if table.rows],
         figures=[("server events", f"{n_events:,}")],
         notes=[f"written: {target}"],
         repairs=servers.repairs,
@@ -83,10 +81,8 @@ def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> Iter
         yield server(root, progress=progress)
 
 
-def _document(output: Path, n_events: int, tables: Sequence[Table]) -> dict[str, Any]:
-    """Return output, number of events and every table, without the prefix of its name."""
-    records = {table.name.partition("_")[2]: table.records() for table in tables}
-    return {"output": str(output), "events": n_events, **records}
+def _document(output: Path, n_events: int, **tables: Table) -> dict[str, Any]:
+    return {"output": str(output), "events": n_events, **tables}
 
 
 # ---- captures
@@ -96,12 +92,12 @@ _KEYS = (
     Column("tensor", "tensor"),
     Column("partition", "part", "id"),
     Column("server", "server", value=lambda k: k.node),
-    Column("pushes", "PUSH", "int", value=lambda k: k.n_push),
-    Column("pulls", "PULL", "int", value=lambda k: k.n_pull),
-    Column("push_bytes", "PUSH bytes", "int"),
-    Column("pull_bytes", "PULL bytes", "int"),
-    ms_column("push_ms", "PUSH", "push_ns"),
-    ms_column("pull_ms", "PULL", "pull_ns"),
+    Column("pushes", "pushes", "int", value=lambda k: k.n_push),
+    Column("pulls", "pulls", "int", value=lambda k: k.n_pull),
+    Column("push_bytes", "push bytes", "int"),
+    Column("pull_bytes", "pull bytes", "int"),
+    ms_column("push_ms", "push", "push_ns"),
+    ms_column("pull_ms", "pull", "pull_ns"),
     Column("wire_share", "wire", "percent", digits=1, value=lambda k: _share(k, k.wire_ns)),
     Column("server_share", "server", "percent", digits=1, value=lambda k: _share(k, k.server_ns)),
     Column("waiting_share", "waiting", "percent", digits=1, value=lambda k: _share(k, k.waiting_ns)),

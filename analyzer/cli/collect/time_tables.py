@@ -24,7 +24,7 @@ def time_result(
     of_job = (together(ranks) if ranks else []) or [step for rank in ranks for step in rank]
     fw_bw = ms_of(known_mean(step.fw_bw_ns for step in of_job))
     job = ms_of(known_mean(step.iteration_ns for step in of_job))
-    document = {"option": "collect", "gpus": [_entry(gpu) for gpu in gpus], "iteration_ms": job}
+    document = {"gpus": [_entry(gpu) for gpu in gpus], "iteration_ms": job}
     unmarked = [f"{gpu.trace}: marks no whole step: no iteration time" for gpu in gpus if not gpu.steps]
     figures = [("iteration time", in_ms(job * 1e6))] if job is not None else []
     if fw_bw is not None:
@@ -34,7 +34,7 @@ def time_result(
         f"{title} {', '.join(map(str, args.path))}",
         document,
         headline=_headline(of_job, len(ranks)),
-        tables=_tables(args, gpus) if gpus else (),
+        tables=_tables(gpus) if gpus else (),
         figures=figures,
         notes=[*unmarked, *notes],
         repairs=repairs.lines,
@@ -84,11 +84,12 @@ _STEPS = (
 )
 
 
-def _tables(args: Namespace, gpus: Sequence[Gpu]) -> list[Table]:
+def _tables(gpus: Sequence[Gpu]) -> list[Table]:
     rows = list(gpus)
     if len(gpus) > 1 and (of_job := together([gpu.steps for gpu in gpus])):
         rows.append(Gpu("job", None, None, {}, of_job, [], "mean of all, step by step"))
     steps = [(gpu.name, step) for gpu in rows for step in gpu.steps]
-    if args.sort:
-        steps.sort(key=lambda pair: pair[1].iteration_ns, reverse=True)
-    return [Table.of("gpus", "GPUs", _GPUS, rows), Table.of("steps", "Steps", _STEPS, steps)]
+    return [
+        Table.of("gpus", "GPUs", _GPUS, rows),
+        Table.of("steps", "Steps", _STEPS, steps, sort_by=lambda pair: -pair[1].iteration_ns),
+    ]

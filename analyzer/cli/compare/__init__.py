@@ -10,21 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.lazy_sequence import LazySequence
-from analyzer.base.units import in_ms, in_percent, ms_of
+from analyzer.base.outputs.marks import is_digest
+from analyzer.base.units import in_ms, ms_of
 from analyzer.cli import READING, above_zero, add_flags, command
 from analyzer.cli.compare.comparison_tables import (
     both_ms,
     change_record,
     charts_of,
     input_table,
-    shown,
+    part_of_the_change,
     tables_of,
+    tested_columns,
 )
-from analyzer.cli.runs import check_runs, digest_note, group_of, labels, load_runs
-from analyzer.report.result import Result, Table
+from analyzer.cli.runs import check_runs, damage_notes, digest_note, group_of, labels, load_runs
+from analyzer.report.result import Column, Result, Table
 
 if TYPE_CHECKING:
-    from analyzer.answers.compare.comparison import Comparison, OpChange
+    from pathlib import Path
+
+    from analyzer.answers.compare.comparison import Comparison
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is significant"
 EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --head 20"
@@ -64,25 +68,23 @@ def run(args: Namespace) -> Result:
     left = (
         [f"{len(pairs) - len(detailed)} more runs, which changed less"] if len(detailed) < len(pairs) else []
     )
+    verdicts = [verdict(pair) for pair in detailed]
+    if len(pairs) > 1:
+        verdicts = [f"{pair.names[1]}: {text}" for pair, text in zip(detailed, verdicts, strict=True)]
     limit = math.inf if args.fail_above is None else args.fail_above / 100
     regressed = [pair for pair in pairs if pair.iteration.significant]
     regressed = [pair for pair in regressed if (pair.iteration.relative or 0) > limit]
     return Result(
         "compare",
         f"{names[0]} → {', '.join(names[1:])}",
-        _document(pairs, args),
-        headline="; ".join(
-            [f"{pair.names[1]} against {pair.names[0]}: {verdict(pair)}" for pair in detailed] + left
-        )
-        + ".",
+        _document(pairs, args.path),
+        headline=f"{'; '.join([*verdicts, *left])}.",
         tables=[
-            *(table for pair in pairs for table in _tables(pair, args, detailed)),
+            *(table for pair in pairs for table in _tables(pair, detailed)),
             *(input_table(run, name) for run, name in zip(runs, names, strict=True)),
         ],
         charts=charts_of(detailed[0]),
-        figures=[
-            figure for pair in pairs for figure in _figures(pair)[: 1 if _is_left(pair, detailed) else None]
-        ],
+        figures=_figures(pairs, detailed),
         notes=[
             *(note for pair in pairs for note in _notes(pair, alone=len(pairs) == 1)),
             *_limit(pairs, regressed, args.fail_above),
@@ -91,11 +93,12 @@ def run(args: Namespace) -> Result:
                 if left and not args.full
                 else []
             ),
+            *damage_notes(file for run in runs if not is_digest(run.path) for file in run.files),
             *digest_note(args, names[-1]),
+            command(args, "diagnose", paths=args.path[-1:]),
         ],
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
         exit_code=_REGRESSED if regressed else 0,
-        ask=command(args, "diagnose", paths=args.path[-1:]),
     )
 
 
@@ -106,15 +109,16 @@ def _most_changed(pairs: Sequence[Comparison]) -> Sequence[Comparison]:
     return sorted(pairs, key=lambda pair: -abs(pair.iteration.ns or 0))[:_MOST_SHOWN]
 
 
-def _tables(pair: Comparison, args: Namespace, detailed: Sequence[Comparison]) -> list[Table]:
-    """Return the tables of a pair; those of a pair without details are for files and `--full`."""
-    tables = tables_of(pair, args, alone=len(detailed) == 1)
-    left = not args.full and _is_left(pair, detailed)
-    return [table._replace(detail=left or table.detail) for table in tables]
+def _tables(pair: Comparison, detailed: Sequence[Comparison]) -> list[Table]:
+    """Make the tables of a pair; those of a pair without details are for files and `--full`."""
+    tables = tables_of(pair, alone=len(detailed) == 1)
+    if not _is_left(pair, detailed):
+        return tables
+    return [table._replace(full=True) for table in tables if not table.brief]
 
 
 def _is_left(pair: Comparison, detailed: Sequence[Comparison]) -> bool:
-    return pair.names[1] not in {one.names[1] for one in detailed}
+    return pair.names[1] not in {other.names[1] for other in detailed}
 
 
 def _limit(pairs: Sequence[Comparison], regressed: Sequence[Comparison], percent: float | None) -> list[str]:
@@ -128,10 +132,10 @@ def _limit(pairs: Sequence[Comparison], regressed: Sequence[Comparison], percent
     ]
 
 
-def _document(pairs: Sequence[Comparison], args: Namespace) -> dict[str, Any]:
-    """Return the JSON answer: the first pair's, and under `comparisons` every pair's if there are more."""
-    parts = [_pair_document(pair, args) for pair in pairs]
-    document = {**parts[0], "paths": [str(path) for path in args.path]}
+def _document(pairs: Sequence[Comparison], paths: Sequence[Path]) -> dict[str, Any]:
+    """Make the JSON answer: the first pair's, and under `comparisons` every pair's if there are more."""
+    parts = [_pair_document(pair) for pair in pairs]
+    document = {**parts[0], "paths": [str(path) for path in paths]}
     if len(pairs) > 1:
         others = (part["iteration_ms"][1] for part in parts[1:])
         document["iteration_ms"] = [*parts[0]["iteration_ms"], *others]
@@ -139,45 +143,53 @@ def _document(pairs: Sequence[Comparison], args: Namespace) -> dict[str, Any]:
     return document
 
 
-def _pair_document(pair: Comparison, args: Namespace) -> dict[str, Any]:
+def _pair_document(pair: Comparison) -> dict[str, Any]:
     from analyzer.cli.compare.verdict import verdict
 
     return {
         "paths": [str(pair.a.path), str(pair.b.path)],
-        "operations": LazySequence(
-            shown(pair.operations, args), lambda op: {"name": op.name, "cat": op.cat, **_item_record(op)}
-        ),
+        "operations": Table.of("", "", (Column("name", ""), *_RECORD), pair.operations, part_of_the_change),
         "only_in": [LazySequence(keys, attrgetter("name")) for keys in pair.only_in],
-        "categories": [{"cat": each.cat, **_item_record(each)} for each in pair.categories],
+        "categories": Table.of("", "", _RECORD, pair.categories).records(),
         "iteration_ms": both_ms(pair.iteration),
         "iteration": {"steps": list(pair.steps), **change_record(pair.iteration)},
         "verdict": verdict(pair),
     }
 
 
-def _item_record(each: OpChange) -> dict[str, Any]:
-    """Return how the average changed, what of a step's time it took, and what of its change it explains."""
-    return {
-        "count": list(each.count),
-        "avg_ms": both_ms(each.average),
-        **change_record(each.average),
-        "step_ms": both_ms(each.explained),
-        "explained_ms": ms_of(each.explained.ns),
-        "explains": each.explained.significant,
-    }
+#: An operation or a category in JSON, both sides in one list.
+_RECORD = (
+    Column("cat", ""),
+    Column("count", "", value=lambda each: list(each.count)),
+    Column("avg_ms", "", value=lambda each: both_ms(each.average)),
+    *tested_columns(),
+    Column("step_ms", "", value=lambda each: both_ms(each.explained)),
+    Column("explained_ms", "", value=lambda each: ms_of(each.explained.ns)),
+    Column("explains", "", value=lambda each: each.explained.significant),
+)
 
 
-def _figures(pair: Comparison) -> list[tuple[str, str]]:
-    change = pair.iteration
-    changed = sum(op.average.significant for op in pair.operations)
-    figures = [
-        (f"changed operations in {pair.names[1]}", f"{changed:,} of {len(pair.operations):,} in common")
-    ]
-    if change.a_ns is not None and change.b_ns is not None:
-        times = f"{in_ms(change.a_ns, unit='')} → {in_ms(change.b_ns)}"
-        relative = "" if change.relative is None else f" ({in_percent(change.relative, 1, sign='+')})"
-        figures.insert(0, (f"iteration time of {pair.names[1]}", times + relative))
+def _figures(pairs: Sequence[Comparison], detailed: Sequence[Comparison]) -> list[tuple[str, str]]:
+    """Name the runs of one pair; of several, list the step of each, and the changes of those in detail."""
+    if len(pairs) == 1:
+        return [
+            *zip(("base", "new"), pairs[0].names, strict=True),
+            ("changed operations", _changed(pairs[0])),
+        ]
+    figures = []
+    for pair in pairs:
+        name, change = pair.names[1], pair.iteration
+        if change.a_ns is not None and change.b_ns is not None:
+            times = f"{in_ms(change.a_ns, unit='')} → {in_ms(change.b_ns)}"
+            figures.append((f"iteration time of {name}", times))
+        if not _is_left(pair, detailed):
+            figures.append((f"changed operations in {name}", _changed(pair)))
     return figures
+
+
+def _changed(pair: Comparison) -> str:
+    changed = sum(op.average.significant for op in pair.operations)
+    return f"{changed:,} of {len(pair.operations):,} in common"
 
 
 def _notes(pair: Comparison, *, alone: bool) -> list[str]:

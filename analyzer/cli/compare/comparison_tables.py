@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from analyzer.answers.compare.significance import Change
     from analyzer.model.figures.job_figures import JobFigures
 
-_MOST_SHOWN = 10  # operations in a terminal
 _MOST = "Operations that explain most of the change"
 
 
@@ -42,16 +39,9 @@ _COUNTS = (
 _CHANGE_CELLS = [(column, column.value or attrgetter(column.key)) for column in CHANGE]
 
 
-def shown(ops: Sequence[OpChange], args: Namespace) -> Sequence[OpChange]:
-    """Return the operations that `--sort` and `--head` ask for."""
-    if args.sort:
-        ops = sorted(ops, key=_relative_increase, reverse=True)
-    return ops[: args.head]
-
-
-def _relative_increase(op: OpChange) -> float:
-    relative = op.average.relative
-    return math.inf if relative is None else relative  # it took no time in the base
+def part_of_the_change(op: OpChange) -> tuple[float, float]:
+    """Make a sort key: the operations that explain most of the step's change come first."""
+    return -abs(op.explained.ns or 0.0), -abs(op.average.ns or 0.0)
 
 
 def change_record(change: Change) -> dict[str, Cell]:
@@ -59,11 +49,11 @@ def change_record(change: Change) -> dict[str, Cell]:
     return {column.key: cell(change) for column, cell in _CHANGE_CELLS}
 
 
-def tables_of(pair: Comparison, args: Namespace, *, alone: bool) -> list[Table]:
-    """Return the tables of one comparison; unless it is the only one, their names tell which."""
-    tables = [*_operations(pair, args), *_categories(pair, args)]
+def tables_of(pair: Comparison, *, alone: bool) -> list[Table]:
+    """Make the tables of one comparison; unless it is the only one, their names say which."""
+    tables = [*_operations(pair), *_categories(pair)]
     if any(pair.only_in):
-        tables.append(_only(pair, args)._replace(detail=not args.full))
+        tables.append(_only(pair))
     if alone:
         return tables
     return [_named(table, pair.names[1]) for table in tables]
@@ -81,7 +71,7 @@ def _sides(key: str, what: str, of: str) -> list[Column]:
     ]
 
 
-def _tested_columns() -> list[Column]:
+def tested_columns() -> list[Column]:
     """Return the columns `CHANGE` for the average durations of items."""
 
     def of(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
@@ -90,9 +80,9 @@ def _tested_columns() -> list[Column]:
     return [column._replace(value=of(cell)) for column, cell in _CHANGE_CELLS]
 
 
-def _operations(pair: Comparison, args: Namespace) -> list[Table]:
-    """Return the table of all operations, and what a terminal shows of it."""
-    tested = _tested_columns()
+def _operations(pair: Comparison) -> list[Table]:
+    """Make the table of all operations, and what standard output shows of it without `--full`."""
+    tested = tested_columns()
     columns = (
         Column("name", "operation"),
         Column("cat", "category"),
@@ -102,28 +92,34 @@ def _operations(pair: Comparison, args: Namespace) -> list[Table]:
         *tested[2:],
         *_COUNTS,
     )
-    brief = [] if args.sort or args.full else [_most(pair, args.head or _MOST_SHOWN)]
-    ops = shown(pair.operations, args)
-    whole = Table.of("operations", "Operations", columns, ops, certain="significant", detail=bool(brief))
-    return [whole, *(table for table in brief if table.rows)]
+    whole = Table.of(
+        "operations",
+        "Operations",
+        columns,
+        pair.operations,
+        part_of_the_change,
+        certain="significant",
+        full=True,
+    )
+    explaining = _most(pair)
+    return [whole, explaining] if explaining.rows else [whole]
 
 
 def _explaining(pair: Comparison) -> list[OpChange]:
     """Sort the changed operations: those that explain most of the step's change first."""
     changed = [op for op in pair.of_either if op.explained.ns or op.average.ns]
-    return sorted(changed, key=lambda op: (-abs(op.explained.ns or 0.0), -abs(op.average.ns or 0.0)))
+    return sorted(changed, key=part_of_the_change)
 
 
-def _most(pair: Comparison, n_rows: int) -> Table:
+def _most(pair: Comparison) -> Table:
     columns = (
         Column("name", "operation"),
         ms_column("explained_ms", "explains of the step", "explained.ns", scale="diverging"),
         *_sides("avg_*_ms", "avg", "average"),
         Column("significant", "significant", "bool", value=_is_certain),
     )
-    rows, n_all = _explaining(pair)[:n_rows], len(pair.of_either)
-    note = f"{len(rows):,} of {n_all:,} operations; --full shows all" if len(rows) < n_all else ""
-    return Table.of("operations", _MOST, columns, rows, note=note, certain="significant", brief=True)
+    ops = _explaining(pair)
+    return Table.of("operations", _MOST, columns, ops, certain="significant", brief=True, full=False)
 
 
 def _is_certain(op: OpChange) -> bool:
@@ -131,8 +127,8 @@ def _is_certain(op: OpChange) -> bool:
     return (op.average if all(op.count) else op.explained).significant
 
 
-def _categories(pair: Comparison, args: Namespace) -> list[Table]:
-    """Return the table of all categories, and what a terminal shows of it."""
+def _categories(pair: Comparison) -> list[Table]:
+    """Make the table of all categories, and what standard output shows of it without `--full`."""
     from analyzer.cli.step_charts import LEAST_SHOWN
 
     columns = (
@@ -142,7 +138,7 @@ def _categories(pair: Comparison, args: Namespace) -> list[Table]:
         Column("explains", "significantly", "bool", value=attrgetter("explained.significant")),
         *_COUNTS,
         *_sides("avg_*_ms", "avg", "average"),
-        *_tested_columns(),
+        *tested_columns(),
     )
     note = (
         "Overlapping time is counted once: computation first, then communication, then the rest. "
@@ -153,27 +149,30 @@ def _categories(pair: Comparison, args: Namespace) -> list[Table]:
     large = [each for each in categories if abs(each.explained.ns or 0.0) > LEAST_SHOWN * base]
     first, a, b, explains, sure = columns[:5]
     few = (first, explains, a, b, sure._replace(title="significant"))
-    is_brief = bool(base) and not args.full
-    whole = Table.of("categories", title, columns, categories, note=note, certain="explains", detail=is_brief)
-    if not is_brief or not large:
+    whole = Table.of("categories", title, columns, categories, note=note, certain="explains")
+    if not base:
         return [whole]
     what = "What explains the change of the step"
-    return [whole, Table.of("categories", what, few, large, certain="explains", brief=True)]
+    brief = Table.of("categories", what, few, large, certain="explains", brief=True, full=False)
+    return [whole._replace(full=True), brief] if large else [whole._replace(full=True)]
 
 
-def _only(pair: Comparison, args: Namespace) -> Table:
+def _only(pair: Comparison) -> Table:
     columns = (
-        Column("run", "only in"),
-        Column("name", "operation"),
-        Column("cat", "category"),
-        Column("explained_ms", "explains of the step (ms)", "float", scale="diverging"),
+        Column("run", "only in", value=lambda row: row[0]),
+        Column("name", "operation", value=lambda row: row[1].name),
+        Column("cat", "category", value=lambda row: row[1].cat),
+        Column(
+            "explained_ms",
+            "explains of the step (ms)",
+            "float",
+            scale="diverging",
+            value=lambda row: ms_of(row[1].explained.ns),
+        ),
     )
     sides = zip(pair.names, pair.only_in, strict=True)
-    shown = [(name, op) for name, ops in sides for op in ops[: args.head]]
-    hidden = sum(map(len, pair.only_in)) - len(shown)
-    note = f"{hidden:,} more; without --head all are shown." if hidden else ""
-    rows = LazySequence(shown, lambda row: (row[0], row[1].name, row[1].cat, ms_of(row[1].explained.ns)))
-    return Table("only_in", "Operations of one run only", columns, rows, note)
+    of_runs = [(name, op) for name, ops in sides for op in ops]
+    return Table.of("only_in", "Operations of one run only", columns, of_runs, full=True)
 
 
 def input_table(run: JobFigures, name: str) -> Table:

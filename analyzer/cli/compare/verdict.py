@@ -15,27 +15,29 @@ _BULK = 0.25  # of the change: what one operation must explain to be named
 
 
 def verdict(comparison: Comparison) -> str:
-    """Say it in one sentence: ``iteration time +12.4 ms (+9.8 %, 95 % CI 9.1–15.6 ms): PUSH +10.9 ms, …``."""
+    """Say how the step changed, and why: ``Slower: 127 → 139 ms (+9.8 %, 95 % CI +9.1 to +15.6 ms): …``."""
     iteration = comparison.iteration
     if iteration.ns is None:
         return _without_steps(comparison)
     if iteration.relative is not None and abs(iteration.relative) < _UNCHANGED:
-        return f"iteration time unchanged ({in_ms(iteration.a_ns or 0)})"
-    change = f"iteration time {_signed(iteration)} ({_percent(iteration)}, {_certainty(comparison)})"
+        return f"Unchanged: {in_ms(iteration.a_ns or 0)} a step"
+    times = f"{in_ms(iteration.a_ns or 0, unit='')} → {in_ms(iteration.b_ns or 0)}"
+    sizes = f"{times} ({_percent(iteration)}, {_certainty(comparison)})"
     if iteration.p is not None and not iteration.significant:
-        return f"{change}: not significant"
+        return f"Not significant: {sizes}"
+    change = f"{'Slower' if iteration.ns > 0 else 'Faster'}: {sizes}"
     clauses = [clause for clause in (_categories(comparison), _operation(comparison)) if clause]
     return f"{change}: {'; '.join(clauses)}" if clauses else change
 
 
 def _without_steps(comparison: Comparison) -> str:
-    """Say what the operations tell of runs of which one marks no steps."""
+    """Say which operations changed in runs of which one marks no steps."""
     ops = comparison.operations
     changed = [op for op in ops if op.average.significant]
     stepless = (
         "both runs" if not any(comparison.steps) else "the new run" if comparison.steps[0] else "the base"
     )
-    head = f"no iteration time (steps are not marked in {stepless})"
+    head = f"No iteration time (steps are not marked in {stepless})"
     if not changed:
         return f"{head}; no operation of {len(ops)} changed significantly"
     top = max(changed, key=lambda op: abs((op.average.ns or 0) * max(op.count)))
@@ -47,17 +49,16 @@ def _without_steps(comparison: Comparison) -> str:
 
 def _certainty(comparison: Comparison) -> str:
     if between := interval(comparison.iteration):
-        return f"95 % CI {between} ms"
+        return f"95 % CI {between}"
     a, b = comparison.steps
     return f"too few steps for a test: {a} and {b}, {FEWEST_STEPS} needed"
 
 
 def interval(change: Change) -> str:
-    """Format the confidence interval in milliseconds, ``9.1–15.6``; ``−3.0 to 1.2`` below zero."""
+    """Format the confidence interval of a change: ``+9.1 to +15.6 ms``."""
     if change.low_ns is None or change.high_ns is None:
         return ""
-    low, high = (in_ms(value, unit="") for value in (change.low_ns, change.high_ns))
-    return f"{low}–{high}" if change.low_ns >= 0 else f"{low} to {high}"
+    return f"{in_ms(change.low_ns, unit='', sign='+')} to {in_ms(change.high_ns, sign='+')}"
 
 
 def _categories(comparison: Comparison) -> str:

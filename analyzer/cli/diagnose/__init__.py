@@ -117,11 +117,10 @@ def _of_dumps(args: Namespace) -> Result:
         mapped.repairs,
     )
     tables = hang_tables(hang, ranks, paths)
-    tables[1] = tables[1]._replace(detail=not args.full)
+    tables[1] = tables[1]._replace(full=True)
+    more = [] if args.full else [command(args, "diagnose", "--full")]  # who is where in each group
     return result._replace(
-        document={**result.document, "waits": tables[0].first(args.head).records()},
-        tables=tables,
-        ask=None if args.full else command(args, "diagnose", "--full"),  # who is where in each group
+        document={**result.document, "waits": tables[0]}, tables=tables, notes=[*result.notes, *more]
     )
 
 
@@ -160,7 +159,8 @@ def _result(
         for number, ranked in shown
     ]
     about = [_about(diagnosis, ranked) for _, ranked in shown]
-    skipped = Table.of("skipped", "Not checked", _SKIPPED, diagnosis.skipped, detail=not args.full)
+    skipped = Table.of("skipped", "Not checked", _SKIPPED, diagnosis.skipped, full=True)
+    ask = [] if diagnosis.view is None else [command(args, cli.WHAT_IF)]
     return Result(
         option="diagnose",
         title=_subject(args, diagnosis),
@@ -174,9 +174,8 @@ def _result(
         ],
         charts=charts,
         cards=[_card(args, diagnosis, ranked) for _, ranked in shown],
-        notes=[*map(_flaw, flaws), *_not_shown(args, diagnosis), *diagnosis.notes, *notes],
+        notes=[*map(_flaw, flaws), *_not_shown(args, diagnosis), *diagnosis.notes, *notes, *ask],
         repairs=repairs,
-        ask=None if diagnosis.view is None else command(args, cli.WHAT_IF),
     )
 
 
@@ -206,7 +205,7 @@ def _gain(ranked: Ranked, bound: str) -> float | None:
 
 def _card(args: Namespace, diagnosis: Diagnosis, ranked: Ranked) -> Card:
     """Return a finding with all its details."""
-    from dag_utils import key_of
+    from analyzer.cli.step_timeline import key_of
 
     finding = ranked.finding
     caveat = f" ({finding.caveat})" if finding.caveat else ""
@@ -257,7 +256,7 @@ def _worth(ranked: Ranked) -> str:
 
 def _about(diagnosis: Diagnosis, ranked: Ranked) -> list[str]:
     """Return the keys of what a finding is about: its operations on its ranks, and its evidence."""
-    from dag_utils import key_of
+    from analyzer.cli.step_timeline import key_of
 
     finding = ranked.finding
     if diagnosis.answer:

@@ -11,11 +11,12 @@ from analyzer.answers.diagnose.finding import Finding
 from analyzer.answers.diagnose.job_view import JobView
 from analyzer.base.units import in_ms
 from analyzer.cli.step_charts import joined_steps, rank_map
+from analyzer.cli.step_timeline import group_of, step_timeline
 from analyzer.reading.dialects.kernel_kinds import OTHER, kernel_kind
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
 from analyzer.report.result import Bars, Chart
-from dag_utils import choose_step, critical_path, group_of, step_timeline
+from dag_utils import choose_step, critical_path
 
 #: Bars of the steps; of more steps each is the longest of some.
 _MOST_EVERY_STEP = 800

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +13,8 @@ from analyzer.base.errors import UsageError
 from analyzer.base.units import in_ms
 from analyzer.cli import READING, add_flags, command, refuse
 from analyzer.cli.critical import NO_STEP, recorded_step
-from analyzer.report.result import Column, Command, Network, Result, Table
+from analyzer.cli.runs import damage_notes
+from analyzer.report.result import Column, Network, Result, Table
 
 if TYPE_CHECKING:
     from dag_utils import Dag, LongestPath
@@ -33,7 +35,6 @@ class _Loaded(NamedTuple):
     headline: str
     notes: Sequence[str]
     repairs: Sequence[str]
-    ask: Command | None = None
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -46,9 +47,9 @@ def run(args: Namespace) -> Result:
     from analyzer.base.parallel import progress
     from analyzer.cli.graph.layout import MOST_DRAWN, draw
 
-    output = _output(args)
+    args.output = _output(args)
     loaded = _structure(args) if _has_dag(args) else _recorded(args)
-    drawn = [path for path in (output, args.html, args.picture) if path and _is_drawing(Path(str(path)))]
+    drawn = [path for path in (args.output, args.html, args.picture) if path and _is_drawing(Path(str(path)))]
     if drawn and len(loaded.dag) > MOST_DRAWN:
         raise UsageError(
             f"{args.path[0]}: the graph has {len(loaded.dag):,} nodes, a drawing at most {MOST_DRAWN:,}; "
@@ -57,7 +58,7 @@ def run(args: Namespace) -> Result:
     with progress.bar(1, "graphs", what="laying out", enabled=args.progress):
         title = f"What waits for what: {len(loaded.dag):,} operations"
         chart = draw(loaded.dag, loaded.path, title, placed=bool(drawn))
-    return _result(args, loaded, chart, output)
+    return _result(args, loaded, chart)
 
 
 def _is_drawing(path: Path) -> bool:
@@ -92,8 +93,8 @@ def _structure(args: Namespace) -> _Loaded:
     ms = in_ms(path.length_ns)
     length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""
     first = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."
-    ask = command(args, "critical", "--step", "mean") if path.length_ns else None
-    return _Loaded(dag, path, Counter(dag.cats), first, found.notes, found.repairs, ask)
+    ask = [command(args, "critical", "--step", "mean")] if path.length_ns else []
+    return _Loaded(dag, path, Counter(dag.cats), first, [*found.notes, *ask], found.repairs)
 
 
 def _recorded(args: Namespace) -> _Loaded:
@@ -107,7 +108,9 @@ def _recorded(args: Namespace) -> _Loaded:
     dag, marked, by_cat = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
     first = headline(recording, step, path, named_path(recording, path))
     ask = command(args, "critical", *(() if args.step is None else ("--step", args.step)))
-    return _Loaded(dag, marked, by_cat, first, recording.notes, loaded.repairs, ask)
+    return _Loaded(
+        dag, marked, by_cat, first, [*recording.notes, *damage_notes(loaded.files), ask], loaded.repairs
+    )
 
 
 def _output(args: Namespace) -> Path:
@@ -121,15 +124,13 @@ def _output(args: Namespace) -> Path:
 
 
 def _default(path: Path) -> Path:
-    """Return the graph's name with ``.svg``, beside it."""
-    if path.is_dir():
-        gmls = sorted(path.glob("*.gml"))
-        return gmls[0].with_suffix(".svg") if gmls else path / "dag.svg"
-    name = path.name[:-3] if path.suffix == ".gz" else path.name
-    return path.with_name(name).with_suffix(".svg")
+    """Name a picture in the current directory after the DAG at `path`."""
+    gmls = sorted(path.glob("*.gml")) if path.is_dir() else [path]
+    name = gmls[0].name.removesuffix(".gz") if gmls else "dag"
+    return Path(name).with_suffix(".svg")
 
 
-def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> Result:
+def _result(args: Namespace, loaded: _Loaded, chart: Network) -> Result:
     dag, path = loaded.dag, loaded.path
     by_kind = Counter(kind or "other" for kind in dag.cats)
     sizes = {
@@ -138,8 +139,11 @@ def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> R
         "components": dag.components(),
         "depth": max(dag.depths(), default=0),
     }
-    columns = (Column("kind", "kind"), Column("count", "operations", "int"))
-    rows = by_kind.most_common() if args.sort else list(by_kind.items())
+    columns = (
+        Column("kind", "kind", value=itemgetter(0)),
+        Column("count", "operations", "int", value=itemgetter(1)),
+    )
+    kinds = Table.of("by_kind", "Operations by kind of work", columns, by_kind.items(), sort_by=_fewer)
     length = [("critical path", in_ms(path.length_ns))] if path.length_ns else []
     return Result(
         "graph",
@@ -149,14 +153,17 @@ def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> R
             "by_cat": {cat or "other": n for cat, n in loaded.by_cat.items()},
             "only_in_graph": [dag.names[i] for i in dag.unrecorded],
             "only_in_trace": list(dag.ungraphed),
-            "output": str(output),
+            "output": str(args.output),
         },
         headline=loaded.headline,
-        tables=(Table("by_kind", "Operations by kind of work", columns, rows),),
+        tables=[kinds],
         charts=(chart,),
         figures=[*((key, f"{size:,}") for key, size in sizes.items()), *length],
-        notes=[*loaded.notes, f"Drawn in {output}."],
+        notes=[*loaded.notes, f"Drawn in {args.output}."],
         repairs=loaded.repairs,
-        picture=output,
-        ask=loaded.ask,
     )
+
+
+def _fewer(kind: tuple[str, int]) -> int:
+    """Make a sort key: the kind with the most operations comes first."""
+    return -kind[1]

@@ -15,8 +15,9 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from analyzer.base.arrays import Int64
+from analyzer.cli.step_timeline import group_of
 from analyzer.model.graph.step_graph import Recording, StepGraph
-from analyzer.reading.dialects.edge_rules import EdgeKind
+from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.report.result import GraphNode, Network
 from dag_utils import (
     NO_EVENT,
@@ -24,7 +25,6 @@ from dag_utils import (
     Dag,
     LongestPath,
     category,
-    group_of,
     kind_of_work,
     new_dag,
 )
@@ -134,8 +134,8 @@ def drawn_step(
     np.minimum.at(start, node_of, step.start_ns)
     np.maximum.at(end, node_of, step.end_ns)
     edges: dict[tuple[int, int], int] = {}
-    for source, target, _, kind in step.edges.tolist():
-        a, b = int(node_of[source]), int(node_of[target])
+    ends = node_of[step.edges[:, :2]].tolist()
+    for (a, b), kind in zip(ends, kinds_of(step.edges).tolist(), strict=True):
         if a != b:
             edges.setdefault((a, b) if (start[a], a) < (start[b], b) else (b, a), kind)
     operations = [recording.operations[int(step.operation[event])] for event in first]

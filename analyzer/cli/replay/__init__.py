@@ -47,8 +47,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> Result:
     """Replay the job, or answer the variant that `--sub_option` names."""
     _check(args)
-    from analyzer.base.outputs.atomic import check_output
-    from analyzer.base.outputs.rules import default_file
     from analyzer.cli.replay import replayed, whatif
     from dag_utils import load_steps, read_partitions
 
@@ -57,9 +55,6 @@ def run(args: Namespace) -> Result:
         if "help" in args.set:
             return whatif.list_edits(args, loaded)
         return whatif.forecast(args, loaded) if args.set else whatif.most_helpful(args, loaded)
-    if args.sub_option is None and args.output is None:
-        args.output = default_file(args.path[0], "synthetic", "json")
-        check_output(args.output, is_named=False)
     loaded = load_steps(args.path, asked(args))
     if args.sub_option is None:
         return replayed.replay(args, loaded)

@@ -10,9 +10,10 @@ import numpy as np
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.units import ms_of
 from analyzer.cli.critical import BY_NAME, PATH
+from analyzer.cli.step_timeline import key_of, step_timeline
 from analyzer.model.graph.step_graph import Recording
 from analyzer.report.result import Chart, Column, Command, Table, ms_column
-from dag_utils import NamedPath, by_name, critical_path, key_of, step_timeline
+from dag_utils import NamedPath, by_name, critical_path
 from replay.answer import Answer
 from replay.forecast import Forecast
 from replay.runs import Simulation
@@ -63,15 +64,15 @@ def step_table(answer: Answer) -> Table:
     return Table("steps", "Iteration time", columns, rows)
 
 
-def path_tables(step: int, path: NamedPath, *, full: bool) -> list[Table]:
-    """Return the critical path through one step, summed by operation, and whole."""
+def path_tables(step: int, path: NamedPath) -> list[Table]:
+    """List the critical path through one step, summed by operation, and whole."""
     title = f"Critical path through step {step}"
     shares, rows = by_name(path), path.rows()
     of_names = [(key_of(share.owner, share.name),) for share in shares]
     of_rows = LazySequence(rows, lambda row: (key_of(str(row[2]), str(row[0])),))
     return [
-        Table.of("path_by_name", f"{title}, by operation", BY_NAME, shares, detail=not full, about=of_names),
-        Table("critical_path", title, PATH, rows, detail=not full, about=of_rows),
+        Table.of("path_by_name", f"{title}, by operation", BY_NAME, shares, full=True, about=of_names),
+        Table("critical_path", title, PATH, rows, full=True, about=of_rows),
     ]
 
 

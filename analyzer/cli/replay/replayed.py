@@ -14,6 +14,7 @@ from analyzer.base.units import in_ms, in_percent, ms_of
 from analyzer.cli import WHAT_IF, command
 from analyzer.cli.critical import records
 from analyzer.cli.replay.replay_tables import effect_table, path_tables, step_table, timelines
+from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Result
 from dag_utils import (
     LoadedSteps,
@@ -42,7 +43,7 @@ def replay(args: Namespace, loaded: LoadedSteps) -> Result:
     row = choose_step(recording)
     path = path_of(args, recording, recording.steps[row])
     written = write(simulation, args.output)
-    tables = [*path_tables(recording.steps[row].number, path, full=args.full), step_table(replayed)]
+    tables = [*path_tables(recording.steps[row].number, path), step_table(replayed)]
     if replayed.interval_ns is None:
         further = f"Too few steps for an interval: {FEWEST} are needed."
     else:
@@ -55,8 +56,7 @@ def replay(args: Namespace, loaded: LoadedSteps) -> Result:
         document=document(args, replayed, row, path),
         tables=tables,
         charts=timelines(recording, simulation, row) if args.html else (),
-        notes=[*recording.notes, *written],
-        ask=command(args, WHAT_IF),
+        notes=[*recording.notes, *damage_notes(loaded.files), *written, command(args, WHAT_IF)],
     )
 
 
@@ -73,15 +73,14 @@ def change_in_turn(args: Namespace, loaded: LoadedSteps) -> Result:
     path = path_of(args, recording, recording.steps[row])
     key = "delays" if is_delay else "bottlenecks"
     title = f"Each operation x {ratio:g}" if is_delay else "What gives most when 10 % faster"
-    table = effect_table(key, title, effects[: args.head], replayed.iteration_ns)
+    table = effect_table(key, title, effects, replayed.iteration_ns)
     return Result(
         **common(args, loaded),
         headline=_largest_effect(effects, replayed, ratio),
-        document={**document(args, replayed, row, path), key: table.records()},
+        document={**document(args, replayed, row, path), key: table},
         tables=[table],
         figures=[("iteration time, recorded", in_ms(replayed.recorded_ns or replayed.iteration_ns))],
-        notes=[*recording.notes, _TRIED],
-        ask=command(args, WHAT_IF),
+        notes=[*recording.notes, _TRIED, command(args, WHAT_IF)],
     )
 
 

@@ -13,6 +13,7 @@ from analyzer.base.units import in_ms, in_percent
 from analyzer.cli import WHAT_IF, command
 from analyzer.cli.replay import replay_tables
 from analyzer.cli.replay.replayed import common, document, in_milliseconds, in_range, path_of, write
+from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Column, Result, Table
 from dag_utils import LoadedSteps, choose_step
 from replay import edits as registry
@@ -57,23 +58,31 @@ def list_edits(args: Namespace, loaded: LoadedSteps) -> Result:
 
 def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
     """Find the edits that make the steps shortest, each with the command that answers it."""
-    edits = helpful_edits(loaded, args.progress)[: args.head or _MOST_HELPFUL]
+    edits = helpful_edits(loaded, args.progress)[: max(args.head or 0, _MOST_HELPFUL)]
     commands = [command(args, WHAT_IF, *map(str, edit.requests)) for edit in edits]
     headline = "No edit that was tried saves 1 % of a step for certain."
     if edits:
         best = edits[0].forecast
         saved = f"{in_ms(best.saved_ns)} or {in_percent(1 - best.ratio)} of a step"
         headline = f"{brief(best.name)} would save most, {saved}."
-    rows = [
-        {**_row(edit.forecast), "finding": edit.finding or None, "command": str(typed)}
-        for edit, typed in zip(edits, commands, strict=True)
-    ]
     return Result(
         **common(args, loaded),
         headline=headline,
-        document={"whatif": rows},
+        document={"whatif": Table.of("", "", _RECORD, list(zip(edits, commands, strict=True)))},
         tables=[replay_tables.helpful_table(edits, commands)],
     )
+
+
+#: An edit and its command in JSON.
+_RECORD = (
+    Column("set", "", value=lambda row: row[0].forecast.name),
+    Column("before_ms", "", value=lambda row: row[0].forecast.before_ns / 1e6),
+    Column("after_ms", "", value=lambda row: row[0].forecast.after_ns / 1e6),
+    Column("change", "", value=lambda row: row[0].forecast.ratio - 1),
+    Column("interval_ms", "", value=lambda row: in_milliseconds(row[0].forecast.interval_ns)),
+    Column("finding", "", value=lambda row: row[0].finding or None),
+    Column("command", "", value=lambda row: str(row[1])),
+)
 
 
 class _Question(NamedTuple):
@@ -98,7 +107,7 @@ def forecast(args: Namespace, loaded: LoadedSteps) -> Result:
     written = write(simulation, args.output)
     tables = [
         replay_tables.whatif_table(answers),
-        *replay_tables.path_tables(recording.steps[row].number, path, full=args.full),
+        *replay_tables.path_tables(recording.steps[row].number, path),
         *([replay_tables.slowdown_table(slower)] if slower else []),
     ]
     return Result(
@@ -115,8 +124,7 @@ def forecast(args: Namespace, loaded: LoadedSteps) -> Result:
         },
         tables=tables,
         charts=replay_tables.timelines(recording, simulation, row) if args.html else (),
-        notes=[*recording.notes, *written],
-        ask=command(args, WHAT_IF),
+        notes=[*recording.notes, *damage_notes(loaded.files), *written, command(args, WHAT_IF)],
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ from analyzer.base.function_names import brief
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, in_percent
-from analyzer.cli import READING, add_flags, add_variants, asked, command, refuse, variant_of
-from analyzer.cli.runs import check_digests, check_grouped, digest_note, group_of, saved
+from analyzer.cli import READING, add_flags, add_variants, asked, command, name_files, refuse, variant_of
+from analyzer.cli.runs import check_digests, check_grouped, damage_notes, digest_note, group_of, saved
 from analyzer.report.result import Bars, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
@@ -111,10 +111,10 @@ def run(args: Namespace) -> Result:
         return collectives(args)
     check_digests(args)
     show = _breakdown if args.sub_option == "breakdown" else _statistic
-    result = show(args, _figures(args))._replace(ask=command(args, "diagnose"))
-    if any(map(is_digest, args.path)):
-        return result._replace(beside=args.path[0])
-    return result._replace(notes=[*result.notes, *digest_note(args)])
+    job = _figures(args)
+    result = show(args, job)
+    damage = [] if any(map(is_digest, args.path)) else damage_notes(job.files)
+    return result._replace(notes=[*result.notes, *damage, *digest_note(args), command(args, "diagnose")])
 
 
 def _figures(args: Namespace) -> JobFigures:
@@ -136,7 +136,7 @@ def _figures(args: Namespace) -> JobFigures:
 
 
 def _statistic(args: Namespace, job: JobFigures) -> Result:
-    from analyzer.model.figures.durations import categories, longest_first, over_ranks, rows_of
+    from analyzer.model.figures.durations import categories, over_ranks, rows_of
 
     check_grouped(args, job)
     groups = job.by_prefix
@@ -148,28 +148,27 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         stats = [row for prefix, (_, of_rank) in groups.items() for row in rows_of(of_rank, prefix)]
     if group_of(args) is not None:
         columns = _of_groups(stats)
-    shown = (longest_first(stats) if args.sort else stats)[: args.head]
     cats = categories(job.category_ns, stats)
     title = _TITLES.get(args.group_by, "Operations")
     note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
     tables = (
-        Table.of("operations", title, columns, shown, note=note if is_long else ""),
+        Table.of("operations", title, columns, stats, _shorter, note=note if is_long else ""),
         Table.of("categories", "Categories", _CATEGORIES, cats, detail=args.group_by == "kernel_kind"),
     )
     traces = [
         {"path": str(file.path), "dialect": file.dialect, "events": file.n_events, "ranks": list(file.ranks)}
         for file in job.files
     ]
-    of_all = f" ({len(shown):,} shown)" if len(shown) < len(stats) else ""
     spans = sum(file.phases.get(phase, 0) for file in job.files for phase in ("b", "S"))
     note = f"{spans:,} asynchronous spans (phases b and S) are not counted: they belong to no track."
     return _result(
-        f"Statistics of {', '.join(map(str, args.path))}",
+        args,
+        "Statistics",
         job.files[0].path,
-        {"traces": traces},
         tables,
+        {"traces": traces},
         headline=_headline(stats),
-        figures=((title.lower(), f"{len(stats):,}{of_all}"), ("slices", f"{job.n_slices:,}")),
+        figures=((title.lower(), f"{len(stats):,}"), ("slices", f"{job.n_slices:,}")),
         notes=[note] if spans else [],
         repairs=job.repairs,
     )
@@ -195,18 +194,23 @@ def _of_groups(stats: Sequence[Stat]) -> list[Column]:
     return [_OVER_RANKS[0]._replace(title="work of"), *_OVER_RANKS[1:4], share, *_OVER_RANKS[4:]]
 
 
+def _shorter(stat: Stat) -> float:
+    """Make a sort key: the operation with the largest total comes first."""
+    return -stat.total_ns
+
+
 def _result(
-    title: str, beside: Path, document: dict[str, Any], tables: Sequence[Table], **more: Any
+    args: Namespace,
+    what: str,
+    first: Path,
+    tables: Sequence[Table],
+    document: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> Result:
-    """Return the result with its tables in the document; files without a name go beside what was read."""
-    return Result(
-        "statistic",
-        title,
-        {**document, **{table.name: table.records() for table in tables}},
-        tables=tables,
-        beside=beside,
-        **more,
-    )
+    """Put the tables in the document, too; files without a name go beside the `first` trace."""
+    name_files(args, args.path[0] if any(map(is_digest, args.path)) else first)
+    title = f"{what} of {', '.join(map(str, args.path))}"
+    return Result("statistic", title, {**(document or {}), **{t.name: t for t in tables}}, tables, **more)
 
 
 def _breakdown(args: Namespace, job: JobFigures) -> Result:
@@ -216,10 +220,10 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
     ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
     rules = list(dict.fromkeys(rank.breakdown.rule for rank in job.ranks if rank.breakdown.rule))
     return _result(
-        f"Breakdown of {', '.join(map(str, args.path))}",
+        args,
+        "Breakdown",
         job.ranks[0].source.path,
-        {},
-        (_steps(job, sort=args.sort).first(args.head), ranks),
+        (_steps(job), ranks),
         headline=_where_time_goes(job.settled, of_ranks),
         charts=[_mean_steps(of_ranks)],
         notes=[
@@ -230,7 +234,7 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
     )
 
 
-def _steps(job: JobFigures, *, sort: bool) -> Table:
+def _steps(job: JobFigures) -> Table:
     """Make a table with a row for each step of each rank; a row is made when it is shown."""
     import numpy as np
 
@@ -239,9 +243,8 @@ def _steps(job: JobFigures, *, sort: bool) -> Table:
     labels = [step for part in parts for step in part.step]
     columns = ("wall_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", "idle_ns")
     ms = np.concatenate([np.column_stack([getattr(part, name) for name in columns]) for part in parts]) / 1e6
-    order = np.argsort(-ms[:, 0], kind="stable").tolist() if sort else range(len(labels))
-    rows = LazySequence(order, lambda row: (names[row], labels[row], *ms[row].tolist()))
-    return Table("breakdown", "Time of each step", _BREAKDOWN, rows)
+    rows = LazySequence(range(len(labels)), lambda row: (names[row], labels[row], *ms[row].tolist()))
+    return Table("breakdown", "Time of each step", _BREAKDOWN, rows, order=(-ms[:, 0]).tolist())
 
 
 def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
@@ -274,10 +277,10 @@ def _mean_steps(ranks: Sequence[RankSummary]) -> Bars:
 
 
 def _dasf(args: Namespace) -> Result:
-    """Return one of DASF's own analyses of its profiles."""
-    from analyzer.answers.statistic.dasf_analyses import analyse, dasf_headline
+    """Carry out one of DASF's own analyses of its profiles."""
+    from analyzer.answers.statistic.dasf_analyses import analyse
+    from analyzer.cli.statistic.dasf_tables import dasf_headline, dasf_table
 
-    table, repairs = analyse(args.sub_option, args.path, jobs=args.jobs, progress=args.progress)
-    title = f"{args.sub_option} of {', '.join(map(str, args.path))}"
-    headline = dasf_headline(table)
-    return _result(title, args.path[0], {}, (table.first(args.head),), headline=headline, repairs=repairs)
+    answer, repairs = analyse(args.sub_option, args.path, jobs=args.jobs, progress=args.progress)
+    tables, headline = [dasf_table(args.sub_option, answer)], dasf_headline(answer)
+    return _result(args, args.sub_option, args.path[0], tables, headline=headline, repairs=repairs)

@@ -8,20 +8,15 @@ from analyzer.answers.statistic.collective_stats import CollectiveStats, collect
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, in_percent
-from analyzer.cli import asked
+from analyzer.cli import asked, name_files
+from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Column, Result, Table, ms_column
 
 _COLLECTIVES = (
     Column("kind", "kind"),
     Column("group", "group"),
     Column("ranks", "ranks", "int"),
-    Column("size_class", "size"),
-    Column(
-        "bytes",
-        "bytes",
-        "int",
-        value=lambda row: None if row.n_bytes is None else round(row.n_bytes),
-    ),
+    Column("bytes", "bytes", "int", value=lambda row: row.n_bytes),
     Column("count", "count", "int"),
     ms_column("transfer_ms", "transfer", "transfer_ns"),
     ms_column("waiting_ms", "waiting", "waiting_ns"),
@@ -30,9 +25,8 @@ _COLLECTIVES = (
     Column("exposed_share", "exposed", "percent", 0),
 )
 _HOW = (
-    "Bandwidths are in GB/s of 10⁹ bytes: bytes over the time of the transfer, and on the bus times 2(n-1)/n "
-    "for an all-reduce of n ranks, (n-1)/n for an all-gather, reduce-scatter or all-to-all, 1 for any other "
-    "(as nccl-tests has them). Exposed is what no computation hides, as in breakdown."
+    "Algorithm bandwidth = bytes / transfer time; bus bandwidth = that × the factor of nccl-tests. "
+    "Exposed: not overlapped by computation."
 )
 
 
@@ -53,17 +47,15 @@ def collectives(args: Namespace) -> Result:
             "statistic tells how long its columns are"
         )
     found = collective_stats(args.path, read_partitions(args.path), asked(args))
-    rows = sorted(found.rows, key=lambda row: -row.total_ns) if args.sort else found.rows
-    shown = rows[: args.head]
-    table = Table.of("collectives", "Collectives", _COLLECTIVES, shown)
+    table = Table.of("collectives", "Collectives", _COLLECTIVES, found.rows, lambda row: -row.total_ns)
+    name_files(args, found.files[0].path)
     return Result(
         "statistic",
         f"Collectives of {', '.join(map(str, args.path))}",
-        {table.name: table.records()},
+        {table.name: table},
         tables=[table],
-        beside=found.path,
         headline=_headline(found),
-        notes=[_HOW, *found.notes],
+        notes=[_HOW, *found.notes, *damage_notes(found.files)],
         repairs=found.repairs,
     )
 
@@ -74,4 +66,4 @@ def _headline(found: CollectiveStats) -> str:
     total = sum(row.total_ns for row in found.rows)
     exposed = sum(row.total_ns * (row.exposed_share or 0.0) for row in found.rows) / max(total, 1)
     n = sum(row.count for row in found.rows)
-    return f"{counted(n, 'collective')} take {in_ms(total)} of a rank, {in_percent(exposed)} exposed."
+    return f"{counted(n, 'collective')} take {in_ms(total)} per rank, {in_percent(exposed)} exposed."

@@ -187,8 +187,8 @@ def over_ranks(ranks: Collection[tuple[str, OperationStats]]) -> list[Stat]:
 
 
 def longest_first(rows: Iterable[Stat]) -> list[Stat]:
-    """Sort the rows by their means, the largest first."""
-    return sorted(rows, key=lambda row: -row.mean_ns)
+    """Sort the rows by their totals, the largest first."""
+    return sorted(rows, key=lambda row: -row.total_ns)
 
 
 def category_totals(trace: Trace) -> Counter[str]:

@@ -27,7 +27,9 @@ def kernel(kind: str, ts: float, dur: float, n: int, elements: int = 1 << 18, **
     return {**span("ncclDevKernel_X", ts, dur, "kernel", 0, 9), "args": {**args, **more}}
 
 
-def job(folder: Path, ranks: Sequence[Sequence[Mapping[str, Any]]], world_size: int | None = None) -> Path:
+def job(
+    folder: Path, ranks: Sequence[Sequence[Mapping[str, Any]]], world_size: int | None = None, **header: Any
+) -> Path:
     for rank, events in enumerate(ranks):
         info = {"rank": rank, "world_size": world_size or len(ranks)}
         write(
@@ -35,6 +37,7 @@ def job(folder: Path, ranks: Sequence[Sequence[Mapping[str, Any]]], world_size: 
             [*map(dict, events), span("gemm", 0, 10, "kernel", 0, 7)],
             schemaVersion=1,
             distributedInfo=info,
+            **header,
         )
     return folder
 
@@ -52,7 +55,7 @@ def test_the_transfer_lasts_from_the_last_start_to_the_end_and_the_others_wait(t
     # rank 0 waits 50 us for rank 1; 1,048,576 bytes in 200 us are 5.24288 GB/s
     found = row(job(tmp_path, [[kernel("allreduce", 100, 250, 2)], [kernel("allreduce", 150, 200, 2)]]))
     assert found == {
-        "kind": "all-reduce", "group": "dp (0, 1)", "ranks": 2, "size_class": "1 MiB", "bytes": 1 << 20,
+        "kind": "all-reduce", "group": "dp (0, 1)", "ranks": 2, "bytes": 1 << 20,
         "count": 1, "transfer_ms": 0.2, "waiting_ms": 0.025, "algbw_gbs": pytest.approx(5.24288),
         "busbw_gbs": pytest.approx(5.24288), "exposed_share": 1.0,
     }  # fmt: skip
@@ -118,13 +121,13 @@ def test_without_numbers_they_are_told_apart_by_the_steps_in_which_they_were_lau
             found += [launch, kernel("allreduce", at + 500 + late, 400 - late, 2, correlation=n)]
         return found
 
-    found = row(job(tmp_path, [events((1, 2, 3, 4), 0), events((2, 3, 4), 200)]))
+    found = row(job(tmp_path, [events((1, 2, 3, 4), 0), events((2, 3, 4), 200)], host_name="node"))
     assert (found["count"], found["transfer_ms"]) == (4, pytest.approx(0.2))
 
 
 def test_what_ranks_recorded_in_different_numbers_is_not_matched(tmp_path: Path) -> None:
     of_rank = [[kernel("allreduce", 1000 * n, 500, 2) for n in turns] for turns in ((1, 2, 3), (1, 3))]
-    path = job(tmp_path, of_rank)
+    path = job(tmp_path, of_rank, host_name="node")
     found = row(path)
     assert (found["count"], found["waiting_ms"]) == (5, None)
     assert "5 of these are not matched between ranks" in run_cli(*WORDS, path)[1].replace("\n", " ")
@@ -135,9 +138,7 @@ def test_what_is_not_recorded_is_blank_and_counted(tmp_path: Path) -> None:
     path = job(tmp_path, [[bare, kernel("broadcast", 400, 100, 4)]], world_size=4)
     first, second = answer(path)["collectives"]
     blank = {key for key, value in first.items() if value is None}
-    assert blank == {"group", "ranks", "size_class", "bytes", "waiting_ms"} | {
-        key for key in first if "bw_gbs" in key
-    }
+    assert blank == {"group", "ranks", "bytes", "waiting_ms"} | {key for key in first if "bw_gbs" in key}
     assert (first["kind"], first["transfer_ms"], second["count"]) == ("all-reduce", 0.2, 1)
 
 
@@ -244,3 +245,15 @@ def test_collectives_of_other_systems_are_counted_once(shared_data: Path, name: 
     found = answer(shared_data / name, "--jobs", 1)["collectives"]
     assert sum(one["count"] for one in found) == count
     assert all(0 <= one["exposed_share"] <= 1 for one in found)
+
+
+def test_each_size_has_a_row_of_its_own(tmp_path: Path) -> None:
+    elements = (3 << 20, 4 << 20)  # of 4 bytes: 12 and 16 MiB
+    events = [kernel("allreduce", 1000 * n, 500, 2, size) for n, size in enumerate(elements, 1)]
+    rows = answer(job(tmp_path, [events, events]))["collectives"]
+    assert [(found["bytes"], found["count"]) for found in rows] == [(12_582_912, 1), (16_777_216, 1)]
+
+
+def test_sizes_of_a_recorded_job_are_those_in_its_trace(shared_data: Path) -> None:
+    rows = answer(shared_data / "kineto/gpu-param-dlrm-8ranks")["collectives"]
+    assert not {found["bytes"] for found in rows} & {16 << 20, 128 << 20, 2 << 30}  # classes of 1.0

@@ -10,6 +10,7 @@ import pytest
 
 from analyzer.answers.statistic import dasf_analyses as analysis
 from analyzer.base.errors import TraceError
+from analyzer.cli.statistic.dasf_tables import dasf_table
 from analyzer.reading.dialects import keys_for
 from analyzer.reading.formats import dasf_records as dasf
 from analyzer.reading.formats.columns import Trace
@@ -39,6 +40,10 @@ def traces_of(folder: Path, *records: dict[str, object]) -> list[Trace]:
     return loaded([path])
 
 
+def dasf_table_of(sub_option: str, traces: Sequence[Trace]) -> Table:
+    return dasf_table(sub_option, analysis.analysis_of(sub_option, traces))
+
+
 def column(table: Table, key: str) -> list[Cell]:
     return [record[key] for record in table.records()]
 
@@ -57,7 +62,7 @@ def test_the_tables_are_those_of_dasf(
 ) -> None:
     traces = loaded(sorted((shared_data / "dasf" / case / "trace").glob(files)))
     for sub in subs:
-        table = analysis.table(sub, traces)
+        table = dasf_table_of(sub, traces)
         with open(shared_data / "dasf" / case / "oracle" / oracle / f"{sub}.csv", encoding="utf-8") as file:
             header, *rows = csv.reader(file)
         identity = 1 if sub == "task_balance" else 3
@@ -73,7 +78,7 @@ def test_the_tables_are_those_of_dasf(
 
 def test_rows_come_longest_first(tmp_path: Path) -> None:
     records = [compute(1.0, 0.1, key="a-1"), compute(2.0, 0.7, key="b-1"), compute(3.0, 0.2, key="c-1")]
-    table = analysis.table("task_bottleneck", traces_of(tmp_path, *records))
+    table = dasf_table_of("task_bottleneck", traces_of(tmp_path, *records))
     assert column(table, "Task Key") == ["b-1", "c-1", "a-1"]
     assert column(table, "Percentage of total time (%)") == pytest.approx([70, 20, 10])
 
@@ -81,7 +86,7 @@ def test_rows_come_longest_first(tmp_path: Path) -> None:
 def test_data_and_throughput_come_from_the_results_a_task_takes(tmp_path: Path) -> None:
     source = compute(1.0, 0.1, key="x-1", name="x", size=4_000_000, dependents=["sum-1"])
     taker = compute(3.0, 0.5, key="sum-1", name="sum", size=8, dependencies=["x-1"])
-    table = analysis.table("function_bottleneck", traces_of(tmp_path, source, taker))
+    table = dasf_table_of("function_bottleneck", traces_of(tmp_path, source, taker))
     assert column(table, "Mean Data Size (MB)") == [4.0, 0.0]
     assert column(table, "Mean Throughput (MB/s)") == [8.0, 0.0]  # 4 MB in 0.5 s
 
@@ -92,7 +97,7 @@ def test_a_task_that_ran_twice_has_the_throughput_of_each_run(tmp_path: Path) ->
         compute(at, dur, key="sum-1", name="sum", dependencies=["x-1"])
         for at, dur in [(3.0, 0.5), (9.0, 1.0)]
     ]
-    table = analysis.table("function_bottleneck", traces_of(tmp_path, source, *runs))
+    table = dasf_table_of("function_bottleneck", traces_of(tmp_path, source, *runs))
     assert column(table, "Mean Throughput (MB/s)")[0] == 6.0  # 4 MB in 0.5 s, and in 1 s
     assert "1 task ran more than once" in table.note and "DASF" in table.note
 
@@ -104,28 +109,28 @@ def usage(at_s: float, percent: float) -> dict[str, object]:
 def test_a_sample_goes_to_all_tasks_that_ran_then(tmp_path: Path) -> None:
     both = [compute(2.0, 1.0, key="a-1", name="a"), compute(2.5, 1.0, key="b-1", name="b")]
     samples = [usage(1.8, 50), usage(2.4, 10), usage(2.6, 99)]
-    table = analysis.table("function_bottleneck", traces_of(tmp_path, *both, *samples))
+    table = dasf_table_of("function_bottleneck", traces_of(tmp_path, *both, *samples))
     found = dict(zip(column(table, "Function"), column(table, "Mean GPU Utilization (%)"), strict=True))
     assert found == {"a": 50, "b": 30}  # a ran 1.0-2.0, b 1.5-2.5; at 2.6 nothing ran
 
 
 def test_a_sample_of_another_host_says_nothing(tmp_path: Path) -> None:
     other = usage(1.5, 7) | {"process_id": "elsewhere"}
-    table = analysis.table("function_bottleneck", traces_of(tmp_path, compute(2.0, 1.0), other))
+    table = dasf_table_of("function_bottleneck", traces_of(tmp_path, compute(2.0, 1.0), other))
     assert column(table, "Mean GPU Utilization (%)") == [0]
 
 
 def test_the_last_sample_of_a_second_counts(tmp_path: Path) -> None:
     held = [event("Managed Memory", "I", at, {"tasks": n}) for at, n in [(7.1, 3), (7.9, 5), (9.2, 4)]]
-    table = analysis.table("task_balance", traces_of(tmp_path, *held))
+    table = dasf_table_of("task_balance", traces_of(tmp_path, *held))
     assert [tuple(row) for row in table.rows] == [(0, 5), (2, 4)]
 
 
 def test_a_profile_without_tasks_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"no Compute records.*task_balance"):
-        analysis.table("function_bottleneck", traces_of(tmp_path, event("Managed Memory", "I", 1.0)))
+        dasf_table_of("function_bottleneck", traces_of(tmp_path, event("Managed Memory", "I", 1.0)))
     with pytest.raises(TraceError, match="no Managed Memory records"):
-        analysis.table("task_balance", traces_of(tmp_path, compute(1.0, 0.5)))
+        dasf_table_of("task_balance", traces_of(tmp_path, compute(1.0, 0.5)))
 
 
 def test_an_unknown_analysis_is_a_usage_error(tmp_path: Path) -> None:
@@ -137,8 +142,9 @@ def test_an_empty_database_among_others_is_left_out_and_said(tmp_path: Path) -> 
     empty, full = tmp_path / "demo-ResourceMonitor-vm.msgpack", tmp_path / "demo-TracePlugin-vm.msgpack"
     empty.write_bytes(b"")
     full.write_bytes(packed(compute(2.0, 1.0)))
-    table, repairs = analysis.analyse("task_bottleneck", [empty, full])
-    assert (len(table.rows), repairs) == (1, [f"{empty}: empty, no records"])
+    answer, repairs = analysis.analyse("task_bottleneck", [empty, full])
+    assert isinstance(answer, analysis.Loads)
+    assert (len(answer.rows), repairs) == (1, [f"{empty}: empty, no records"])
 
 
 def test_nothing_but_empty_databases_is_refused(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from analyzer.base.errors import AnalyzeError
 from analyzer.base.outputs.atomic import open_output
-from analyzer.report import bars, heat_map, network
+from analyzer.report.pictures import bars, heat_map, network
+from analyzer.report.pictures.svg import WIDTH, Picture, picture
 from analyzer.report.result import Bars, HeatMap, Network, Result, Timeline
-from analyzer.report.svg import WIDTH, Picture, picture
 
 _MOST_BITMAP_PIXELS = 50_000_000
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from analyzer.model.graph import step_timeline as timelines
+from analyzer.cli import step_timeline as timelines
+from analyzer.cli.step_timeline import key_of, step_timeline, stretch_key
 from analyzer.model.graph.critical_path import critical_path
 from analyzer.model.graph.step_graph import Recording
-from analyzer.model.graph.step_timeline import key_of, step_timeline, stretch_key
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Edge, Meeting, Transfer
 from analyzer.report.result import Timeline

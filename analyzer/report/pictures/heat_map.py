@@ -9,8 +9,8 @@ from typing import Any
 
 from analyzer.base.units import in_digits
 from analyzer.report.names import bounded, labels
+from analyzer.report.pictures.svg import MIDDLE, RIGHT, Drawing, mark, swatch, text, text_width
 from analyzer.report.result import HeatMap
-from analyzer.report.svg import MIDDLE, RIGHT, Drawing, mark, swatch, text, text_width
 
 #: ColorBrewer's YlOrRd, of nine classes.
 _SHADES = (

@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from analyzer.report.colours import FONT, INK, SOFT
 from analyzer.report.names import bounded
+from analyzer.report.pictures.colours import FONT, INK, SOFT
 from analyzer.report.tables import display_width
 
 #: Pixels of a drawing in a page, of one that shares a row, and the height of bars that stand upright.

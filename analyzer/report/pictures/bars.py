@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from analyzer.base.units import in_digits
-from analyzer.report import colours
 from analyzer.report.names import bounded, labels
-from analyzer.report.result import Bars
-from analyzer.report.svg import (
+from analyzer.report.pictures import colours
+from analyzer.report.pictures.svg import (
     HEIGHT,
     MIDDLE,
     RIGHT,
@@ -23,6 +22,7 @@ from analyzer.report.svg import (
     text_width,
     ticks,
 )
+from analyzer.report.result import Bars
 
 _ROW, _THICK = 18, 12  # pixels of a bar with its space, and without
 _WIDEST = 60  # pixels of a bar that stands upright

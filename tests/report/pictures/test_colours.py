@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from analyzer.report import colours
+from analyzer.report.pictures import colours
 from conftest import REPO
 
 _ALL = tuple(colours.PALETTE.values())

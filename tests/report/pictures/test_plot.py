@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
-from analyzer.report import colours, plot
+from analyzer.report.pictures import colours, plot
 from analyzer.report.result import Bars, Chart, GraphNode, HeatMap, Network, Result
 from conftest import few
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from analyzer.base.outputs.atomic import open_output
 from analyzer.base.units import in_digits
-from analyzer.report import colours
-from analyzer.report.colours import INK
-from analyzer.report.network import EDGE, looks
+from analyzer.report.pictures import colours
+from analyzer.report.pictures.colours import INK
+from analyzer.report.pictures.network import EDGE, looks
+from analyzer.report.pictures.svg import legal
 from analyzer.report.result import Network, Result
-from analyzer.report.svg import legal
 
 
 def write(result: Result, path: Path) -> None:

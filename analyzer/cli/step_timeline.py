@@ -12,11 +12,10 @@ from analyzer.base.arrays.numbering import unique
 from analyzer.base.errors import listed
 from analyzer.base.function_names import brief
 from analyzer.base.units import in_ms
-from analyzer.model.graph.critical_path import NO_EVENT, CriticalPath
-from analyzer.model.graph.path_summary import kind_of_work, named_path, step_length
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects.step_parts import Operation
 from analyzer.report.result import OnPath, Span, Timeline
+from dag_utils import NO_EVENT, CriticalPath, kind_of_work, named_path, step_length
 
 #: Ranks that are drawn at most, and boxes: those on the path and the longest.
 MOST_RANKS = 16

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from analyzer.base.units import in_digits
-from analyzer.report import colours
-from analyzer.report.colours import INK
 from analyzer.report.names import labels
+from analyzer.report.pictures import colours
+from analyzer.report.pictures.colours import INK
+from analyzer.report.pictures.svg import Drawing, escaped, swatch, text
 from analyzer.report.result import GraphNode, Network
-from analyzer.report.svg import Drawing, escaped, swatch, text
 
 _UNIT = (190, 34)  # pixels of one layer and one row
 _BOX = (156, 26)

@@ -1,0 +1,78 @@
+"""`--option statistic`: the three analyses of DASF profiles, in the tables of DASF's own analyser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from analyzer.answers.statistic.dasf_analyses import HeldTasks, Loads
+from analyzer.base.errors import counted
+from analyzer.base.units import in_digits
+from analyzer.report.result import Column, Table
+
+_GPU_NOTE = (
+    "A GPU sample counts for every task of its host that ran at that instant (DASF: for the first task in "
+    "the file, of any host, taken as running for its duration after its end)."
+)
+
+
+def _column(title: str, value: Callable[[Any], Any], digits: int | None = None) -> Column:
+    """Describe a column of text, or of numbers with so many decimals."""
+    kind = "float" if digits else "text" if digits is None else "int"
+    return Column(title, title, kind, digits or 3, value=value)  # type: ignore[arg-type]
+
+
+def _of_worker(title: str) -> tuple[Column, ...]:
+    """Describe the columns of all loads; `title` is what the rows are."""
+    return (
+        _column("Host", lambda load: load.host),
+        _column("GPU", lambda load: load.gpu),
+        _column(title, lambda load: load.name),
+        _column("Duration (s)", lambda load: load.dur_ns / 1e9, 6),
+        _column("Percentage of total time (%)", lambda load: load.percent, 3),
+    )
+
+
+_FUNCTIONS = (
+    *_of_worker("Function"),
+    _column("Mean GPU Utilization (%)", lambda load: load.gpu_percent, 3),
+    _column("Mean GPU Memory Used (GB)", lambda load: load.gpu_bytes / 1e9, 3),
+    _column("Mean Data Size (MB)", lambda load: load.input_bytes / 1e6, 3),
+    _column("Mean Throughput (MB/s)", lambda load: load.throughput, 3),
+    _column("Num Tasks (chunks)", lambda load: load.n_tasks, 0),
+    _column("Mean Task time (s)", lambda load: load.dur_ns / load.n_tasks / 1e9, 6),
+)
+_TASKS = (*_of_worker("Task Key"), _column("Memory usage (Mb)", lambda load: load.result_bytes / 1e6, 3))
+
+
+def dasf_table(sub_option: str, answer: Loads | HeldTasks) -> Table:
+    """Make the table of an analysis."""
+    if isinstance(answer, HeldTasks):
+        return _balance(answer)
+    if sub_option == "task_bottleneck":
+        return Table.of(sub_option, "Task bottleneck", _TASKS, answer.rows)
+    notes = [_GPU_NOTE] if answer.n_samples else []
+    if answer.n_repeated:
+        notes.append(
+            f"{counted(answer.n_repeated, 'task')} ran more than once: the throughput of each run is by its "
+            "own duration (DASF: by that of the last run)."
+        )
+    return Table.of(sub_option, "Function bottleneck", _FUNCTIONS, answer.rows, note=" ".join(notes))
+
+
+def _balance(held: HeldTasks) -> Table:
+    titles = ("Time Interval (seconds from begin)", *held.workers)
+    columns = [Column(title, title, "int") for title in titles]
+    rows = [[second, *counts] for second, counts in zip(held.seconds, held.counts, strict=True)]
+    missing = held.seconds[-1] + 1 - len(held.seconds)
+    note = f"{counted(missing, 'second')} without any sample: no row." if missing else ""
+    return Table("task_balance", "Tasks held per worker", columns, rows, note=note)
+
+
+def dasf_headline(answer: Loads | HeldTasks) -> str:
+    """Name what takes longest, or how many results a worker holds at most."""
+    if isinstance(answer, HeldTasks):
+        return f"A worker holds {max(map(max, answer.counts))} tasks at most."
+    longest = answer.rows[0]
+    seconds = in_digits(longest.dur_ns / 1e9)
+    return f"{longest.name} takes longest: {seconds} s on GPU {longest.gpu} of {longest.host}."

@@ -1,0 +1,1 @@
+"""Charts as pictures: stills, drawn graphs, and graphs for other programs."""

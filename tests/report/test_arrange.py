@@ -1,0 +1,45 @@
+"""`--sort`, `--head` and `--full` are applied to every table of a result, and of its document."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import pytest
+
+from analyzer.report.arrange import arranged
+from analyzer.report.result import Column, Result, Table
+
+TABLE = Table.of(
+    "t", "T", (Column("n", "n", value=int),), [3, 1, 2], sort_by=int, about=[("c",), ("a",), ("b",)]
+)
+
+
+def rows(*, sort: bool = False, head: int | None = None, full: bool = False) -> tuple[object, object]:
+    document = {"t": TABLE, "parts": [{"t": TABLE}], "n": 3}
+    result = arranged(Result("o", "", document, [TABLE]), Namespace(sort=sort, head=head, full=full))
+    [table] = result.tables
+    in_document = [row["n"] for row in result.document["t"]]
+    assert [row["n"] for row in result.document["parts"][0]["t"]] == in_document
+    assert [row[0] for row in table.rows] == in_document
+    return in_document, [*table.about]
+
+
+def test_without_flags_rows_stay() -> None:
+    assert rows() == ([3, 1, 2], [("c",), ("a",), ("b",)])
+
+
+def test_sorted_rows_keep_what_they_are_about() -> None:
+    assert rows(sort=True, head=2) == ([1, 2], [("a",), ("b",)])
+
+
+def test_the_first_rows_are_those_of_the_recording() -> None:
+    assert rows(head=1) == ([3], [("c",)])
+
+
+@pytest.mark.parametrize(("only", "full", "detail"), [(True, False, True), (True, True, False),
+                                                      (False, True, True), (None, False, False)])  # fmt: skip
+def test_tables_for_the_other_answer_are_not_on_standard_output(
+    only: bool | None, full: bool, detail: bool
+) -> None:
+    result = Result("o", "", {}, [TABLE._replace(full=only)])
+    assert arranged(result, Namespace(sort=False, head=None, full=full)).tables[0].detail == detail
