@@ -86,8 +86,8 @@ def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Reque
     ranks, names = [job.ranks[i].made for i in kept], [job.names[i] for i in kept]
     hosts = job.job.hosts
     moved, is_tied, notes = _on_one_clock(ranks, names, [hosts[i] for i in kept])
-    members = _members(moved, is_tied)
-    found = _joined(members, ranks)
+    members = _members(moved)
+    found = _joined(members, ranks, np.array(is_tied, np.bool_))
     return CollectiveStats(
         rows=[*_rows(found, members, len(ranks))],
         notes=[*_notes(found, members), *notes],
@@ -139,15 +139,18 @@ class _Members(Struct, frozen=True):
     n_unmatched: int
 
 
-def _members(ranks: Sequence[_RankCollectives], is_tied: Sequence[bool]) -> _Members:
-    """Return each rank's part in each collective; matched are those that all ranks have as often."""
+def _members(ranks: Sequence[_RankCollectives]) -> _Members:
+    """Match each rank's part in collectives by key and number, where all ranks have equally many of them.
+
+    Clocks do not matter here: steps and sequence numbers are the same on all ranks.
+    """
     keys: dict[Hashable, int] = {}
     calls: dict[Call, int] = {}
     parts = []
-    for i, (one, tied) in enumerate(zip(ranks, is_tied, strict=True)):
+    for i, one in enumerate(ranks):
         table = [
             (
-                -1 if call.key is None or not tied else keys.setdefault(call.key, len(keys)),
+                -1 if call.key is None else keys.setdefault(call.key, len(keys)),
                 calls.setdefault(replace(call, sent=0, received=0, key=None), len(calls)),
                 call.n_bytes,
             )
@@ -209,7 +212,8 @@ class _Joined(Struct, frozen=True):
     start_ns: Int64
 
 
-def _joined(members: _Members, ranks: Sequence[_RankCollectives]) -> _Joined:
+def _joined(members: _Members, ranks: Sequence[_RankCollectives], is_tied: Mask) -> _Joined:
+    """Measure each collective; `is_tied` (ranks,) says whose clock is known: only their starts compare."""
     first = np.flatnonzero(np.diff(members.of, prepend=-1))
     n_met = np.diff(np.append(first, len(members.of)))
     last_start = np.maximum.reduceat(members.start_ns, first)
@@ -228,8 +232,10 @@ def _joined(members: _Members, ranks: Sequence[_RankCollectives]) -> _Joined:
         bus_factor(kinds[call], n) if n else np.nan
         for call, n in zip(members.call[first].tolist(), n_ranks.tolist(), strict=True)
     ]
-    is_whole = ((waits == 0) | (n_met == n_ranks)) & (transfer >= 0)
-    transfer = np.where(transfer >= 0, transfer, shortest)
+    on_one_clock = (n_met == 1) | np.logical_and.reduceat(is_tied[members.rank], first)
+    is_told_apart = on_one_clock & (transfer >= 0)
+    is_whole = ((waits == 0) | (n_met == n_ranks)) & is_told_apart
+    transfer = np.where(is_told_apart, transfer, shortest)
     begin = np.minimum.reduceat(members.start_ns, first)
     return _Joined(first, n_ranks, n_bytes, transfer, waiting, is_whole, np.array(factor, np.float64), begin)
 
