@@ -81,8 +81,8 @@ class JobFigures(Struct, frozen=True):
         """Numbers and lengths (k,) of the steps that all ranks with steps have; else of every step."""
         tables = [step_table(rank.steps.whole) for rank in self.ranks if rank.steps.whole]
         number, begin, end = np.concatenate([step_table(()), *tables]).T
-        numbers, place, n = np.unique(number, return_inverse=True, return_counts=True)
-        mean_ns = np.bincount(place, end - begin, len(n)) / np.maximum(n, 1)
+        numbers, row, n = np.unique(number, return_inverse=True, return_counts=True)
+        mean_ns = np.bincount(row, end - begin, len(n)) / np.maximum(n, 1)
         common = n == len(tables)
         return (numbers[common], mean_ns[common]) if common.any() else (numbers, mean_ns)
 

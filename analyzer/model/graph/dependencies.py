@@ -102,17 +102,17 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
     """
     columns = [column for key, column in trace.args.items() if _INPUT.fullmatch(key)]
     used = [trace.names[i] for i in unique(trace.name_id).tolist()]
-    own = {name for name in used if OpName.parse(name).cat is not None}
+    recorded = {name for name in used if OpName.parse(name).cat is not None}
     edges: dict[tuple[str, str], None] = {}
     for column in columns:
         names = trace.name_id[column.rows].tolist()
         for name_id, source in dict.fromkeys(zip(names, map(str, column.values), strict=True)):
-            if trace.names[name_id] in own:
+            if trace.names[name_id] in recorded:
                 edges[_main(source), _main(trace.names[name_id])] = None
     if not edges:
         return None
     edges.update(dict.fromkeys(_into_outputs(edges)))
-    seen = [_main(name) for name in used if name in own]
+    seen = [_main(name) for name in used if name in recorded]
     names = list(dict.fromkeys([*seen, *(end for edge in edges for end in edge)]))
     index = {name: i for i, name in enumerate(names)}
     rows = [(index[a], index[b], EdgeKind.DATA) for a, b in edges if a != b]
@@ -205,15 +205,15 @@ def _with_means(dag: Dag, trace: Trace, directory: Path) -> Dag:
 def _own_ns(trace: Trace) -> Int64:
     """Return the duration of each slice (n,); an update's from the end of the communications in it on."""
     roles = dialects.of(trace).roles(trace)
-    own: Int64 = trace.dur_ns.copy()
+    work_ns: Int64 = trace.dur_ns.copy()
     end = trace.end_ns
     over = np.sort(end[roles == Role.WHOLE_COMM])
     updates = np.flatnonzero(roles == Role.UPDATE)
     if len(over):
         before = np.searchsorted(over, end[updates], side="right") - 1
         waited = np.where(before < 0, 0, over[before] - trace.ts_ns[updates])
-        own[updates] -= np.maximum(waited, 0)
-    return own
+        work_ns[updates] -= np.maximum(waited, 0)
+    return work_ns
 
 
 def one_sided_notes(dag: Dag) -> list[str]:

@@ -58,14 +58,14 @@ def read_partitions(paths: Sequence[Path], network: NetworkEvidence | None = Non
     from collector.network.network_evidence import read_evidence
     from collector.network.partition_keys import read_keys
 
-    found = network or read_evidence(paths)
-    bytes_of = dict(found.bytes_of)
+    evidence = network or read_evidence(paths)
+    bytes_of = dict(evidence.bytes_of)
     servers: dict[int, int] = {}
     for path in paths:
         keys = read_keys(path, Repairs())
         servers |= keys.servers
         bytes_of |= keys.partition_bytes()
-    return Partitions(bytes_of, servers or found.servers)  # the two may number the servers differently
+    return Partitions(bytes_of, servers or evidence.servers)  # the two may number the servers differently
 
 
 def load_steps(
@@ -105,11 +105,11 @@ def load_steps(
     names, sources = job.names, job.job.sources
     steps = []
     for i, (name, source, rank) in enumerate(zip(names, sources, job.ranks, strict=True)):
-        own = rank.made.steps
-        if isinstance(own, AnalyzeError):
-            raise own
+        rank_steps = rank.made.steps
+        if isinstance(rank_steps, AnalyzeError):
+            raise rank_steps
         number = i if source.rank is None else source.rank
-        steps.append(replace(own, name=name, worker=source.worker, rank=number))
+        steps.append(replace(rank_steps, name=name, worker=source.worker, rank=number))
     recording = join(steps)
     frames = [rank.made.facts.frames for rank in job.ranks]
     return LoadedSteps(
@@ -168,8 +168,8 @@ def _with_operations(job: Ranks[RankRecord]) -> tuple[Ranks[RankRecord], list[st
         for rank in job.ranks
         if not rank.n_slices
     ]
-    found = replace(job.job, sources=[rank.source for rank in kept])
-    return (replace(job, job=found, ranks=kept) if empty else job), empty
+    files = replace(job.job, sources=[rank.source for rank in kept])
+    return (replace(job, job=files, ranks=kept) if empty else job), empty
 
 
 def choose_step(recording: Recording, number: int | None = None) -> int:
@@ -181,7 +181,7 @@ def choose_step(recording: Recording, number: int | None = None) -> int:
         There is no such step.
     """
     bounds = recording.bounds
-    numbers = [one.number for one in bounds]
+    numbers = [step_bounds.number for step_bounds in bounds]
     if number is not None:
         if number not in numbers:
             raise TraceError(

@@ -106,7 +106,7 @@ def _points(
     columns = (points.name_id, points.cat_id, points.track_id, points.ts_ns - zero)
     number: dict[str | None, int] = {}
     args = points.args or [{}] * len(points)
-    found: defaultdict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+    by_track: defaultdict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     rows = zip(points.phase, points.ids, args, *(column.tolist() for column in columns), strict=True)
     for phase, own_id, own_args, name, cat, track, ts in rows:
         if phase not in _WITH_ID and phase not in _INSTANTS and phase != _COUNTER:
@@ -120,8 +120,8 @@ def _points(
             event["args"] = own_args
         if phase == "f":  # an arrow ends in the slice around it
             event["bp"] = "e"
-        found[track].append((ts, event))
-    return found
+        by_track[track].append((ts, event))
+    return by_track
 
 
 def _text(number: Any) -> str:

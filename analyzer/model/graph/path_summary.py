@@ -99,18 +99,18 @@ def named_path(
     stretches of one name that follow each other are one.
     """
     labels, label = _labelled(recording, path, parts=parts)
-    place: dict[Label, int] = {}
-    for at, (name, waits) in gap_covers(recording, path).items():
+    number_of: dict[Label, int] = {}
+    for stretch, (name, waits) in gap_covers(recording, path).items():
         words = f"{'waiting' if waits else 'idle'} in {name}"
-        covered = Label(words, GAP, recording.owners[path.owners[at]], GAP)
-        label[at] = place.setdefault(covered, len(labels) + len(place))
+        covered = Label(words, GAP, recording.owners[path.owners[stretch]], GAP)
+        label[stretch] = number_of.setdefault(covered, len(labels) + len(number_of))
     is_first = np.ones(len(label), np.bool_)
     if merged:
         is_first[1:] = np.diff(label) != 0
     first = np.flatnonzero(is_first)
     dur = np.add.reduceat(path.end_ns - path.start_ns, first) if len(first) else path.end_ns
-    start_ns, labels = path.start_ns[first] - path.begin_ns, [*labels, *place]
-    return NamedPath(labels, label[first], start_ns, dur, path.rule[first], frozenset(place.values()))
+    start_ns, labels = path.start_ns[first] - path.begin_ns, [*labels, *number_of]
+    return NamedPath(labels, label[first], start_ns, dur, path.rule[first], frozenset(number_of.values()))
 
 
 def gap_covers(recording: Recording, path: CriticalPath) -> dict[int, tuple[str, bool]]:
@@ -122,15 +122,17 @@ def gap_covers(recording: Recording, path: CriticalPath) -> dict[int, tuple[str,
         return {}
     dur_ns = path.end_ns - path.start_ns
     long_ns = min(_LONG_NS, _LONG * float(dur_ns.sum()))
-    found: dict[int, tuple[str, bool]] = {}
-    for at in np.flatnonzero((path.cat == CATS.index(GAP)) & (dur_ns >= long_ns)).tolist():
-        frames = recording.frames[int(path.owners[at])]
+    covers: dict[int, tuple[str, bool]] = {}
+    for stretch in np.flatnonzero((path.cat == CATS.index(GAP)) & (dur_ns >= long_ns)).tolist():
+        frames = recording.frames[int(path.owners[stretch])]
         name, waits = (
-            ("", False) if frames is None else frames.during(*map(int, (path.start_ns[at], path.end_ns[at])))
+            ("", False)
+            if frames is None
+            else frames.during(*map(int, (path.start_ns[stretch], path.end_ns[stretch])))
         )
         if name:
-            found[at] = name, waits
-    return found
+            covers[stretch] = name, waits
+    return covers
 
 
 def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple[list[Label], Int64]:
@@ -139,18 +141,20 @@ def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple
     is_lead = no_event & (path.start_ns == path.begin_ns)
     what = np.where(no_event, np.where(is_lead, -2, -1), recording.table.kind[path.operation])
     key = (what + 2) * len(CATS) + path.cat
-    _, first, place = np.unique(
+    _, first, group = np.unique(
         key * len(recording.owners) + path.owners, return_index=True, return_inverse=True
     )
     known: dict[Label, int] = {}
     number = np.empty(len(first), np.int64)
-    for one in np.argsort(first).tolist():
-        at = int(first[one])
-        operation = None if no_event[at] else recording.table.kinds[int(what[at])]
-        name, cat, kind = _named(operation, CATS[path.cat[at]], is_lead=bool(is_lead[at]), parts=parts)
-        label = Label(name, cat, recording.owners[path.owners[at]], kind)
-        number[one] = known.setdefault(label, len(known))
-    return list(known), number[place.reshape(-1)]
+    for group_number in np.argsort(first).tolist():
+        stretch = int(first[group_number])
+        operation = None if no_event[stretch] else recording.table.kinds[int(what[stretch])]
+        name, cat, kind = _named(
+            operation, CATS[path.cat[stretch]], is_lead=bool(is_lead[stretch]), parts=parts
+        )
+        label = Label(name, cat, recording.owners[path.owners[stretch]], kind)
+        number[group_number] = known.setdefault(label, len(known))
+    return list(known), number[group.reshape(-1)]
 
 
 def _named(operation: Operation | None, cat: str, *, is_lead: bool, parts: bool) -> tuple[str, str, str]:
@@ -217,19 +221,19 @@ def headline(recording: Recording, step: StepGraph, path: CriticalPath, named: N
 def step_length(
     recording: Recording, step: StepGraph, path: CriticalPath, lasts_ns: float | None = None
 ) -> str:
-    """Return how long a step is on the rank that ends last, and the ranks' mean where that differs.
+    """Write a step's length on the rank that ends last, and the ranks' mean where that differs.
 
-    Where it is known how long the job took for it (`job_lengths`), that comes first, and no mean.
+    `lasts_ns`, the time that the job took for it (`job_lengths`), comes first, without a mean.
     """
-    own = in_ms(path.length_ns)
+    last_rank = in_ms(path.length_ns)
     if len(recording.owners) == 1:
-        return own
-    last = f"{own} on {recording.owners[path.owner]}, which ends last"
+        return last_rank
+    last = f"{last_rank} on {recording.owners[path.owner]}, which ends last"
     if lasts_ns:
         whole = in_ms(lasts_ns)
-        return last if whole == own else f"{whole} ({last})"
-    mean = in_ms(step.bounds.mean_ns) if step.bounds.mean_ns else own
-    return last if mean == own else f"{last} (mean of the ranks: {mean})"
+        return last if whole == last_rank else f"{whole} ({last})"
+    mean = in_ms(step.bounds.mean_ns) if step.bounds.mean_ns else last_rank
+    return last if mean == last_rank else f"{last} (mean of the ranks: {mean})"
 
 
 _WORDS = {GAP: "gap (not covered by the trace)", WAIT: "waiting for other ranks"}

@@ -92,21 +92,21 @@ def _groups(recording: Recording, kind: str) -> list[list[_Group]]:
 def step_operations(recording: Recording, step: StepGraph) -> list[OperationSlack]:
     """Return the operations of a step by name and category, in the order of their first events."""
     is_meeting = recording.which(lambda one: one.role is Role.MEETING)
-    number, first, place = np.unique(step.operation, return_index=True, return_inverse=True)
-    place = place.reshape(-1)
+    number, first, row = np.unique(step.operation, return_index=True, return_inverse=True)
+    row = row.reshape(-1)
     least = np.full(len(number), np.iinfo(np.int64).max)
-    np.minimum.at(least, place, slack_ns(step))
-    dur = np.bincount(place, step.end_ns - step.start_ns, len(number)).astype(np.int64)
+    np.minimum.at(least, row, slack_ns(step))
+    dur = np.bincount(row, step.end_ns - step.start_ns, len(number)).astype(np.int64)
     order = np.argsort(first)
     order = order[~is_meeting[number[order]]]
-    found: dict[tuple[str, str], OperationSlack] = {}
+    by_name: dict[tuple[str, str], OperationSlack] = {}
     columns = (column[order].tolist() for column in (number, first, dur, least))
-    for at, event, dur_ns, least_ns in zip(*columns, strict=True):
-        key = recording.name_of(step, event), category(recording.operations[at])
-        operation = found.setdefault(key, OperationSlack(*key, 0, least_ns))
+    for kind, event, dur_ns, least_ns in zip(*columns, strict=True):
+        key = recording.name_of(step, event), category(recording.operations[kind])
+        operation = by_name.setdefault(key, OperationSlack(*key, 0, least_ns))
         operation.dur_ns += dur_ns
         operation.slack_ns = min(operation.slack_ns, least_ns)
-    return list(found.values())
+    return list(by_name.values())
 
 
 def longest_chain(name: str, worker: int, dag: Dag) -> tuple[Scope, list[OperationSlack]]:

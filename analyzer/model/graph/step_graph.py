@@ -131,20 +131,20 @@ class StepBounds(NamedTuple):
 
 
 def job_lengths(bounds: Sequence[StepBounds]) -> Float64:
-    """Return how long the job took for each of some steps (steps,), until its last owner was through.
+    """Time that the job took for each step (steps,), until its last owner was through.
 
     Counted from when the last owner was through with the step before. So a step in which one owner is
     late is long itself, and not the next one, in which the others wait for it. Where the step before is not
     there, from when the owner began it that was through last. 0 where an end is unknown.
     """
-    last = [(one, int(one.next_ns.argmax())) for one in bounds]
+    last = [(step, int(step.next_ns.argmax())) for step in bounds]
     ends, begins = (
-        np.array([getattr(one, column)[owner] for one, owner in last], np.float64)
+        np.array([getattr(step, column)[owner] for step, owner in last], np.float64)
         for column in ("next_ns", "begin_ns")
     )
-    follows = np.diff([one.number for one in bounds], prepend=[one.number for one in bounds[:1]]) == 1
+    follows = np.diff([step.number for step in bounds], prepend=[step.number for step in bounds[:1]]) == 1
     begins[1:] = np.where(follows[1:], ends[:-1], begins[1:])
-    is_known = [bool((one.next_ns >= 0).all()) for one in bounds]
+    is_known = [bool((step.next_ns >= 0).all()) for step in bounds]
     return np.where(is_known, ends - begins, 0.0)
 
 
@@ -224,12 +224,14 @@ class Recording(Struct, frozen=True, dict=True):
         return self.with_steps(map(edit, self.steps))
 
     def with_steps(self, steps: Iterable[StepGraph]) -> Recording:
-        """Return the recording with other steps, which memory need not hold all where its own need not."""
-        own = self.steps
-        return replace(self, steps=own.replaced(steps) if isinstance(own, LazySteps) else list(steps))
+        """Return the recording with other steps, kept as its own are: in memory or in a file."""
+        recorded = self.steps
+        return replace(
+            self, steps=recorded.replaced(steps) if isinstance(recorded, LazySteps) else list(steps)
+        )
 
-    def put_aside(self, column: Int64) -> Int64:
-        """Return a column of events, which memory need not hold where it need not hold the steps."""
+    def to_file(self, column: Int64) -> Int64:
+        """Move a column of events to the file of the steps, where these have one."""
         spill = self.steps.spill if isinstance(self.steps, LazySteps) else None
         return column if spill is None else spill.put_arrays([column])[0]
 
@@ -246,7 +248,7 @@ class Recording(Struct, frozen=True, dict=True):
 
     @property
     def has_steps(self) -> bool:
-        """Whether steps are marked; else the whole recording stands for one."""
+        """True if steps are marked; else the whole recording stands for one."""
         return len(self.steps) > 1 or not notes_of(NoteKind.UNMARKED, self.notes)
 
     @cached_property
@@ -259,13 +261,13 @@ class Recording(Struct, frozen=True, dict=True):
 
     @cached_property
     def n_warm_up(self) -> int:
-        """How many of the whole steps are the warm-up: the first ones, far longer than all others."""
+        """Number of whole steps that are the warm-up: the first ones, far longer than all others."""
         return n_warm_up(np.array([self.bounds[row].mean_ns for row in self.every_whole_step]))
 
     @cached_property
     def every_whole_step(self) -> list[int]:
         """The rows of the steps whose duration is known for some owner, warm-up too; all where none is."""
-        whole = [row for row, one in enumerate(self.bounds) if (one.iteration_ns > 0).any()]
+        whole = [row for row, step in enumerate(self.bounds) if (step.iteration_ns > 0).any()]
         return whole or list(range(len(self.steps)))
 
     @property
@@ -276,14 +278,14 @@ class Recording(Struct, frozen=True, dict=True):
         return [step.bounds for step in self.steps]
 
     def which(self, accept: Callable[[Operation], object]) -> Bool:
-        """Return which operations (n,) are accepted."""
-        return np.array([bool(accept(one)) for one in self.table.kinds], np.bool_)[self.table.kind]
+        """Mark the accepted operations (n,)."""
+        return np.array([bool(accept(kind)) for kind in self.table.kinds], np.bool_)[self.table.kind]
 
     def numbered(self, value: Callable[[Operation], Hashable]) -> tuple[list[Any], Int64]:
         """Return the distinct values of the operations in order, and the number of each operation's (n,)."""
-        place: dict[Hashable, int] = {}
-        of_kind = [place.setdefault(value(one), len(place)) for one in self.table.kinds]
-        return list(place), np.array(of_kind, np.int64)[self.table.kind]
+        number_of: dict[Hashable, int] = {}
+        of_kind = [number_of.setdefault(value(operation), len(number_of)) for operation in self.table.kinds]
+        return list(number_of), np.array(of_kind, np.int64)[self.table.kind]
 
     def chosen_kinds(self, chosen: Bool) -> list[Operation]:
         """Return the distinct operations of which some are `chosen` (n,)."""
@@ -291,15 +293,15 @@ class Recording(Struct, frozen=True, dict=True):
 
     def column(self, value: Callable[[Operation], int]) -> Int64:
         """Return a number of each operation (n,)."""
-        return np.array([value(one) for one in self.table.kinds], np.int64)[self.table.kind]
+        return np.array([value(kind) for kind in self.table.kinds], np.int64)[self.table.kind]
 
     def by_kind(self, column: str, rows: Sequence[int], chosen: Sequence[bool] | None = None) -> Float64:
         """Return a column of events added up by kind of operation (the `chosen`) in some steps (steps, k)."""
         kind, n = self.table.kind, len(self.table.kinds)
         kept = np.arange(n) if chosen is None else np.flatnonzero(chosen)
         sums = np.empty((len(rows), len(kept)))
-        for own, step in zip(sums, map(self.steps.__getitem__, rows), strict=True):
-            own[:] = np.bincount(kind[step.operation], getattr(step, column), n)[kept]
+        for of_step, step in zip(sums, map(self.steps.__getitem__, rows), strict=True):
+            of_step[:] = np.bincount(kind[step.operation], getattr(step, column), n)[kept]
         return sums
 
     def name_of(self, step: StepGraph, event: int) -> str:
