@@ -7,7 +7,7 @@ on the bus times `bus_factor`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from analyzer.reading.dialects.recorded_collectives import Call, base_of, bus_fa
 from analyzer.reading.dialects.step_parts import RankTrace
 from analyzer.reading.dialects.sync_points import SyncPoints
 from analyzer.reading.formats.columns import Trace
-from dag_utils import Partitions
 from trace_utils import Request, Source, read_args, read_ranks
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -69,8 +68,10 @@ class CollectiveStats(Struct, frozen=True):
     repairs: Sequence[str]
 
 
-def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Request) -> CollectiveStats:
+def collective_stats(paths: Sequence[Path], bytes_of: Mapping[int, int], asked: Request) -> CollectiveStats:
     """Return the collectives of the job at `paths`; `asked` says which, and how it is read.
+
+    `bytes_of` are the bytes of BytePS's partitions, by key.
 
     Raises
     ------
@@ -80,7 +81,7 @@ def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Reque
         A name in `asked.only` is not a communication of the job.
     """
     request = asked._replace(needs={Need.SIZES, Need.SYNC, Need.STEPS}, points=True)
-    job = read_ranks(paths, partial(_rank_collectives, partitions=partitions), request)
+    job = read_ranks(paths, partial(_rank_collectives, bytes_of=bytes_of), request)
     job.check_any()
     kept = [i for i, rank in enumerate(job.ranks) if rank.n_slices]
     ranks, names = [job.ranks[i].made for i in kept], [job.names[i] for i in kept]
@@ -339,14 +340,14 @@ class _RankCollectives(Struct, frozen=True):
     world_size: int = 0
 
 
-def _rank_collectives(source: Source, trace: Trace, partitions: Partitions) -> _RankCollectives:
+def _rank_collectives(source: Source, trace: Trace, bytes_of: Mapping[int, int]) -> _RankCollectives:
     """Return the collectives of a rank's trace that was read for `Need.SIZES`, `SYNC` and `STEPS`."""
     if not len(trace):
         none = np.empty(0, np.int64)
         return _RankCollectives((), none, none, none, none, none.astype(float), none.astype(float))
     system = dialects.of(trace)
     args_of = partial(read_args, source.path, slices=True)
-    found = system.collectives(RankTrace("", trace, bytes_of=partitions.bytes_of, args_of=args_of))
+    found = system.collectives(RankTrace("", trace, bytes_of=bytes_of, args_of=args_of))
     times = trace.ts_ns[found.row], trace.end_ns[found.row], *_times(trace, system.roles(trace), found.row)
     span = int(trace.ts_ns.min()), int(trace.end_ns.max())
     world, machine = trace.world_size or 0, system.machine(trace)

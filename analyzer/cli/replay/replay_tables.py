@@ -12,7 +12,7 @@ from analyzer.base.units import ms_of
 from analyzer.cli.critical import BY_NAME, PATH
 from analyzer.model.graph.step_graph import Recording
 from analyzer.report.result import Chart, Column, Command, Table, ms_column
-from dag_utils import NamedPath, by_name, critical_path, key_of, step_timeline
+from dag_utils import NamedPath, critical_path, key_of, step_timeline
 from replay.answer import Answer
 from replay.forecast import Forecast
 from replay.runs import Simulation
@@ -66,7 +66,7 @@ def step_table(answer: Answer) -> Table:
 def path_tables(step: int, path: NamedPath, *, full: bool) -> list[Table]:
     """Return the critical path through one step, summed by operation, and whole."""
     title = f"Critical path through step {step}"
-    shares, rows = by_name(path), path.rows()
+    shares, rows = path.by_name(), path.rows()
     of_names = [(key_of(share.owner, share.name),) for share in shares]
     of_rows = LazySequence(rows, lambda row: (key_of(str(row[2]), str(row[0])),))
     return [

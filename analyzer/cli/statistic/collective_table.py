@@ -52,7 +52,7 @@ def collectives(args: Namespace) -> Result:
             f"--sub_option collectives: {args.path[0]} is a step log, which holds no single collectives; "
             "statistic tells how long its columns are"
         )
-    found = collective_stats(args.path, read_partitions(args.path), asked(args))
+    found = collective_stats(args.path, read_partitions(args.path).bytes_of, asked(args))
     rows = sorted(found.rows, key=lambda row: -row.total_ns) if args.sort else found.rows
     shown = rows[: args.head]
     table = Table.of("collectives", "Collectives", _COLLECTIVES, shown)

@@ -21,7 +21,8 @@ from analyzer.reading import dialects
 from analyzer.reading.dialects import Need
 from analyzer.reading.dialects.steps import step_table
 from analyzer.reading.formats.columns import Trace
-from trace_utils import CommFilter, Request, Source, TraceFile, read_ranks
+from analyzer.reading.traces.split import TraceFile
+from trace_utils import CommFilter, Request, Source, read_ranks
 
 
 class JobFigures(Struct, frozen=True):

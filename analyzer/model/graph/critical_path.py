@@ -15,11 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from analyzer.base.arrays import Int64
-from analyzer.base.errors import TraceError
-from analyzer.model.graph.join_ranks import by_link
+from analyzer.base.arrays import Int64, Mask
 from analyzer.model.graph.step_graph import StepGraph, operation_edges
 from analyzer.reading.dialects.edge_rules import Rule
+from analyzer.reading.dialects.system import Frames
 
 #: `CriticalPath.event` of time that belongs to no event of the path.
 NO_EVENT = -1
@@ -28,6 +27,8 @@ GAP, WAIT = "gap", "wait"
 #: Categories of stretches; the first is work.
 CATS = ("", GAP, WAIT)
 _WORK, _GAP, _WAIT = range(3)
+#: A gap that needs a name lasts this long, or this share of the path.
+_LONG_NS, _LONG = 1_000_000, 0.01
 
 
 class Inputs(NamedTuple):
@@ -64,6 +65,35 @@ class CriticalPath(Struct, frozen=True):
     end_ns: Int64
     rule: Int64
 
+    @property
+    def is_work(self) -> Mask:
+        """Marks the stretches that are work of an event (k,)."""
+        return np.equal(self.cat, _WORK)
+
+    @property
+    def is_gap(self) -> Mask:
+        """Marks the stretches that are gaps, in which nothing was recorded (k,)."""
+        return np.equal(self.cat, _GAP)
+
+    def gap_covers(self, frames: Sequence[Frames | None]) -> dict[int, tuple[str, bool]]:
+        """Find the Python function, annotation or call around most of each long gap, by its stretch.
+
+        `frames` are those of the recording's owners. The second value is whether the host only waits in it.
+        Gaps without such a cover are left out.
+        """
+        if not any(frames):
+            return {}
+        dur_ns = self.end_ns - self.start_ns
+        long_ns = min(_LONG_NS, _LONG * float(dur_ns.sum()))
+        covers: dict[int, tuple[str, bool]] = {}
+        for stretch in np.flatnonzero(self.is_gap & (dur_ns >= long_ns)).tolist():
+            of_owner = frames[int(self.owners[stretch])]
+            if of_owner is not None:
+                name, waits = of_owner.during(int(self.start_ns[stretch]), int(self.end_ns[stretch]))
+                if name:
+                    covers[stretch] = name, waits
+        return covers
+
 
 def critical_path(step: StepGraph, owners: Sequence[int] | None = None) -> CriticalPath:
     """Return the critical path of `step`, among the events of `owners` (None: all).
@@ -83,7 +113,7 @@ class CriticalPaths:
 
     def __init__(self, step: StepGraph, parts: Sequence[Sequence[int]]) -> None:
         self.step, self.parts = step, parts
-        self._ends_ns = _ends_ns(step)
+        self._ends_ns = step.end_of_owners_ns
 
     def length_ns(self, part: int) -> int:
         """Length of the path of a part."""
@@ -128,12 +158,6 @@ class CriticalPaths:
         return owner, int(self.step.begin_ns[owner]), int(self._ends_ns[owner])
 
 
-def _ends_ns(step: StepGraph) -> Int64:
-    """End of the step of each owner (m,): as recorded, else the usual time after its last event."""
-    by_tail = step.last_end_ns + np.maximum(step.tail_ns, 0)
-    return np.where(step.next_ns < 0, by_tail, step.next_ns)
-
-
 def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
     """Return the last input of each event's start (2 * event) and body (2 * event + 1), within its part.
 
@@ -153,7 +177,7 @@ def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
     np.maximum.at(let_on_ns, target, when)
     last = np.flatnonzero(when == let_on_ns[target])[::-1]  # of several the first edge: it is written last
     before[target[last]], rule[target[last]] = source[last], edges[last, 3]
-    served, then = _on_links(step).T
+    served, then = step.bodies_on_links().T
     later = (part[served // 2] == part[then // 2]) & (times[served] > let_on_ns[then])
     served, then = served[later], then[later]
     let_on_ns[then], before[then], rule[then] = times[served], served, Rule.LINK
@@ -164,12 +188,6 @@ def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
         before[half::2] = np.where(early, instead, before[half::2])
         rule[half::2][early] = -1
     return Inputs(let_on_ns, before, rule)
-
-
-def _on_links(step: StepGraph) -> Int64:
-    """Return the bodies of the transfers that follow each other on a link (k, 2)."""
-    pairs = [np.column_stack((served[:-1], served[1:])) for served in by_link(step)]
-    return 2 * np.concatenate([np.empty((0, 2), np.int64), *pairs]) + 1
 
 
 def _last_event(step: StepGraph, owner: int) -> tuple[int, int]:
@@ -191,58 +209,3 @@ def _places(inputs: Inputs, node: int, now_ns: int, begin: int) -> list[int]:
         nodes.append(node)
         now_ns, node = let_on_ns[node], befores[node]
     return nodes
-
-
-def slack_ns(step: StepGraph) -> Int64:
-    """Slack: the time that each event may take longer before the step ends later (n,); 0 on the path.
-
-    An event without successors in the step may last until the step's end.
-
-    Raises
-    ------
-    TraceError
-        Events wait for each other.
-    """
-    ends = _ends_ns(step)
-    until = int(ends.max(initial=0))
-    latest = np.repeat(np.maximum(step.end_ns, until), 2)
-    np.minimum.at(latest, 2 * step.last + 1, (until - ends + step.last_end_ns)[step.owner[step.last]])
-    latest[::2] = latest[1::2] - step.work_ns
-    # 2 * event stands for an event's start, 2 * event + 1 for its body
-    starts = 2 * np.arange(len(step), dtype=np.int32)
-    source, target = operation_edges(step.edges)
-    served, then = _on_links(step).T
-    _tighten(
-        latest,
-        np.column_stack([step.gap_ns, step.work_ns]).reshape(-1),
-        np.concatenate([starts, source, served]),
-        np.concatenate([starts + 1, target, then]),
-    )
-    return latest[1::2] - step.end_ns
-
-
-def _tighten(latest_ns: Int64, cost_ns: Int64, source: Int64, target: Int64) -> None:
-    """Lower the latest end of each of n nodes, so that none of its successors is late.
-
-    `latest_ns` (n,): its own latest end; `cost_ns` (n,): its duration; `source` and `target` (e,): the edges.
-    """
-    n = len(cost_ns)
-    waits = np.bincount(source, minlength=n)
-    free = np.flatnonzero(waits == 0).tolist()
-    # as in `_places`; lists of millions of numbers would take 200 bytes for each event besides
-    sources = source[np.argsort(target, kind="stable")].data
-    bounds = np.cumsum(np.bincount(target + 1, minlength=n + 1)).data
-    waiting, costs, latest = waits.data, cost_ns.data, latest_ns.data
-    done = 0
-    while free:
-        node = free.pop()
-        done += 1
-        limit = latest[node] - costs[node]
-        for before in sources[bounds[node] : bounds[node + 1]]:
-            if limit < latest[before]:
-                latest[before] = limit
-            waiting[before] -= 1
-            if waiting[before] == 0:
-                free.append(before)
-    if done < n:
-        raise TraceError(f"{n - done} starts and ends of events wait for each other: the graph has a cycle")

@@ -26,6 +26,7 @@ from analyzer.model.graph.step_graph import (
     Recording,
     StepBounds,
     StepGraph,
+    number_ranges,
     operation_edges,
 )
 from analyzer.reading.dialects.edge_rules import Rule
@@ -169,17 +170,6 @@ def _left_out(ranks: Sequence[RankSteps]) -> list[str]:
         return []
     gaps = [f"{steps} (not in {listed(names)})" for steps, names in lacking.items()]
     return [f"steps that not every rank recorded are left out: {listed(gaps)}"]
-
-
-def number_ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1] = [spans[-1][0], number]
-        else:
-            spans.append([number])
-    return ", ".join("–".join(map(str, span)) for span in spans[:8]) + (", …" if len(spans) > 8 else "")
 
 
 def _keyed_alike(steps: Sequence[Sequence[RankStep]]) -> list[list[RankStep]]:
@@ -514,7 +504,7 @@ def fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> St
     let_on = np.full(n, np.iinfo(np.int64).min)
     np.maximum.at(let_on, target[~to_head], let_go[~to_head])
     could_begin = np.maximum(step.start_ns, let_on)
-    links = by_link(step)
+    links = step.by_link()
     held = _held_by_links(step, links, ready, could_begin)
     could_begin[held] = np.maximum(ready, let_on)[held]
     overtaken = _wait_for_links(step, links, could_begin)
@@ -576,16 +566,6 @@ def _wait_for_links(step: StepGraph, links: Sequence[Int64], could_begin: Int64)
         overtaken.append(np.stack([served[:-1][late], served[1:][late]], axis=1))
         could_begin[served] = np.maximum(could_begin[served], _freed(step, served))
     return np.concatenate(overtaken) if overtaken else np.empty((0, 2), np.int64)
-
-
-def by_link(step: StepGraph) -> list[Int64]:
-    """Return the transfers of each link in the order in which it served them."""
-    transfers = np.flatnonzero(step.link != NO_LINK)
-    if not len(transfers):
-        return []
-    order = np.lexsort((step.start_ns[transfers], step.end_ns[transfers], step.link[transfers]))
-    transfers = transfers[order]
-    return [transfers[step.link[transfers] == link] for link in unique(step.link[transfers])]
 
 
 def _freed(step: StepGraph, served: Int64) -> Int64:

@@ -13,7 +13,7 @@ from analyzer.base.errors import listed
 from analyzer.base.function_names import brief
 from analyzer.base.units import in_ms
 from analyzer.model.graph.critical_path import NO_EVENT, CriticalPath
-from analyzer.model.graph.path_summary import kind_of_work, named_path, step_length
+from analyzer.model.graph.path_summary import NamedPath, step_length
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects.step_parts import Operation
 from analyzer.report.result import OnPath, Span, Timeline
@@ -50,7 +50,7 @@ def step_timeline(
 
     Parameters
     ----------
-    parts : as for `named_path`, whose names are the keys of the path's stretches
+    parts : as for `NamedPath.of`, whose names are the keys of the path's stretches
     first : the owners to be shown in any case; of more than 16 those on the path come next, then those whose
         work differs most from the median's
     lasts_ns : as of `step_length`, for the title
@@ -102,7 +102,7 @@ def key_of(owner: str, name: str) -> str:
 
 
 def stretch_key(place: int) -> str:
-    """Return the key of the stretch at `place` of a `named_path`."""
+    """Return the key of the stretch at `place` of a `NamedPath.of`."""
     return f"#{place}"
 
 
@@ -192,7 +192,7 @@ def _words(name: str, operation: Operation, *, is_idle: bool) -> str:
 
 def group_of(operation: Operation) -> str:
     """Return the group that decides the colour: the stage of a transfer, else the kind of work."""
-    return operation.transfer.stage or kind_of_work(operation) or "other"
+    return operation.transfer.stage or operation.kind_of_work or "other"
 
 
 # ---- the path
@@ -203,7 +203,7 @@ def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: boo
 
     One without an event is drawn beside the next one that has, or the last.
     """
-    named = named_path(recording, path, parts=parts, merged=False)
+    named = NamedPath.of(recording, path, parts=parts, merged=False)
     n = len(named)
     with_event = np.flatnonzero(path.event != NO_EVENT)
     if len(with_event) == 0:
