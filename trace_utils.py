@@ -6,10 +6,10 @@ from analyzer.reading.traces.files import read_args, read_trace
 from analyzer.reading.traces.filter import CommFilter
 from analyzer.reading.traces.gpu_folders import GpuDir, find_gpus
 from analyzer.reading.traces.layouts import check_chrome, held_by, is_input
-from analyzer.reading.traces.paths import JobFiles, Source
+from analyzer.reading.traces.paths import Source
 from analyzer.reading.traces.ranks import Request, files_to_read, read_ranks
 
 __all__ = [
-    "CommFilter", "GpuDir", "JobFiles", "Request", "Source", "check_chrome",
+    "CommFilter", "GpuDir", "Request", "Source", "check_chrome",
     "files_to_read", "find_gpus", "held_by", "is_input", "read_args", "read_ranks", "read_trace",
 ]  # fmt: skip

@@ -22,9 +22,10 @@ from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects import Need
 from analyzer.reading.formats.chrome_writer import ThreadRow
 from analyzer.reading.formats.columns import Trace
+from analyzer.reading.traces.paths import JobFiles
 from analyzer.reading.traces.ranks import Ranks
 from analyzer.reading.traces.split import TraceFile
-from trace_utils import JobFiles, Request, read_ranks
+from trace_utils import Request, read_ranks
 
 if TYPE_CHECKING:
     from collector.network.network_evidence import NetworkEvidence
