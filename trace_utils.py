@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from analyzer.reading.traces.files import read_args, read_trace
 from analyzer.reading.traces.filter import CommFilter
-from analyzer.reading.traces.gpu_folders import GpuDir, find_gpus
+from analyzer.reading.traces.gpu_folders import find_gpus
 from analyzer.reading.traces.layouts import check_chrome, held_by, is_input
-from analyzer.reading.traces.paths import JobFiles, Source
-from analyzer.reading.traces.ranks import Ranks, Request, files_to_read, read_ranks
+from analyzer.reading.traces.paths import Source
+from analyzer.reading.traces.ranks import Request, files_to_read, read_ranks
 from analyzer.reading.traces.split import TraceFile
 
 __all__ = [
-    "CommFilter", "GpuDir", "JobFiles", "Ranks", "Request", "Source", "TraceFile", "check_chrome",
+    "CommFilter", "Request", "Source", "TraceFile", "check_chrome",
     "files_to_read", "find_gpus", "held_by", "is_input", "read_args", "read_ranks", "read_trace",
 ]  # fmt: skip

@@ -122,7 +122,7 @@ class UsualGaps:
         ):
             self._number = other._number
         else:
-            self._number = [recording.put_aside(one) for one in slots(recording.steps)]
+            self._number = [recording.to_file(one) for one in slots(recording.steps)]
         self._gaps = np.empty(0, np.int64)
         if recording.steps:
             self._gaps = usual("gap_ns", recording.steps, self._number)[1]

@@ -331,4 +331,4 @@ def _by_track(recording: Recording, track: Int32) -> Int64 | None:
     if (np.diff(track) >= 0).all():
         return None
     order = np.argsort(track.astype(np.min_scalar_type(int(track.max()))), kind="stable")
-    return recording.put_aside(narrow(order))
+    return recording.to_file(narrow(order))

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from analyzer.base.arrays.numbering import unique
-from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, write_timeline
+from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, recorded_row, write_timeline
 from analyzer.reading.formats.columns import Track
-from dag_utils import recorded_row
 from replay.runs import Simulation
 
 

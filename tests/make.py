@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analyzer.model.graph.critical_path import CATS, CriticalPath
 from analyzer.model.graph.join_ranks import join
-from analyzer.model.graph.model import Dag, new_dag
+from analyzer.model.graph.model import Dag
 from analyzer.model.graph.step_graph import Recording
 from analyzer.reading.dialects.step_parts import Edge, Meeting, Operation, RankStep, RankSteps, Transfer
 from analyzer.reading.formats.columns import ArgColumn, Trace, Track
@@ -76,7 +76,7 @@ def random_dags(draw: st.DrawFn) -> Dag:
     durations = draw(st.lists(st.integers(0, 50), min_size=n, max_size=n))
     pairs = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=30))
     edges = {(min(a, b), max(a, b)) for a, b in pairs if a != b}
-    return new_dag([str(i) for i in range(n)], [""] * n, durations, sorted(edges))
+    return Dag.of([str(i) for i in range(n)], [""] * n, durations, sorted(edges))
 
 
 #: The DAG of one layer with one gradient, as the profiler writes it: a cycle, STEP to the first FW.

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from analyzer.answers.diagnose.job_view import JobView
 from analyzer.base.units import in_ms
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from conftest import REPO, ask, few, run_cli
-from dag_utils import LoadedSteps, Recording, StepGraph, critical_path, load_steps
+from dag_utils import LoadedSteps, critical_path, load_steps
 from make import stretches_of
 from replay.runs import simulated
 from trace_utils import Request

@@ -91,9 +91,9 @@ def _identity(function: str) -> str:
 def _split(text: str, by: str) -> list[str]:
     """Split a text at a character outside of all brackets."""
     parts, depth, begin = [], 0, 0
-    for at, char in enumerate(text):
+    for index, char in enumerate(text):
         if char == by and not depth:
-            parts.append(text[begin:at])
-            begin = at + 1
-        depth += (char in "<(") - (char == ")" or (char == ">" and text[at - 1] != "-"))
+            parts.append(text[begin:index])
+            begin = index + 1
+        depth += (char in "<(") - (char == ")" or (char == ">" and text[index - 1] != "-"))
     return [*parts, text[begin:]]

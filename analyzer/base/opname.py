@@ -74,7 +74,7 @@ _BEGINNINGS = ("host", "wk", "rank", "Comm.", "FW", "BW", "STEP", "I/O", "OUTPUT
 
 
 def may_be_within(text: str) -> bool:
-    """Whether a name may be within the grammar; told at once, for names can be many."""
+    """Check whether a name may be within the grammar: a quick test, because names can be many."""
     return text.startswith(_BEGINNINGS) or "~>" in text
 
 
@@ -127,7 +127,7 @@ class OpName(NamedTuple):
 
     @property
     def is_comm(self) -> bool:
-        """Whether this is a BytePS communication or a part of one."""
+        """True for a BytePS communication or a part of one."""
         return self.cat == "Comm"
 
     def bare(self) -> OpName:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import UsageError, counted
@@ -16,8 +15,6 @@ from analyzer.report.result import Column, Result, Table
 
 if TYPE_CHECKING:
     from analyzer.answers.combine.merge import Combined
-    from analyzer.answers.combine.sources import Member
-    from trace_utils import JobFiles, Source
 
 HELP = "several ranks' and workers' traces as one timeline, their clocks aligned"
 EXAMPLE = "analyze.py combine worker_0 worker_1 --output combined.json.gz"
@@ -50,6 +47,7 @@ def run(args: Namespace) -> Result:
     if args.comm and not args.filter:
         raise UsageError("--comm has no effect with --option combine without --filter: it copies all events")
     from analyzer.answers.combine.merge import combine
+    from analyzer.answers.combine.sources import Member
     from analyzer.base.outputs.atomic import check_output
     from analyzer.reading import dialects
     from trace_utils import files_to_read
@@ -62,7 +60,10 @@ def run(args: Namespace) -> Result:
     output = args.output or (folders or [args.path[0].parent])[0] / "combined.json"
     with files_to_read(args.path, args.jobs) as (job, to_read, lines):
         check_output(output, is_named=args.output is not None)
-        members = _members(job, to_read)
+        members = [
+            Member(source, file, host, job.owner_of(source))
+            for source, file, host in zip(job.sources, to_read, job.hosts, strict=True)
+        ]
         seen: set[str] = set()
         for path in (member.source.path for member in members):
             if (place := os.path.realpath(path)) in seen:
@@ -122,23 +123,6 @@ def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked
     untied = len(workers) - 1 - len(bounds)
     rest = f"; nothing ties {counted(untied, 'clock')} to the others" if untied else ""
     return f"{sentence}; clocks agree within ± {in_ms(1e3 * max(bounds))} (by {combined.aligned_by}){rest}."
-
-
-def _members(job: JobFiles, files: Sequence[Path]) -> list[Member]:
-    """Return the traces with their worker, rank and host; `files` are what is to be read for each."""
-    from analyzer.answers.combine.sources import Member
-
-    return [
-        Member(source, file, host, _owner(job, source))
-        for source, file, host in zip(job.sources, files, job.hosts, strict=True)
-    ]
-
-
-def _owner(job: JobFiles, source: Source) -> Path:
-    """Return the path that names a host: the directory of its worker, else its file."""
-    if job.kind == "gpu":
-        return job.root
-    return source.path.parent.parent if job.has_gpus and job.root.is_dir() else source.path
 
 
 def _workers(combined: Combined) -> list[dict[str, Any]]:

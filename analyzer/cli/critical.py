@@ -16,7 +16,9 @@ from analyzer.report.result import Cell, Column, Result, Table, ms_column
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dag_utils import CriticalPath, LoadedSteps, NamedPath, OperationSlack, Recording, Scope, StepGraph
+    from analyzer.model.graph.scopes import OperationSlack
+    from analyzer.model.graph.step_graph import Recording, StepGraph
+    from dag_utils import CriticalPath, LoadedSteps, NamedPath, Scope
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py critical TRACE_DIR --head 10"
@@ -83,29 +85,23 @@ def step_number(text: str | None) -> int | None:
 
 def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
     """Load the job; return it and the row of the step that `--step` names, or of that of median length."""
-    from dag_utils import choose_step, load_steps
+    from dag_utils import load_steps
 
     loaded = load_steps(args.path, asked(args))
-    return loaded, choose_step(loaded.recording, step_number(args.step))
+    return loaded, loaded.recording.choose_step(step_number(args.step))
 
 
 def _recorded(args: Namespace) -> Result:
     from analyzer.base.outputs.rules import NO_FILE
     from analyzer.cli.step_timeline import key_of, step_timeline, stretch_key
-    from dag_utils import (
-        by_name,
-        headline,
-        scopes_of,
-        step_operations,
-    )
 
     loaded, row = recorded_step(args)
     recording = loaded.recording
     step = recording.steps[row]
-    scopes, path = scopes_of(recording, loaded.job.kind, step, parts=args.del_queue)
+    scopes, path = loaded.scopes(step, parts=args.del_queue)
     widest = scopes[-1].path()
-    slack = _slack_table(step_operations(recording, step))
-    shares, stretches = by_name(widest), widest.rows(why=args.why)
+    slack = _slack_table(loaded.operations(step))
+    shares, stretches = widest.by_name(), widest.rows(why=args.why)
     about = [(key_of(share.owner, share.name),) for share in shares]
     columns = (BY_NAME[0], KIND, *BY_NAME[2:])
     tables = [
@@ -136,7 +132,7 @@ def _recorded(args: Namespace) -> Result:
         "critical",
         ", ".join(map(str, args.path)),
         document,
-        headline=headline(recording, step, path, widest),
+        headline=widest.headline(recording, step, path),
         tables=tables,
         charts=[
             step_timeline(
@@ -153,16 +149,14 @@ def _recorded(args: Namespace) -> Result:
 
 def _document(scope: Scope, *, owned: bool, why: bool) -> dict[str, Any]:
     """Show a scope for JSON; `owned` and `why` as for `NamedPath.rows`."""
-    from dag_utils import by_category, by_name
-
     path = scope.path()
     return {
         "scope": scope.name,
         "worker": scope.worker,
         "length_ms": scope.length_ns / 1e6,
         "path": records(path, owned=owned, why=why),
-        "by_name": Table.of("", "", BY_NAME, by_name(path)).records(),
-        "by_cat": {cat: ns / 1e6 for cat, ns in by_category(path).items()},
+        "by_name": Table.of("", "", BY_NAME, path.by_name()).records(),
+        "by_cat": {cat: ns / 1e6 for cat, ns in path.by_category().items()},
     }
 
 
@@ -194,17 +188,15 @@ def _about_operations(recording: Recording, slack: Table) -> LazySequence[Sequen
 
 
 def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: CriticalPath) -> None:
-    from analyzer.reading.dialects import Need
     from analyzer.reading.formats.chrome_writer import write_timeline
-    from dag_utils import marked_rows
 
-    rows, zero = marked_rows(loaded.load_traces(needs={Need.ALL}), loaded.recording, step, path)
+    rows, zero = loaded.marked_rows(step, path)
     write_timeline(output, rows, baseTimeNanoseconds=zero)
 
 
 def _mean(args: Namespace) -> Result:
     """Return the longest chain of average durations through the DAG of each GPU, without gaps."""
-    from dag_utils import longest_chain, mean_dags
+    from dag_utils import mean_dags
 
     refuse(args, NO_STEP, *READING, "del_queue", "output", "why")
     if args.step != "mean":
@@ -217,10 +209,9 @@ def _mean(args: Namespace) -> Result:
         )
     scopes: list[Scope] = []
     operations: list[OperationSlack] = []
-    for gpu in loaded.gpus:
-        scope, own = longest_chain(*gpu)
+    for scope, slack in loaded.chains():
         scopes.append(scope)
-        operations += own
+        operations += slack
     longest = max(scopes, key=lambda scope: scope.length_ns)
     worker = "" if longest.worker is None or len(scopes) == 1 else f"worker-{longest.worker} "
     path = longest.path()

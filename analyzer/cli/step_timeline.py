@@ -15,7 +15,7 @@ from analyzer.base.units import in_ms
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects.step_parts import Operation
 from analyzer.report.result import OnPath, Span, Timeline
-from dag_utils import NO_EVENT, CriticalPath, kind_of_work, named_path, step_length
+from dag_utils import CriticalPath, NamedPath, step_length
 
 #: Ranks that are drawn at most, and boxes: those on the path and the longest.
 MOST_RANKS = 16
@@ -49,7 +49,7 @@ def step_timeline(
 
     Parameters
     ----------
-    parts : as for `named_path`, whose names are the keys of the path's stretches
+    parts : as for `NamedPath.of`, whose names are the keys of the path's stretches
     first : the owners to be shown in any case; of more than 16 those on the path come next, then those whose
         work differs most from the median's
     lasts_ns : as of `step_length`, for the title
@@ -101,7 +101,7 @@ def key_of(owner: str, name: str) -> str:
 
 
 def stretch_key(place: int) -> str:
-    """Return the key of the stretch at `place` of a `named_path`."""
+    """Return the key of the stretch at `place` of a `NamedPath.of`."""
     return f"#{place}"
 
 
@@ -191,7 +191,7 @@ def _words(name: str, operation: Operation, *, is_idle: bool) -> str:
 
 def group_of(operation: Operation) -> str:
     """Return the group that decides the colour: the stage of a transfer, else the kind of work."""
-    return operation.transfer.stage or kind_of_work(operation) or "other"
+    return operation.transfer.stage or operation.kind_of_work or "other"
 
 
 # ---- the path
@@ -202,9 +202,9 @@ def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: boo
 
     One without an event is drawn beside the next one that has, or the last.
     """
-    named = named_path(recording, path, parts=parts, merged=False)
+    named = NamedPath.of(recording, path, parts=parts, merged=False)
     n = len(named)
-    with_event = np.flatnonzero(path.event != NO_EVENT)
+    with_event = np.flatnonzero(path.event >= 0)
     if len(with_event) == 0:
         return []
     beside = path.event[

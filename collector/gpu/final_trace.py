@@ -200,7 +200,7 @@ class _Gathering(Struct):
         return graph
 
     def _fits(self, graph: Graph) -> bool:
-        """Whether operations of the profile are in the DAG; so too where there is no profile to ask."""
+        """Check whether operations of the profile are in the DAG, or there is no profile."""
         try:
             profile = self._profile()
         except AnalyzeError:  # the operations' part has a warning
@@ -257,8 +257,8 @@ def collect_gpus(
     work = partial(_reported, parts=frozenset(parts))
     files = [filter(None, map(gpu.file, SOURCES.values())) for gpu in gpus]
     tasks = [
-        FilePart(gpu.path, size=sum(map(parallel.size_of, own)), about=(gpu, into / str(i)))
-        for i, (gpu, own) in enumerate(zip(gpus, files, strict=True))
+        FilePart(gpu.path, size=sum(map(parallel.size_of, of_gpu)), about=(gpu, into / str(i)))
+        for i, (gpu, of_gpu) in enumerate(zip(gpus, files, strict=True))
     ]
     with bars.bar(sum(task.size for task in tasks), "B", what="collecting", enabled=progress) as bar:
         return list(parallel.map_files(work, tasks, jobs=jobs, on_read=bar.update))

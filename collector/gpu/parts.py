@@ -207,11 +207,11 @@ def _one_process_each(profile: Trace, nodes: Sequence[str | None]) -> tuple[Int6
     pids = [profile.tracks[t].pid for t in profile.track_id[rows].tolist()]
     names = [nodes[i] for i in profile.name_id[rows].tolist()]
     ranked = [pid for pid, _ in Counter(pids).most_common()]  # at a tie the first one met
-    place = {pid: i for i, pid in enumerate(ranked)}
-    places = [place[pid] for pid in pids]
+    rank_of = {pid: i for i, pid in enumerate(ranked)}
+    ranks = [rank_of[pid] for pid in pids]
     # of each name the first of its places
-    best = dict(sorted(zip(names, places, strict=True), key=itemgetter(1), reverse=True))
-    kept = [at == best[name] for name, at in zip(names, places, strict=True)]
+    best = dict(sorted(zip(names, ranks, strict=True), key=itemgetter(1), reverse=True))
+    kept = [rank == best[name] for name, rank in zip(names, ranks, strict=True)]
     rows = rows[np.array(kept, np.bool_)]
     return _by_start(profile, rows), ranked[0] if ranked else None
 

@@ -41,53 +41,53 @@ class NetworkEvidence(Struct):
     @property
     def words(self) -> str:
         """Where transfers spend their time, as clauses that follow another one; "" where nothing tells."""
-        told = ""
+        clauses = ""
         if total := self.wire_ns + self.server_ns + self.waiting_ns:
             waited = (
                 f", {in_percent(self.waiting_ns / total)} waiting for other workers"
                 if self.waiting_ns
                 else ""
             )
-            told = (
+            clauses = (
                 f"; of the captured transfers' time {in_percent(self.server_ns / total)} is the servers'"
                 f"{waited} and {in_percent(self.wire_ns / total)} the wire's"
             )
-        pulls = [one for one in self.operations if one.operation == "PULL"]
+        pulls = [operation for operation in self.operations if operation.operation == "PULL"]
         if pulls:
-            most = max(pulls, key=lambda one: one.total_ns)
-            told += f"; {most.node} logged {in_ms(most.total_ns / most.count)} for each of its pulls"
-        return told
+            most = max(pulls, key=lambda operation: operation.total_ns)
+            clauses += f"; {most.node} logged {in_ms(most.total_ns / most.count)} for each of its pulls"
+        return clauses
 
     def add(self, keys: Iterable[ServerKey]) -> None:
         """Note the bytes and servers of partitions, as they were sent."""
-        for one in keys:
-            if one.n_push:
-                self.bytes_of.setdefault(one.key, one.push_bytes // one.n_push)
-            if named := _SERVER.fullmatch(one.node):
-                self.servers.setdefault(one.key, int(named[1]))
+        for key in keys:
+            if key.n_push:
+                self.bytes_of.setdefault(key.key, key.push_bytes // key.n_push)
+            if named := _SERVER.fullmatch(key.node):
+                self.servers.setdefault(key.key, int(named[1]))
 
 
 def read_evidence(
     paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None
 ) -> NetworkEvidence:
     """Return the evidence beside the jobs at `paths`; nothing where these are not of BytePS."""
-    found = NetworkEvidence()
+    evidence = NetworkEvidence()
     for path in paths:
         if not path.is_dir() or all(gpu.file("comm.json") is None for gpu in find_gpus(path)):
             continue
         try:
             if any(is_capture(file) for file in files_below(path)):
                 captured = read_captures(path, jobs=jobs, progress=progress)
-                found.add(captured.keys)
-                found.wire_ns += sum(key.wire_ns for key in captured.keys)
-                found.server_ns += sum(key.server_ns for key in captured.keys)
-                found.waiting_ns += sum(key.waiting_ns or 0 for key in captured.keys)
+                evidence.add(captured.keys)
+                evidence.wire_ns += sum(key.wire_ns for key in captured.keys)
+                evidence.server_ns += sum(key.server_ns for key in captured.keys)
+                evidence.waiting_ns += sum(key.waiting_ns or 0 for key in captured.keys)
         except TraceError as error:
-            found.repairs.append(str(error))
+            evidence.repairs.append(str(error))
         try:
             served = read_served(path, progress=progress)
         except TraceError:
             continue  # there are no logs of servers: most jobs have none
-        found.add(served.keys)
-        found.operations += served.operations
-    return found
+        evidence.add(served.keys)
+        evidence.operations += served.operations
+    return evidence

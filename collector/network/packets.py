@@ -66,7 +66,7 @@ class Segment(NamedTuple):
 
 
 def is_capture(path: Path) -> bool:
-    """Whether the name says that `path` is a packet capture."""
+    """Check whether the name of `path` is that of a packet capture."""
     return _NAME.search(path.name) is not None
 
 
@@ -78,13 +78,13 @@ def read_segments(capture: Capture) -> Iterator[Segment]:
     for ts_ns, link, data, length in _packets(capture):
         capture.n_packets += 1
         capture.n_cut += length > len(data)
-        at = _LINKS.get(link)
-        if at is None:
+        offset = _LINKS.get(link)
+        if offset is None:
             capture.other_links.add(link)
             continue
-        while link == 1 and data[at - 2 : at] in _VLAN:
-            at += 4
-        if (segment := _segment(ts_ns, data, at, length)) is not None:
+        while link == 1 and data[offset - 2 : offset] in _VLAN:
+            offset += 4
+        if (segment := _segment(ts_ns, data, offset, length)) is not None:
             yield segment
 
 
@@ -133,7 +133,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _is_left(file: IO[bytes], whole: int) -> bool:
-    """Whether a file goes on behind byte `whole`, or its end cannot be read."""
+    """Check whether a file goes on behind byte `whole`, or its end cannot be read."""
     try:
         return file.tell() != whole or bool(file.read(1))
     except (EOFError, OSError, zlib.error):

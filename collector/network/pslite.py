@@ -56,15 +56,15 @@ def read_header(message: Message) -> Meta | None:
     """Return the header of a ZMTP message with sender, key and size; None if it is not one of ps-lite's."""
     frames = message.frames
     sender = identity(frames[0]) if len(frames) > 1 else None
-    at = 0 if sender is None else 1
-    meta = read_meta(frames[at])
+    first = 0 if sender is None else 1
+    meta = read_meta(frames[first])
     if meta is None:
         return None
-    keys = frames[at + 1] if len(frames) > at + 1 else b""
-    if len(keys) % 8 or (meta.control is not None and len(frames) > at + 1):
+    keys = frames[first + 1] if len(frames) > first + 1 else b""
+    if len(keys) % 8 or (meta.control is not None and len(frames) > first + 1):
         return None
     key = int.from_bytes(keys[:8], "little") if keys else None
-    return meta._replace(sender=sender, key=key, value_bytes=sum(map(len, frames[at + 2 : at + 3])))
+    return meta._replace(sender=sender, key=key, value_bytes=sum(map(len, frames[first + 2 : first + 3])))
 
 
 def identity(frame: bytes) -> int | None:
@@ -94,7 +94,7 @@ def _raw_meta(body: bytes) -> Meta | None:
     nodes_at = RAW_META + n_body + 4 * n_types
     if len(body) != nodes_at + RAW_NODE * n_nodes or not 0 <= command < 32:
         return None
-    raw = [_RAW_HOST.unpack_from(body, at) for at in range(nodes_at, len(body), RAW_NODE)]
+    raw = [_RAW_HOST.unpack_from(body, offset) for offset in range(nodes_at, len(body), RAW_NODE)]
     nodes = tuple(_node(role, node_id, host.split(b"\0")[0], port) for role, node_id, host, port in raw)
     return Meta(request, push, timestamp, app_id, customer, command or None, nodes)
 
@@ -119,15 +119,15 @@ def _node(role: int, node_id: int, host: bytes, port: int) -> Node:
 
 
 def begins_message(data: bytes) -> bool:
-    """Whether `data` begins with a data message, whole up to its header.
+    """Check whether `data` begins with a data message that is whole up to its header.
 
     >>> begins_message(b"GET / HTTP/1.1")
     False
     """
-    at = 0
+    offset = 0
     if data[:1] == bytes([MORE_SHORT]) and len(data) > 1 and identity(data[2 : 2 + data[1]]) is not None:
-        at = 2 + data[1]
-    if at + 2 > len(data) or data[at] > MORE_SHORT or at + 2 + data[at + 1] > len(data):
+        offset = 2 + data[1]
+    if offset + 2 > len(data) or data[offset] > MORE_SHORT or offset + 2 + data[offset + 1] > len(data):
         return False
-    meta = read_meta(data[at + 2 : at + 2 + data[at + 1]])
+    meta = read_meta(data[offset + 2 : offset + 2 + data[offset + 1]])
     return meta is not None and meta.control is None

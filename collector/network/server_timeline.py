@@ -151,8 +151,8 @@ def _rows(logs: Sequence[Log], keys: Keys) -> list[ThreadRow]:
         of_node |= _by_second(log, near_ns)
     return [
         ThreadRow(node, node, name, name, slices)
-        for node, own in tracks.items()
-        for name, slices in own.items()
+        for node, of_node in tracks.items()
+        for name, slices in of_node.items()
     ]
 
 

@@ -136,8 +136,8 @@ def with_waiting(wire: Wire, n_workers: int | None) -> Wire:
         known = np.ones(len(waiters), np.bool_)
         for group in pushers:
             pushed_ns = wire.request_end_ns[group]
-            at = np.searchsorted(pushed_ns, answered_ns, side="right") - 1
-            known &= at >= 0
-            last_ns = np.maximum(last_ns, pushed_ns[np.maximum(at, 0)])
+            row = np.searchsorted(pushed_ns, answered_ns, side="right") - 1
+            known &= row >= 0
+            last_ns = np.maximum(last_ns, pushed_ns[np.maximum(row, 0)])
         waits[waiters[known]] = np.clip(last_ns - asked_ns, 0, wire.gap_ns[waiters])[known]
     return replace(wire, waiting_ns=waits)

@@ -96,11 +96,11 @@ class MessageReader(Struct):
         """Read the Identity out of READY: properties of (name length, name, 4-byte length, value)."""
         if body[:6] != b"\x05READY":
             return
-        at = 6
-        while at < len(body):
-            value_at = at + 1 + body[at] + 4
-            name = body[at + 1 : value_at - 4]
+        offset = 6
+        while offset < len(body):
+            value_at = offset + 1 + body[offset] + 4
+            name = body[offset + 1 : value_at - 4]
             size = int.from_bytes(body[value_at - 4 : value_at], "big")
             if name.lower() == b"identity":
                 self.on_identity(body[value_at : value_at + size])
-            at = value_at + size
+            offset = value_at + size

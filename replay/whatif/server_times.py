@@ -12,7 +12,6 @@ from analyzer.base.arrays import Float64, Int64
 from analyzer.base.arrays.numbering import unique
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.step_parts import Direction, Operation
-from dag_utils import by_link
 from replay.edit import Edit, EditRequest, Job, measured
 from replay.even_work import scaled
 from replay.links import LinkRate, Side, busy_sides, is_sized, slower_nodes
@@ -135,7 +134,7 @@ def _answered_in_a_row(recording: Recording) -> tuple[Int64, Int64]:
     pulls = recording.which(is_pull)
     operations, work = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for step in map(recording.steps.__getitem__, recording.whole_steps):
-        for served in by_link(step):
+        for served in step.by_link():
             begin, end = (step.end_ns - step.work_ns)[served], step.end_ns[served]
             chosen = served[1:][(begin[1:] <= end[:-1]) & pulls[step.operation[served[1:]]]]
             operations.append(step.operation[chosen])

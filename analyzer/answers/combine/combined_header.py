@@ -38,13 +38,13 @@ class Labels:
     def process(self, source: int, process: SourceProcess) -> str:
         """Return the name of a process: the rank, and the name it has in its own file."""
         label = self.texts[source]
-        own = process.name if process.name is not None else process.text
+        recorded_name = process.name if process.name is not None else process.text
         if self.system.names_by_rank:
             is_number = process.name is None and process.text.lstrip("-").isdigit()
-            return f"{label}pid {own}" if is_number else (label + own).rstrip(".")
-        if not own or own.lower().startswith(label.lower()):
-            return own or label
-        return f"{label}: {own}"
+            return f"{label}pid {recorded_name}" if is_number else (label + recorded_name).rstrip(".")
+        if not recorded_name or recorded_name.lower().startswith(label.lower()):
+            return recorded_name or label
+        return f"{label}: {recorded_name}"
 
 
 def _distinct(members: Sequence[Member], ranks: Sequence[int | None]) -> list[str]:
@@ -101,9 +101,9 @@ def _threads(labels: Labels, i: int, source: Rewritten) -> Iterator[bytes]:
 
 def _within_rank(track: SourceThread, process: SourceProcess) -> str:
     """Return the name of a thread that had a process of its own: tensor and partition."""
-    own = process.text if process.name is None else process.name
+    process_name = process.text if process.name is None else process.name
     thread = track.name or (str(track.tid) if track.text is None else track.text)
-    return thread if own.lstrip("-").isdigit() and thread else f"{own} {thread}".rstrip()
+    return thread if process_name.lstrip("-").isdigit() and thread else f"{process_name} {thread}".rstrip()
 
 
 def _thread_order(track: SourceThread, system: System, source: Rewritten) -> float | None:

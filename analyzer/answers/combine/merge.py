@@ -98,11 +98,11 @@ def combine(
         beginnings = _run(pool, sniffed, [(member.file, scan) for member in members])
         members, kinds, left_out = usable(members, beginnings, skip_broken=skip_broken)
         dialect = kinds[0].dialect
-        places = _places(members, kinds, names, comm)
+        parts = _places(members, kinds, names, comm)
         with bars.bar(
             sum(size_of(member.file) for member in members), "B", what="reading", enabled=progress
         ) as bar:
-            tasks = [(place, spill / f"{place.number}.events") for place in places]
+            tasks = [(part, spill / f"{part.number}.events") for part in parts]
             sources = _run(pool, rewrite, tasks, lambda i: bar.update(size_of(members[i].file)))
         CommFilter.check(names, {name for source in sources for name in source.known})
         members = with_ranks(members, dialect, sources)

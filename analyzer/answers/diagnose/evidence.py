@@ -9,7 +9,6 @@ from analyzer.answers.diagnose.finding import Evidence
 from analyzer.answers.diagnose.job_view import JobView
 from analyzer.base.arrays import Int64
 from analyzer.model.graph.step_graph import Bool, StepGraph
-from dag_utils import choose_step
 
 
 def longest_events(
@@ -34,7 +33,7 @@ def _longest(step: StepGraph, times: Int64, chosen: Bool, most: int) -> list[int
 
 def usual_step(view: JobView) -> StepGraph:
     """Return the step of median length."""
-    return view.recording.steps[choose_step(view.recording)]
+    return view.recording.steps[view.recording.choose_step()]
 
 
 def busy_step(view: JobView, chosen: Bool) -> StepGraph:

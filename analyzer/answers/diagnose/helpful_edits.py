@@ -10,7 +10,7 @@ from analyzer.answers.diagnose.finding import edit
 from analyzer.answers.diagnose.finding_thresholds import FASTER, NEGLIGIBLE
 from analyzer.base.errors import AnalyzeError
 from analyzer.base.parallel import progress as bars
-from dag_utils import LoadedSteps, by_name, choose_step, critical_path, named_path
+from dag_utils import LoadedSteps, NamedPath, critical_path
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts
 
@@ -55,8 +55,8 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[Hel
 def _of_any_job(loaded: LoadedSteps) -> Iterator[EditRequest]:
     yield from map(EditRequest.of, _OF_ANY_JOB)
     recording = loaded.recording
-    path = named_path(recording, critical_path(recording.steps[choose_step(recording)]))
+    path = NamedPath.of(recording, critical_path(recording.steps[recording.choose_step()]))
     several = len(recording.owners) > 1
-    for share in by_name(path)[:_PARTS]:
+    for share in path.by_name()[:_PARTS]:
         names = (share.owner if several else "", share.kind, share.name)
         yield from (edit(name, 1 - FASTER) for name in names if name)

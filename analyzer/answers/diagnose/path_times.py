@@ -15,7 +15,7 @@ from analyzer.base.arrays.intervals import stretches
 from analyzer.model.figures.time_by_role import outliers
 from analyzer.model.graph.step_graph import Bool, StepGraph
 from analyzer.reading.dialects.roles import Phase
-from dag_utils import CATS, GAP, CriticalPath, critical_path
+from dag_utils import CriticalPath, critical_path
 from replay.whatif.host import PYTHON_NS
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def times_of(view: JobView, row: int) -> tuple[Float64, Float64]:
     path = critical_path(step)
     of = np.append(kind, n)[np.append(step.operation, -1)[path.event]]  # a step may have no event at all
     lasts, is_python = path.end_ns - path.start_ns, is_python_gap(view, step, path)
-    is_work = (path.cat == CATS.index("")) | is_python
-    is_gap = (path.cat == CATS.index(GAP)) & ~is_python
+    is_work = path.is_work | is_python
+    is_gap = path.is_gap & ~is_python
     work, gaps = (
         np.bincount(of[chosen], lasts[chosen], n + 1).astype(np.float64) for chosen in (is_work, is_gap)
     )
@@ -73,7 +73,7 @@ def times_of(view: JobView, row: int) -> tuple[Float64, Float64]:
 def is_python_gap(view: JobView, step: StepGraph, path: CriticalPath) -> Bool:
     """Mark the stretches of a path that are gaps of a host so short that just Python ran there."""
     of_host = view.is_of_host[np.append(step.operation, 0)[path.event]]
-    is_gap: Bool = of_host & (path.event >= 0) & (path.cat == CATS.index(GAP))
+    is_gap: Bool = of_host & (path.event >= 0) & path.is_gap
     return is_gap & (path.end_ns - path.start_ns < min(PYTHON_NS, NOTICEABLE * view.step_ns))
 
 

@@ -7,7 +7,7 @@ on the bus times `bus_factor`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from analyzer.reading.dialects.recorded_collectives import Call, base_of, bus_fa
 from analyzer.reading.dialects.step_parts import RankTrace
 from analyzer.reading.dialects.sync_points import SyncPoints
 from analyzer.reading.formats.columns import Trace
-from dag_utils import Partitions
 from trace_utils import Request, Source, TraceFile, read_args, read_ranks
 
 
@@ -66,8 +65,10 @@ class CollectiveStats(Struct, frozen=True):
     repairs: Sequence[str]
 
 
-def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Request) -> CollectiveStats:
+def collective_stats(paths: Sequence[Path], bytes_of: Mapping[int, int], asked: Request) -> CollectiveStats:
     """Return the collectives of the job at `paths`; `asked` says which, and how it is read.
+
+    `bytes_of` are the bytes of BytePS's partitions, by key.
 
     Raises
     ------
@@ -77,14 +78,14 @@ def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Reque
         A name in `asked.only` is not a communication of the job.
     """
     request = asked._replace(needs={Need.SIZES, Need.SYNC, Need.STEPS}, points=True)
-    job = read_ranks(paths, partial(_rank_collectives, partitions=partitions), request)
+    job = read_ranks(paths, partial(_rank_collectives, bytes_of=bytes_of), request)
     job.check_any()
     kept = [i for i, rank in enumerate(job.ranks) if rank.n_slices]
     ranks, names = [job.ranks[i].made for i in kept], [job.names[i] for i in kept]
     hosts = job.job.hosts
     moved, is_tied, notes = _on_one_clock(ranks, names, [hosts[i] for i in kept])
-    members = _members(moved, is_tied)
-    found = _joined(members, ranks)
+    members = _members(moved)
+    found = _joined(members, ranks, np.array(is_tied, np.bool_))
     return CollectiveStats(
         rows=[*_rows(found, members, len(ranks))],
         notes=[*_notes(found, members), *notes],
@@ -136,15 +137,18 @@ class _Members(Struct, frozen=True):
     n_unmatched: int
 
 
-def _members(ranks: Sequence[_RankCollectives], is_tied: Sequence[bool]) -> _Members:
-    """Return each rank's part in each collective; matched are those that all ranks have as often."""
+def _members(ranks: Sequence[_RankCollectives]) -> _Members:
+    """Match each rank's part in collectives by key and number, where all ranks have equally many of them.
+
+    Clocks do not matter here: steps and sequence numbers are the same on all ranks.
+    """
     keys: dict[Hashable, int] = {}
     calls: dict[Call, int] = {}
     parts = []
-    for i, (one, tied) in enumerate(zip(ranks, is_tied, strict=True)):
+    for i, one in enumerate(ranks):
         table = [
             (
-                -1 if call.key is None or not tied else keys.setdefault(call.key, len(keys)),
+                -1 if call.key is None else keys.setdefault(call.key, len(keys)),
                 calls.setdefault(replace(call, sent=0, received=0, key=None), len(calls)),
                 call.n_bytes,
             )
@@ -206,7 +210,8 @@ class _Joined(Struct, frozen=True):
     start_ns: Int64
 
 
-def _joined(members: _Members, ranks: Sequence[_RankCollectives]) -> _Joined:
+def _joined(members: _Members, ranks: Sequence[_RankCollectives], is_tied: Mask) -> _Joined:
+    """Measure each collective; `is_tied` (ranks,) says whose clock is known: only their starts compare."""
     first = np.flatnonzero(np.diff(members.of, prepend=-1))
     n_met = np.diff(np.append(first, len(members.of)))
     last_start = np.maximum.reduceat(members.start_ns, first)
@@ -225,8 +230,10 @@ def _joined(members: _Members, ranks: Sequence[_RankCollectives]) -> _Joined:
         bus_factor(kinds[call], n) if n else np.nan
         for call, n in zip(members.call[first].tolist(), n_ranks.tolist(), strict=True)
     ]
-    is_whole = ((waits == 0) | (n_met == n_ranks)) & (transfer >= 0)
-    transfer = np.where(transfer >= 0, transfer, shortest)
+    on_one_clock = (n_met == 1) | np.logical_and.reduceat(is_tied[members.rank], first)
+    is_told_apart = on_one_clock & (transfer >= 0)
+    is_whole = ((waits == 0) | (n_met == n_ranks)) & is_told_apart
+    transfer = np.where(is_told_apart, transfer, shortest)
     begin = np.minimum.reduceat(members.start_ns, first)
     return _Joined(first, n_ranks, n_bytes, transfer, waiting, is_whole, np.array(factor, np.float64), begin)
 
@@ -316,14 +323,14 @@ class _RankCollectives(Struct, frozen=True):
     world_size: int = 0
 
 
-def _rank_collectives(source: Source, trace: Trace, partitions: Partitions) -> _RankCollectives:
+def _rank_collectives(source: Source, trace: Trace, bytes_of: Mapping[int, int]) -> _RankCollectives:
     """Return the collectives of a rank's trace that was read for `Need.SIZES`, `SYNC` and `STEPS`."""
     if not len(trace):
         none = np.empty(0, np.int64)
         return _RankCollectives((), none, none, none, none, none.astype(float), none.astype(float))
     system = dialects.of(trace)
     args_of = partial(read_args, source.path, slices=True)
-    found = system.collectives(RankTrace("", trace, bytes_of=partitions.bytes_of, args_of=args_of))
+    found = system.collectives(RankTrace("", trace, bytes_of=bytes_of, args_of=args_of))
     times = trace.ts_ns[found.row], trace.end_ns[found.row], *_times(trace, system.roles(trace), found.row)
     span = int(trace.ts_ns.min()), int(trace.end_ns.max())
     world, machine = trace.world_size or 0, system.machine(trace)

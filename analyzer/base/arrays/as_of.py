@@ -27,6 +27,6 @@ def as_of(
     is_event = np.arange(len(keys)) < n
     order = np.lexsort((is_event if before else ~is_event, np.append(at_ns, moments), keys))
     last = order[np.maximum.accumulate(np.where(order < n, np.arange(len(order)), 0))]
-    found = np.empty(len(order), np.int64)
-    found[order] = np.where((last < n) & (keys[last] == keys[order]), last, -1)
-    return found[n:]
+    index = np.empty(len(order), np.int64)
+    index[order] = np.where((last < n) & (keys[last] == keys[order]), last, -1)
+    return index[n:]

@@ -20,15 +20,16 @@ LEAST_STEPS, MOST_SPANS = _SMOOTHED, 20
 
 
 def higher_spans(values: Float64, least_more: float, sure: float) -> list[tuple[int, int]]:
-    """Return the spans in which a series (k,) is higher, each without those before it.
+    """Find the spans in which a series (k,) is higher, one after the other.
 
-    By at least so much, and by at least `sure` times the error of that.
+    Each is higher by at least `least_more`, and by at least `sure` times the error of that difference; it is
+    taken out before the next one is looked for.
 
     >>> higher_spans(np.array([5.0, 6, 5, 6, 5, 6, 9, 8, 9, 8, 9, 8]), 1.0, 3.0)
     [(6, 12)]
     """
     left = values.astype(np.float64)
-    found = []
+    spans = []
     for _ in range(MOST_SPANS):
         begin, end = higher_span(left, LEAST_STEPS)
         outside = np.concatenate([left[:begin], left[end:]])
@@ -37,9 +38,9 @@ def higher_spans(values: Float64, least_more: float, sure: float) -> list[tuple[
         more = float(np.median(left[begin:end]) - np.median(outside))
         if more < max(least_more, sure * difference_error(left, end - begin)):
             break
-        found.append((begin, end))
+        spans.append((begin, end))
         left[begin:end] -= more
-    return found
+    return spans
 
 
 def difference_error(values: Float64, length: int) -> float:
@@ -49,7 +50,7 @@ def difference_error(values: Float64, length: int) -> float:
 
 
 def higher_span(values: Float64, least: int) -> tuple[int, int]:
-    """Return begin and end of the span of at least `least` values that stands out most, to higher values.
+    """Find begin and end of the span of at least `least` values that stands out most upwards.
 
     Circular binary segmentation (Olshen, Venkatraman, Lucito, Wigler, Biostatistics 5, 2004): the span
     with the largest difference of its mean from that of all others in units of its error. Values are

@@ -51,16 +51,16 @@ def binomial_tail(times: int, of: int, probability: float) -> float:
 
 
 def rank_sum(a: Float64, b: Float64) -> float:
-    """Return by how many standard deviations samples `a` (k,) lie above `b` (m,), if both are alike.
+    """Compute how many standard deviations samples `a` (k,) lie above `b` (m,).
 
-    That is Wilcoxon's rank-sum statistic, which bears outliers, by its normal approximation, with ties.
+    Wilcoxon's rank-sum statistic, which is robust to outliers, in its normal approximation, with ties.
 
     >>> round(rank_sum(np.array([5.0, 6.0, 7.0]), np.array([1.0, 2.0, 3.0])), 3)
     1.964
     """
     both = np.concatenate([a, b])
-    _, place, counts = np.unique(both, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place.reshape(-1)]
+    _, value_number, counts = np.unique(both, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[value_number.reshape(-1)]
     n, k, m = len(both), len(a), len(b)
     variance = k * m / 12 * (n + 1 - (counts**3 - counts).sum() / (n * (n - 1)))
     return float((ranks[:k].sum() - k * (n + 1) / 2) / math.sqrt(variance)) if variance > 0 else 0.0

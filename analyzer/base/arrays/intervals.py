@@ -1,4 +1,4 @@
-"""Unions and overlaps of time intervals; of nested ones which is the innermost at every moment."""
+"""Unions and overlaps of time intervals, and the innermost of nested ones at every moment."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def overlap_groups(start_ns: Int64, end_ns: Int64) -> Int64:
 
 
 def clipped_lengths(intervals: tuple[Int64, Int64], starts: Int64, ends: Int64) -> Int64:
-    """Return how much of disjoint, ordered intervals lies in each [start, end) (k,), nanoseconds.
+    """Measure the part of disjoint, ordered intervals that lies in each [start, end) (k,), in nanoseconds.
 
     >>> busy = np.array([0, 10]), np.array([4, 20])
     >>> clipped_lengths(busy, np.array([0, 3]), np.array([2, 12])).tolist()
@@ -56,7 +56,7 @@ def clipped_lengths(intervals: tuple[Int64, Int64], starts: Int64, ends: Int64) 
 
 
 def stretches(chosen: Mask) -> Int64:
-    """Return where each stretch of neighbours that are `chosen` (n,) begins, and the place after it (k, 2).
+    """Return begin and end index of each run of neighbours that are `chosen` (n,), as rows (k, 2).
 
     >>> stretches(np.array([True, False, True, True])).tolist()
     [[0, 1], [2, 4]]
@@ -65,7 +65,7 @@ def stretches(chosen: Mask) -> Int64:
 
 
 def union_length(start_ns: Int64, end_ns: Int64) -> int:
-    """Return how long at least one of the intervals (n,) was open, nanoseconds."""
+    """Length of the union of intervals (n,), in nanoseconds."""
     start, end = union(start_ns, end_ns)
     return int((end - start).sum())
 
@@ -101,8 +101,8 @@ def innermost(
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
     track = np.zeros(n, np.int64) if track is None else track
     order = np.lexsort((-end_ns, start_ns, track))  # outer slices before inner ones
-    moments, place = _moments(np.concatenate([start_ns, end_ns]), np.tile(track, 2))
-    last = _last_over(place[:n][order], place[n:][order], len(moments))
+    moments, moment = _moments(np.concatenate([start_ns, end_ns]), np.tile(track, 2))
+    last = _last_over(moment[:n][order], moment[n:][order], len(moments))
     changes = np.flatnonzero(np.diff(last, prepend=-1))
     begins = last[changes] >= 0
     until = np.append(changes[1:], len(moments) - 1)  # a segment ends where another one, or none, begins
@@ -110,20 +110,20 @@ def innermost(
 
 
 def _moments(at_ns: Int64, track: NDArray[np.integer]) -> tuple[Int64, Int64]:
-    """Return the distinct (track, time) pairs' times in order, and the place of each pair among them."""
+    """Return the times of the distinct (track, time) pairs in order and the index of each pair."""
     order = np.lexsort((at_ns, track))
     is_new = np.ones(len(order), np.bool_)
     is_new[1:] = (np.diff(at_ns[order]) != 0) | (np.diff(track[order]) != 0)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.cumsum(is_new) - 1
-    return at_ns[order][is_new], place
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(is_new) - 1
+    return at_ns[order][is_new], number
 
 
 def _last_over(left: Int64, right: Int64, n: int) -> Int64:
-    """Return for each place of 0 … n - 1 the last of the ranges [left, right) that covers it; -1 for none.
+    """Find the last of the ranges [left, right) that covers each index 0 … n - 1; -1 for none.
 
-    Each range is the union of two blocks of one power of two; going down the powers, a block hands what
-    covers it to its two halves.
+    Each range is the union of two blocks of one power of two; going down the powers, a block hands its
+    cover to its two halves.
     """
     cover = np.full(n, -1, np.int64)
     level = np.frexp(np.maximum(right - left, 0).astype(np.float64))[1] - 1  # -1 for an empty range
@@ -140,13 +140,13 @@ def _last_over(left: Int64, right: Int64, n: int) -> Int64:
 def lies_inside(
     start_ns: Int64, end_ns: Int64, track: NDArray[np.integer], outer: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Return which slices (n,) lie inside one of the `outer` (n,) slices of their track but themselves.
+    """Mark the slices (n,) that lie inside another slice of their track that is `outer` (n,).
 
     Of equal slices, the later ones lie inside the first.
     """
     order = np.lexsort((-end_ns, start_ns, track))
-    found = np.zeros(len(order), np.bool_)
-    for own in np.split(order, np.flatnonzero(np.diff(track[order])) + 1):
-        ends = np.where(outer[own], end_ns[own], np.iinfo(np.int64).min)
-        found[own[1:]] = end_ns[own[1:]] <= np.maximum.accumulate(ends)[:-1]
-    return found
+    is_inside = np.zeros(len(order), np.bool_)
+    for rows in np.split(order, np.flatnonzero(np.diff(track[order])) + 1):
+        ends = np.where(outer[rows], end_ns[rows], np.iinfo(np.int64).min)
+        is_inside[rows[1:]] = end_ns[rows[1:]] <= np.maximum.accumulate(ends)[:-1]
+    return is_inside

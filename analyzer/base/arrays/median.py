@@ -12,11 +12,11 @@ from analyzer.base.arrays import Float64, NDArray
 #: Of normal values: median absolute deviation to standard deviation, and standard error of a median to that
 #: of a mean.
 MAD_TO_SD, MEDIAN_TO_MEAN = 1.4826, math.sqrt(math.pi / 2)
-#: Steps below which nothing tells how much steps vary.
+#: With fewer steps it is unknown how much they vary.
 FEWEST = 4
 #: A step is an outlier beyond this many median deviations from the median, and by this factor at least.
 _OUTLIER_DEVIATIONS, _OUTLIER_FACTOR = 3.0, 1.10
-#: Steps that the warm-up takes at most; and how much longer than all others the first of few steps is then.
+#: The warm-up has at most so many steps. Of few steps, the first is one from this ratio to the others on.
 WARM_UP, _FIRST_FACTOR = 3, 3.0
 
 
@@ -33,10 +33,10 @@ def medians_of_others(values: Float64) -> Float64:
     array([[4., 4., 2., 2.]])
     """
     order = np.argsort(values, axis=1)
-    ordered, place = np.take_along_axis(values, order, axis=1), np.argsort(order, axis=1)
+    ordered, position = np.take_along_axis(values, order, axis=1), np.argsort(order, axis=1)
     n_others = values.shape[1] - 1
     low, high = (
-        np.take_along_axis(ordered, middle + (middle >= place), axis=1)
+        np.take_along_axis(ordered, middle + (middle >= position), axis=1)
         for middle in ((n_others - 1) // 2, n_others // 2)
     )
     return (low + high) / 2
@@ -55,10 +55,10 @@ def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
 
 
 def n_warm_up(lengths: NDArray[np.number[Any]]) -> int:
-    """Return how many of the first steps are the warm-up: outliers, by the lengths of all steps (n,).
+    """Count the first steps that are the warm-up: outliers among the lengths of all steps (n,).
 
-    What takes as long in a later step is not done once. Of two or three steps nothing tells how much they
-    vary: the first one is far longer if it is `_FIRST_FACTOR` times as long as any other.
+    A step as long as a later one is no warm-up. Two or three steps are too few to know how much they vary:
+    there the first is one if it is `_FIRST_FACTOR` times as long as any other.
 
     >>> n_warm_up(np.array([90, 40, 10, 11, 12, 11, 10])), n_warm_up(np.array([90, 40, 10, 11, 40, 11, 10]))
     (2, 1)

@@ -14,49 +14,49 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 def numbered(items: Iterable[_Item]) -> tuple[list[_Item], Int32]:
-    """Return the distinct items by first appearance, and each item's place among them (n,).
+    """List the distinct items by first appearance, and each item's index among them (n,).
 
-    >>> distinct, place = numbered(["b", "a", "b"])
-    >>> distinct, place.tolist()
+    >>> distinct, number = numbered(["b", "a", "b"])
+    >>> distinct, number.tolist()
     (['b', 'a'], [0, 1, 0])
     """
     items = list(items)
     distinct = list(dict.fromkeys(items))
     if len(distinct) == len(items):  # as a million names may be
         return distinct, np.arange(len(items), dtype=np.int32)
-    place = {item: i for i, item in enumerate(distinct)}
-    return distinct, np.fromiter(map(place.__getitem__, items), np.int32, len(items))
+    number = {item: i for i, item in enumerate(distinct)}
+    return distinct, np.fromiter(map(number.__getitem__, items), np.int32, len(items))
 
 
 def occurrence_number(values: Int64) -> Int64:
-    """Return how often each value (n,) has occurred before.
+    """Count the earlier occurrences of each value (n,).
 
     >>> occurrence_number(np.array([7, 5, 7, 7, 5])).tolist()
     [0, 0, 1, 2, 1]
     """
     values = narrowest(values)  # few bits are sorted in a fraction of the time
     order = np.argsort(values, kind="stable")
-    ordered, place = values[order], np.arange(len(values))
+    ordered, position = values[order], np.arange(len(values))
     is_first = np.append(True, ordered[1:] != ordered[:-1])[: len(values)]
-    found = np.empty_like(place)
-    found[order] = place - np.maximum.accumulate(np.where(is_first, place, 0))
-    return found
+    count = np.empty_like(position)
+    count[order] = position - np.maximum.accumulate(np.where(is_first, position, 0))
+    return count
 
 
 def unique(values: NDArray[_Scalar], axis: int | None = None) -> NDArray[_Scalar]:
-    """Return `np.unique` of an array; asked for counts, too, it does not load `numpy.ma`."""
-    found: NDArray[_Scalar] = np.unique(values, axis=axis, return_counts=True)[0]
-    return found
+    """Return `np.unique` of an array, by the one of its forms that does not load `numpy.ma`."""
+    distinct: NDArray[_Scalar] = np.unique(values, axis=axis, return_counts=True)[0]
+    return distinct
 
 
 def ids_in(numbers: NDArray[np.integer]) -> list[int]:
     """Return the distinct of numbers (n,) from -1 on, in order; `np.unique` would import numpy.ma."""
-    found: list[int] = (np.flatnonzero(np.bincount(numbers + 1)) - 1).tolist()
-    return found
+    ids: list[int] = (np.flatnonzero(np.bincount(numbers + 1)) - 1).tolist()
+    return ids
 
 
 def places_by_value(values: NDArray[np.integer]) -> list[Int64]:
-    """Return the places of each distinct value (n,) in order; the values ascend.
+    """Return the indices of each distinct value (n,), in order of the values.
 
     >>> [places.tolist() for places in places_by_value(np.array([7, 5, 7]))]
     [[1], [0, 2]]
@@ -74,7 +74,7 @@ def narrowest(numbers: NDArray[np.integer]) -> Int64:
 
 
 def connected(n: int, tails: Int64, heads: Int64) -> Int64:
-    """Return for each of n nodes the least one that edges (e,) connect it with, whatever their direction.
+    """Find the least node that edges (e,) connect each of n nodes with, whatever their direction.
 
     Where an edge joins two groups, the group of the larger number goes to the other, until none does;
     scipy's way takes a tenth of a second to load.
@@ -94,7 +94,7 @@ def connected(n: int, tails: Int64, heads: Int64) -> Int64:
 
 
 def ranges(low: Int64, high: Int64) -> tuple[Int64, Int64]:
-    """Return all numbers from each `low` to below its `high` (n,), and from which of the n each is.
+    """Return all numbers from each `low` to below its `high` (n,), and the index of the range of each.
 
     >>> numbers, which = ranges(np.array([3, 8]), np.array([5, 9]))
     >>> numbers.tolist(), which.tolist()

@@ -1,4 +1,4 @@
-"""Arrays that are put aside in a temporary file, so that memory holds only those that are looked at."""
+"""Arrays moved to a temporary file, so that memory holds only those in use."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from msgspec.structs import replace
 from analyzer.base.arrays import NDArray
 
 _T = TypeVar("_T", bound=Struct)
-_IN_MEMORY = 32 << 20  # bytes that stay in memory: most jobs have no more
-_LEAST = 1 << 12  # bytes that are worth their place in the file
-_ALIGNED = 8  # bytes, of any number
-_PIECE = 64 << 20  # bytes of the file that are mapped together, and that may be looked at until let go
+_IN_MEMORY = 32 << 20  # bytes that stay in memory: most jobs need no more
+_LEAST = 1 << 12  # smaller arrays stay in memory, bytes
+_ALIGNED = 8  # alignment of arrays in the file, bytes
+_PIECE = (
+    64 << 20
+)  # the file is mapped in pieces of so many bytes, and so many may be read before memory is given back
 
 
 def _is_aside(array: Any) -> bool:
-    """Whether an array was put aside, or is a view of an array that was."""
+    """Check whether an array, or the one that it is a view of, is in the file."""
     while isinstance(array, np.ndarray):
         array = array.base
     return isinstance(array, mmap.mmap)
@@ -39,21 +41,21 @@ def _write(file: FileIO, array: NDArray[Any]) -> None:
 
 
 class Spill:
-    """A file without a name that takes what many arrays need beyond the first `_IN_MEMORY` bytes.
+    """A temporary file that takes arrays beyond the first `_IN_MEMORY` bytes.
 
-    What is put there can be read as before, but not changed. The system reads it from the file's pages in
-    its cache, which it can take back. Where the file finds no room, arrays stay in memory.
+    Its arrays can be read as before, but not changed: they are pages of the file, whose memory the system
+    can take back. Where the disk is full, arrays stay in memory.
     """
 
     def __init__(self) -> None:
         self._left: float = _IN_MEMORY
         self._file: FileIO | None = None
         self._pieces: list[mmap.mmap] = []
-        self._begin = self._used = 0  # where the last piece begins in the file, and how much of it is taken
+        self._begin = self._used = 0  # of the last piece: its offset, and its used bytes
         self._looked_at = 0
 
     def put(self, record: _T) -> _T:
-        """Return a record whose arrays are put aside; those that already are, or repeat one number, stay."""
+        """Move a record's arrays to the file, except those already there or of one repeated number."""
         names, arrays = [], []
         for name in record.__struct_fields__:
             value = getattr(record, name)
@@ -64,7 +66,7 @@ class Spill:
         return record if aside is arrays else replace(record, **dict(zip(names, aside, strict=True)))
 
     def put_arrays(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        """Return arrays that are put aside together; the same ones where they stay in memory."""
+        """Move arrays to the file together; return the same ones where they stay in memory."""
         n_bytes = sum(map(self._own_bytes, arrays))
         self._left -= n_bytes
         if self._left >= 0 or n_bytes <= _LEAST:
@@ -77,11 +79,11 @@ class Spill:
 
     @staticmethod
     def _own_bytes(array: Any) -> int:
-        """Return how many bytes of an array are not put aside yet."""
+        """Bytes of an array that are not in the file yet."""
         return 0 if _is_aside(array) else int(array.nbytes)
 
     def look_at(self, n_bytes: int) -> None:
-        """Know that so many bytes are about to be looked at; give memory back where that is much."""
+        """Count bytes that are about to be read; give memory back after each `_PIECE` of them."""
         self._looked_at += n_bytes
         if self._looked_at >= _PIECE:
             self._looked_at = n_bytes
@@ -93,21 +95,21 @@ class Spill:
     def _put(self, arrays: Sequence[Any], n_bytes: int) -> list[Any]:
         if self._file is None:
             self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-        at = self._place(n_bytes + _ALIGNED * len(arrays))
-        self._file.seek(self._begin + at)
+        offset = self._offset_for(n_bytes + _ALIGNED * len(arrays))
+        self._file.seek(self._begin + offset)
         aside = []
         for array in arrays:
             if self._own_bytes(array):
                 _write(self._file, array)
                 self._file.seek(-array.nbytes % _ALIGNED, os.SEEK_CUR)
-                array = np.ndarray(array.shape, array.dtype, self._pieces[-1], at)
-                at += array.nbytes + -array.nbytes % _ALIGNED
+                array = np.ndarray(array.shape, array.dtype, self._pieces[-1], offset)
+                offset += array.nbytes + -array.nbytes % _ALIGNED
             aside.append(array)
-        self._used = at
+        self._used = offset
         return aside
 
-    def _place(self, n_bytes: int) -> int:
-        """Return where in the last piece so many bytes can be put: a new one where there is no room."""
+    def _offset_for(self, n_bytes: int) -> int:
+        """Make room for so many bytes in the last piece, or a new one; return their offset in it."""
         assert self._file is not None
         if not self._pieces or self._used + n_bytes > len(self._pieces[-1]):
             self._begin += len(self._pieces[-1]) if self._pieces else 0

@@ -164,12 +164,12 @@ def temporary_directory(beside: Path | None = None) -> Iterator[Path]:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether `path` is a temporary file or in a temporary directory of this program."""
+    """Check whether this program made `path` as a temporary file, or a directory around it."""
     return any(map(_TEMPORARY_NAME.fullmatch, path.absolute().parts))
 
 
 def is_same(path: Path, target: Path) -> bool:
-    """Whether a name leads to the file `target` (without links), which need not exist."""
+    """Check whether `path` leads to the file `target` (without links), which need not exist."""
     same_name = Path(os.path.realpath(path)) == target
     return same_name or (path.exists() and target.exists() and path.samefile(target))
 
@@ -191,7 +191,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _is_stream(path: Path, status: os.stat_result | None) -> bool:
-    """Whether `path` is written directly instead of being replaced."""
+    """Check whether `path` is a pipe, device or descriptor: these are written directly, not replaced."""
     is_special = status is not None and not stat.S_ISREG(status.st_mode)
     return is_special or str(path).startswith(_DESCRIPTORS)
 

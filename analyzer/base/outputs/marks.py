@@ -18,12 +18,12 @@ _NEAR = 4096  # bytes of a file's beginning
 
 
 def is_marked(path: Path) -> bool:
-    """Whether this program wrote the JSON file `path`, packed or not; False for what cannot be read."""
+    """Check whether this program wrote the JSON file `path`, packed or not; False if it cannot be read."""
     return _starts_with(path, JSON_START)
 
 
 def is_digest(path: Path) -> bool:
-    """Whether the file `path`, packed or not, is a job's digest; False for anything that is not a file."""
+    """Check whether the file `path`, packed or not, is a job's digest; False if it cannot be read."""
     return _starts_with(path, DIGEST_START)
 
 

@@ -87,7 +87,7 @@ def size_of(path: Path) -> int:
 
 
 def unpacked_size(parts: Sequence[FilePart]) -> int:
-    """Return about how many bytes there are to read."""
+    """Estimate the bytes to read once unpacked."""
     return sum(part.size * (_UNPACKED if part.path.suffix == ".gz" else 1) for part in parts)
 
 
@@ -96,12 +96,12 @@ def _map_here(work: Work[_T], parts: Sequence[FilePart], jobs: int, on_read: OnR
         for part in parts:
             yield work(part, on_read)
         return
-    own = 1 if len(parts) <= jobs else 0
-    with process_pool(min(jobs, len(parts)) - own) as pool:
-        futures = deque(pool.submit(work, part, int) for part in parts[own:])
-        for part in parts[:own]:
+    n_here = 1 if len(parts) <= jobs else 0
+    with process_pool(min(jobs, len(parts)) - n_here) as pool:
+        futures = deque(pool.submit(work, part, int) for part in parts[n_here:])
+        for part in parts[:n_here]:
             yield work(part, on_read)
-        for part in parts[own:]:
+        for part in parts[n_here:]:
             result = futures.popleft().result()  # no future is kept, since it keeps its result
             on_read(part.size)
             yield result
@@ -152,12 +152,12 @@ def run_program(command: Sequence[str], seconds: float) -> None:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def fork_context() -> Any:
-    """Return how processes are started: forked where the system can do that."""
+    """Context that forks processes, or the system's default where it cannot fork."""
     import multiprocessing
 
     return multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)

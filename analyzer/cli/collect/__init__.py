@@ -13,8 +13,8 @@ from analyzer.report.result import Result
 
 if TYPE_CHECKING:
     from analyzer.reading.formats.columns import Trace
+    from analyzer.reading.traces.gpu_folders import GpuDir
     from collector.gpu.parts import PartName
-    from trace_utils import GpuDir
 
 HELP = "each GPU's final trace and DAG from the profilers' raw files, and the iteration time"
 EXAMPLE = "analyze.py collect BYTEPS_TRACE_DIR"

@@ -16,7 +16,7 @@ from analyzer.reading.dialects.kernel_kinds import OTHER, kernel_kind
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
 from analyzer.report.result import Bars, Chart
-from dag_utils import choose_step, critical_path
+from dag_utils import critical_path
 
 #: Bars of the steps; of more steps each is the longest of some.
 _MOST_EVERY_STEP = 800
@@ -83,10 +83,10 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
     which findings were seen, then the others, the longest first: as many as there is room for.
     """
     recording = view.recording
-    what = {choose_step(recording): ", of typical length," if len(view.rows) > 1 else ""}
+    what = {recording.choose_step(): ", of typical length," if len(view.rows) > 1 else ""}
     for one in _outliers(found):
-        what.setdefault(choose_step(recording, one.evidence[0].step), ", far longer than the others,")
-    named = [choose_step(recording, seen) for one in found if (seen := _seen(one)) is not None]
+        what.setdefault(recording.choose_step(one.evidence[0].step), ", far longer than the others,")
+    named = [recording.choose_step(seen) for one in found if (seen := _seen(one)) is not None]
     by_length = np.argsort(-view.job_ns, kind="stable").tolist()
     lasts_ns = dict(zip(view.rows, view.job_ns.tolist(), strict=True))
     is_alone = len(view.rows) == 1 and len(recording.owners) > 1  # no chart of all steps shows the mean

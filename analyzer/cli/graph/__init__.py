@@ -80,14 +80,14 @@ def _structure(args: Namespace) -> _Loaded:
     """Return the graph of a GML file or of one GPU, with average durations where a trace lies beside it."""
     from msgspec.structs import replace
 
-    from dag_utils import longest_path, mean_dags
+    from dag_utils import mean_dags
 
     refuse(args, NO_STEP, *READING, "del_queue", "step")
     if len(args.path) > 1:
         raise UsageError(f"{args.path[1]}: one graph at a time; {args.path[0]} is one already")
     found = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
     dag = found.gpus[0][2]
-    path = longest_path(dag)
+    path = dag.longest_path()
     if not path.length_ns:  # nothing says how long anything takes: ties would choose
         path = replace(path, nodes=[])
     ms = in_ms(path.length_ns)
@@ -99,14 +99,14 @@ def _structure(args: Namespace) -> _Loaded:
 
 def _recorded(args: Namespace) -> _Loaded:
     from analyzer.cli.graph.layout import drawn_step
-    from dag_utils import critical_path, headline, named_path, slack_ns
+    from dag_utils import NamedPath, critical_path
 
     loaded, row = recorded_step(args)
     recording = loaded.recording
     step = recording.steps[row]
     path = critical_path(step)
-    dag, marked, by_cat = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
-    first = headline(recording, step, path, named_path(recording, path))
+    dag, marked, by_cat = drawn_step(recording, step, path, step.slack_ns(), parts=args.del_queue)
+    first = NamedPath.of(recording, path).headline(recording, step, path)
     ask = command(args, "critical", *(() if args.step is None else ("--step", args.step)))
     return _Loaded(
         dag, marked, by_cat, first, [*recording.notes, *damage_notes(loaded.files), ask], loaded.repairs

@@ -20,13 +20,9 @@ from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.report.result import GraphNode, Network
 from dag_utils import (
-    NO_EVENT,
     CriticalPath,
     Dag,
     LongestPath,
-    category,
-    kind_of_work,
-    new_dag,
 )
 
 #: Nodes of a drawing that can be read.
@@ -139,17 +135,17 @@ def drawn_step(
         if a != b:
             edges.setdefault((a, b) if (start[a], a) < (start[b], b) else (b, a), kind)
     operations = [recording.operations[int(step.operation[event])] for event in first]
-    dag = new_dag(
+    dag = Dag.of(
         _names(recording, step, first, parts),
-        [group_of(operation) if parts else kind_of_work(operation) for operation in operations],
+        [group_of(operation) if parts else operation.kind_of_work for operation in operations],
         end - start,
         [(a, b, kind) for (a, b), kind in edges.items()],
     )
-    nodes = node_of[path.event[path.event != NO_EVENT]].tolist()
+    nodes = node_of[path.event[path.event >= 0]].tolist()
     slack = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(slack, node_of, slack_ns)
     drawn = LongestPath([node for node, _ in itertools.groupby(nodes)], path.length_ns, slack)
-    return dag, drawn, Counter(map(category, operations))
+    return dag, drawn, Counter(operation.category for operation in operations)
 
 
 def _nodes(recording: Recording, step: StepGraph, parts: bool) -> tuple[Int64, list[int]]:

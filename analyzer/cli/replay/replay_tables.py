@@ -13,7 +13,7 @@ from analyzer.cli.critical import BY_NAME, PATH
 from analyzer.cli.step_timeline import key_of, step_timeline
 from analyzer.model.graph.step_graph import Recording
 from analyzer.report.result import Chart, Column, Command, Table, ms_column
-from dag_utils import NamedPath, by_name, critical_path
+from dag_utils import NamedPath, critical_path
 from replay.answer import Answer
 from replay.forecast import Forecast
 from replay.runs import Simulation
@@ -67,7 +67,7 @@ def step_table(answer: Answer) -> Table:
 def path_tables(step: int, path: NamedPath) -> list[Table]:
     """List the critical path through one step, summed by operation, and whole."""
     title = f"Critical path through step {step}"
-    shares, rows = by_name(path), path.rows()
+    shares, rows = path.by_name(), path.rows()
     of_names = [(key_of(share.owner, share.name),) for share in shares]
     of_rows = LazySequence(rows, lambda row: (key_of(str(row[2]), str(row[0])),))
     return [

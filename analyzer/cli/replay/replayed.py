@@ -15,15 +15,12 @@ from analyzer.cli import WHAT_IF, command
 from analyzer.cli.critical import records
 from analyzer.cli.replay.replay_tables import effect_table, path_tables, step_table, timelines
 from analyzer.cli.runs import damage_notes
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.report.result import Result
 from dag_utils import (
     LoadedSteps,
     NamedPath,
-    Recording,
-    StepGraph,
-    choose_step,
     critical_path,
-    named_path,
 )
 from replay.answer import Answer, answer, replayed_rows
 from replay.runs import Simulation, simulated
@@ -40,7 +37,7 @@ def replay(args: Namespace, loaded: LoadedSteps) -> Result:
     recording = loaded.recording
     simulation = simulated(recording, replayed_rows(recording, args.step_num))
     replayed = answer(recording, simulation.rows, simulation.iteration_ns)
-    row = choose_step(recording)
+    row = recording.choose_step()
     path = path_of(args, recording, recording.steps[row])
     written = write(simulation, args.output)
     tables = [*path_tables(recording.steps[row].number, path), step_table(replayed)]
@@ -69,7 +66,7 @@ def change_in_turn(args: Namespace, loaded: LoadedSteps) -> Result:
     effects = changed_in_turn(
         recording, ratio, parts=args.del_queue, groups=not is_delay, progress=args.progress
     )
-    row = choose_step(recording)
+    row = recording.choose_step()
     path = path_of(args, recording, recording.steps[row])
     key = "delays" if is_delay else "bottlenecks"
     title = f"Each operation x {ratio:g}" if is_delay else "What gives most when 10 % faster"
@@ -116,7 +113,7 @@ def in_milliseconds(interval_ns: tuple[float, float] | None) -> list[float] | No
 
 def path_of(args: Namespace, recording: Recording, step: StepGraph) -> NamedPath:
     """Find the critical path of a step, recorded or simulated, as `critical` shows it."""
-    return named_path(recording, critical_path(step), parts=args.del_queue)
+    return NamedPath.of(recording, critical_path(step), parts=args.del_queue)
 
 
 def write(simulation: Simulation, output: Path | None) -> list[str]:

@@ -15,7 +15,7 @@ from analyzer.cli.replay import replay_tables
 from analyzer.cli.replay.replayed import common, document, in_milliseconds, in_range, path_of, write
 from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Column, Result, Table
-from dag_utils import LoadedSteps, choose_step
+from dag_utils import LoadedSteps
 from replay import edits as registry
 from replay.answer import replayed_rows
 from replay.edit import Edit, EditRequest, Job
@@ -100,7 +100,7 @@ def forecast(args: Namespace, loaded: LoadedSteps) -> Result:
     questions = _questions(args, job, forecasts)
     answers = [forecasts.of_edits(question.name, question.edits) for question in questions]
     edits, last = questions[-1].edits, answers[-1]
-    row = choose_step(recording)
+    row = recording.choose_step()
     simulation = forecasts.simulation(edits, own_gaps=last.as_recorded)
     path = path_of(args, simulation.recording, simulation.step(simulation.position(row)))
     slower = slowdown(recording) if any(question.is_ideal for question in questions) else None

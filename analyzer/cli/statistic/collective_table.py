@@ -46,7 +46,7 @@ def collectives(args: Namespace) -> Result:
             f"--sub_option collectives: {args.path[0]} is a step log, which holds no single collectives; "
             "statistic tells how long its columns are"
         )
-    found = collective_stats(args.path, read_partitions(args.path), asked(args))
+    found = collective_stats(args.path, read_partitions(args.path).bytes_of, asked(args))
     table = Table.of("collectives", "Collectives", _COLLECTIVES, found.rows, lambda row: -row.total_ns)
     name_files(args, found.files[0].path)
     return Result(

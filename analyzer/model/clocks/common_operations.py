@@ -34,12 +34,12 @@ class Occurrences(Struct, frozen=True):
         return np.asarray(ahead.sum(axis=0) / np.maximum(self.there.sum(axis=0), 1), np.float64)
 
     def shared(self, i: int, j: int) -> Mask:
-        """Return which occurrences (k,) both hosts take part in."""
+        """Mark the occurrences (k,) in which both hosts take part."""
         return np.asarray(self.there[i] & self.there[j])
 
     @property
     def compared(self) -> NDArray[np.bool_]:
-        """Which pairs of hosts (n, n) are compared with each other, of those that share occurrences.
+        """Pairs of hosts (n, n) to compare, among those that share occurrences.
 
         All of what few hosts do together; of what many do, each host with the first and with those 1, 2, 4,
         … places behind it: as many pairs as hosts, times a logarithm, tie all of them closely.
@@ -66,7 +66,7 @@ def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:
     for key in dict.fromkeys(key for host in hosts for key in host):
         known = {i: host[key] for i, host in enumerate(hosts) if key in host}
         lengths = sorted(map(_length, known.values()))
-        places = {i: np.arange(_length(point)) for i, point in known.items()}
+        positions = {i: np.arange(_length(point)) for i, point in known.items()}
         n = lengths[-2] if len(known) > 1 else 0
         # Where hosts have recorded more of a collective than others, counting does not tell which belong
         # together (it begins wherever a rank's recording does, BytePS's with the job's first traced step).
@@ -75,16 +75,16 @@ def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:
         if len(numbers) == len(known) and _go_on(numbers):
             every, count = np.unique(np.concatenate(numbers), return_counts=True)
             every = every[count > 1]
-            places = {
-                i: np.where(np.isin(own, every), np.searchsorted(every, own), -1)
-                for i, own in zip(known, numbers, strict=True)
+            positions = {
+                i: np.where(np.isin(number, every), np.searchsorted(every, number), -1)
+                for i, number in zip(known, numbers, strict=True)
             }
             n = len(every)
         elif len(set(lengths)) > 1 and any(p.end_together for p in known.values()):
             continue  # some host lost a part of them
         if n == 0:
             continue
-        blocks.append(_block(known, places, len(hosts), n))
+        blocks.append(_block(known, positions, len(hosts), n))
         flag = [all(p.all_wait for p in known.values()), all(p.end_together for p in known.values())]
         flags.append(np.repeat(np.array([flag]).T, n, axis=1))
     table = np.concatenate(blocks, axis=2) if blocks else np.zeros((4, len(hosts), 0), np.int64)
@@ -101,28 +101,28 @@ def _length(point: SyncPoint) -> int:
 
 
 def _go_on(numbers: Sequence[Int64]) -> bool:
-    """Whether all hosts have the same numbers from where the last one begins to where the first one ends.
+    """Check whether all hosts have the same numbers in the time that all recorded.
 
     A file that was cut may lack some of each step, and the marks of others.
     """
     if not all(map(len, numbers)):
         return False
-    low, high = max(own[0] for own in numbers), min(own[-1] for own in numbers)
-    within = [own[(own >= low) & (own <= high)] for own in numbers]
-    return low <= high and all(np.array_equal(own, within[0]) for own in within)
+    low, high = max(number[0] for number in numbers), min(number[-1] for number in numbers)
+    within = [number[(number >= low) & (number <= high)] for number in numbers]
+    return low <= high and all(np.array_equal(number, within[0]) for number in within)
 
 
-def _block(points: Mapping[int, SyncPoint], places: Mapping[int, Int64], n_hosts: int, n: int) -> Int64:
+def _block(points: Mapping[int, SyncPoint], positions: Mapping[int, Int64], n_hosts: int, n: int) -> Int64:
     """Return (begin, end, error, there) of n occurrences of one operation (4, hosts, n).
 
     `places` are which of them those of each host are; others than these n are left out.
     """
     block = np.zeros((4, n_hosts, n), np.int64)
     for i, point in points.items():
-        own = np.flatnonzero((places[i] >= 0) & (places[i] < n))
-        at = places[i][own]
-        block[0, i, at], block[1, i, at] = point.begin_ns[own], point.end_ns[own]
-        block[2, i, at], block[3, i, at] = point.error_ns, 1
+        rows = np.flatnonzero((positions[i] >= 0) & (positions[i] < n))
+        columns = positions[i][rows]
+        block[0, i, columns], block[1, i, columns] = point.begin_ns[rows], point.end_ns[rows]
+        block[2, i, columns], block[3, i, columns] = point.error_ns, 1
     return block
 
 
@@ -132,10 +132,10 @@ def _middles(begin: Int64, end: Int64, there: Mask) -> Int64:
     if not there.any():
         return middle
     first = int(there.sum(axis=1).argmax())
-    own = there[first]
-    start = int(begin[first, own].min() // 2 + end[first, own].max() // 2)
+    has_first = there[first]
+    start = int(begin[first, has_first].min() // 2 + end[first, has_first].max() // 2)
     for i in np.flatnonzero(there.any(axis=1)).tolist():
-        both = own & there[i]
+        both = has_first & there[i]
         if both.any():
             middle[i] = start - int(median(begin[first, both] - begin[i, both]))
         else:

@@ -38,11 +38,11 @@ def aligned(
     for i, host in enumerate(hosts):
         members[host].append(i)
     alignment = align(
-        [merged(points[i] for i in own) for own in members],
-        [(min(spans[i][0] for i in own), max(spans[i][1] for i in own)) for own in members],
-        [machines[own[0]] for own in members],
+        [merged(points[i] for i in ranks) for ranks in members],
+        [(min(spans[i][0] for i in ranks), max(spans[i][1] for i in ranks)) for ranks in members],
+        [machines[ranks[0]] for ranks in members],
     )
-    labels = [names[own[0]] if len(own) == 1 else names[own[0]].partition(".")[0] for own in members]
+    labels = [names[ranks[0]] if len(ranks) == 1 else names[ranks[0]].partition(".")[0] for ranks in members]
     return alignment.clocks, remarks(labels, alignment)
 
 

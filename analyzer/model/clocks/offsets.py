@@ -80,25 +80,25 @@ def align(
         that may be far from its sync points: the bounds allow for the drift since
     machines : (n) the name of the machine that each ran on, "" where unknown; none at all: all unknown
     """
-    found = side_by_side(hosts)
+    shared = side_by_side(hosts)
     machines = machines or [""] * len(hosts)
-    if not found.there.any():
+    if not shared.there.any():
         tied = [i == 0 or _is_same(machines, 0, i) for i in range(len(hosts))]
-        return Alignment([Clock(bound_ns=0 if one else None, is_tied=one) for one in tied])
-    reach = _reach(found, recorded)
-    compared = found.compared
-    pairs = evidence(found, compared)
-    consistent = _consistent(found, compared, pairs, reach, machines)
+        return Alignment([Clock(bound_ns=0 if is_tied else None, is_tied=is_tied) for is_tied in tied])
+    reach = _reach(shared, recorded)
+    compared = shared.compared
+    pairs = evidence(shared, compared)
+    consistent = _consistent(shared, compared, pairs, reach, machines)
     if consistent is not None:
         return consistent
     groups = _tied_together(len(hosts), pairs)
     offsets = np.zeros(len(hosts))
     for group in groups:
         offsets[group] = _least_squares(group, pairs)
-    offsets = _whole(found, groups, offsets, np.full((len(hosts), len(hosts)), np.inf))
-    late = _out_of_order(found, compared, offsets.astype(np.int64))[1]
+    offsets = _whole(shared, groups, offsets, np.full((len(hosts), len(hosts)), np.inf))
+    late = _out_of_order(shared, compared, offsets.astype(np.int64))[1]
     worst = np.unravel_index(late.argmax(), late.shape)
-    clocks = _clocks(found, compared, groups, offsets, None)
+    clocks = _clocks(shared, compared, groups, offsets, None)
     return Alignment(clocks, int(late.max()), [int(host) for host in worst])
 
 
@@ -157,7 +157,7 @@ def _of_one_machine(
 
 
 def _reach(found: Occurrences, recorded: Sequence[tuple[int, int] | None] | None) -> Float64:
-    """Return how far from its middle each host's recording reaches (n,), ns."""
+    """Farthest time of each host's recording from its middle (n,), ns."""
     reach = np.full(len(found.begin), float(np.abs(found.tau).max(initial=0.0)))
     for i, span in enumerate(recorded or ()):
         if span is not None:
@@ -182,14 +182,14 @@ def _windows(
     windows = np.full((n, n), np.inf)
     tau = np.abs(found.tau)
     for i in range(n):
-        own = np.flatnonzero(compared[i])
-        both = found.there[own] & found.there[i] & found.all_wait
-        slack = (found.end[own] - found.begin[i]).astype(np.float64)
+        others = np.flatnonzero(compared[i])
+        both = found.there[others] & found.there[i] & found.all_wait
+        slack = (found.end[others] - found.begin[i]).astype(np.float64)
         if limit_ppm:
             doubt = limit_ppm / 1e6
-            slack += found.error[own] + found.error[i] + doubt * tau
-            slack += 0.0 if reach is None else doubt * np.maximum(reach[own], reach[i])[:, None]
-        windows[i, own] = np.where(both, slack, np.inf).min(axis=1, initial=np.inf)
+            slack += found.error[others] + found.error[i] + doubt * tau
+            slack += 0.0 if reach is None else doubt * np.maximum(reach[others], reach[i])[:, None]
+        windows[i, others] = np.where(both, slack, np.inf).min(axis=1, initial=np.inf)
     for pair in pairs:
         if pair.ends is not None:
             windows[pair.i, pair.j] = min(windows[pair.i, pair.j], -pair.ends[0])
@@ -231,20 +231,20 @@ def _joint(found: Occurrences, group: Int64, pairs: Sequence[PairOffset], tight:
     """Return the offsets of a group of hosts, relative to their middles and within the `tight` windows."""
     as_recorded = (found.middle[group] - found.middle[group[0]]).astype(np.float64)
     windows = tight[np.ix_(group, group)]
-    own = [pair for pair in pairs if pair.i in group]
-    if _may_agree(as_recorded, group, own, windows):
+    of_group = [pair for pair in pairs if pair.i in group]
+    if _may_agree(as_recorded, group, of_group, windows):
         return np.asarray(as_recorded)
-    return _feasible(_least_squares(group, own), windows)
+    return _feasible(_least_squares(group, of_group), windows)
 
 
 def _may_agree(agreed: Float64, group: Int64, pairs: Sequence[PairOffset], tight: Float64) -> bool:
-    """Whether the clocks of a group may agree: possible, and no host's estimates speak against it."""
+    """Check whether the clocks of a group may agree: no window or estimate contradicts it."""
     if np.any(agreed[:, None] - agreed[None, :] > tight):
         return False
-    at = dict(zip(group.tolist(), agreed.tolist(), strict=True))
+    offset = dict(zip(group.tolist(), agreed.tolist(), strict=True))
     squares: dict[int, list[float]] = defaultdict(list)
     for pair in pairs:
-        square = ((at[pair.j] - at[pair.i] - pair.estimate) / pair.doubt) ** 2
+        square = ((offset[pair.j] - offset[pair.i] - pair.estimate) / pair.doubt) ** 2
         squares[pair.i].append(square)
         squares[pair.j].append(square)
     return all(np.mean(each) <= limits.AGREES**2 for each in squares.values())
@@ -252,11 +252,11 @@ def _may_agree(agreed: Float64, group: Int64, pairs: Sequence[PairOffset], tight
 
 def _least_squares(group: Int64, pairs: Sequence[PairOffset]) -> Float64:
     """Return the offsets of a group of hosts, against the first of them, that fit the estimates best."""
-    place = {host: i for i, host in enumerate(group.tolist())}
+    row = {host: i for i, host in enumerate(group.tolist())}
     laplacian, right = np.zeros((len(group), len(group))), np.zeros(len(group))
     for pair in pairs:
-        if pair.i in place:
-            i, j, weight = place[pair.i], place[pair.j], pair.doubt**-2
+        if pair.i in row:
+            i, j, weight = row[pair.i], row[pair.j], pair.doubt**-2
             laplacian[[i, j], [i, j]] += weight
             laplacian[[i, j], [j, i]] -= weight
             right[[i, j]] += (-weight * pair.estimate, weight * pair.estimate)
@@ -343,7 +343,7 @@ def _clocks(
 
 
 def _out_of_order(found: Occurrences, compared: Mask, shift: Int64) -> tuple[Int64, Int64]:
-    """Return how often (n, n), and by how much at most, host i begins an operation after j has ended it.
+    """Count how often host i begins an operation after j has ended it (n, n), and by how much at most.
 
     `shift` (n,) is what is added to the hosts' times, relative to their middles.
     """
@@ -351,8 +351,8 @@ def _out_of_order(found: Occurrences, compared: Mask, shift: Int64) -> tuple[Int
     begin, end = found.begin + shift[:, None], found.end + shift[:, None]
     count, most = np.zeros((2, n, n), np.int64)
     for i in range(n):
-        own = np.flatnonzero(compared[i])
-        both = found.there[own] & found.there[i] & found.all_wait
-        late = np.where(both, begin[i] - end[own], 0)
-        count[i, own], most[i, own] = (late > 0).sum(axis=1), late.max(axis=1, initial=0)
+        others = np.flatnonzero(compared[i])
+        both = found.there[others] & found.there[i] & found.all_wait
+        late = np.where(both, begin[i] - end[others], 0)
+        count[i, others], most[i, others] = (late > 0).sum(axis=1), late.max(axis=1, initial=0)
     return count, most

@@ -62,8 +62,8 @@ def _pair(found: Occurrences, i: int, j: int) -> PairOffset | None:
 
 def _shortest(times: Int64) -> float:
     """Return the shortest of some times (k,) without a few, which may be faults of the recording."""
-    at = min(max(limits.FEWEST_QUICK, int(limits.QUICK_SHARE * len(times))), len(times) - 1)
-    return max(float(np.partition(times, at)[at]), 0.0)
+    rank = min(max(limits.FEWEST_QUICK, int(limits.QUICK_SHARE * len(times))), len(times) - 1)
+    return max(float(np.partition(times, rank)[rank]), 0.0)
 
 
 def _from_window(upper: Int64, lower: Int64, misses: Sequence[float]) -> tuple[float, float, float]:
@@ -105,4 +105,4 @@ def _densest(values: Int64) -> float:
     size = len(values) // 2 + 1
     lengths = values[size - 1 :] - values[: len(values) - size + 1]
     first = np.flatnonzero(lengths == lengths.min())
-    return float(np.mean([median(values[at : at + size]) for at in first]))
+    return float(np.mean([median(values[begin : begin + size]) for begin in first]))

@@ -112,8 +112,8 @@ def operations_of_slices(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
     for i in np.flatnonzero(staged[trace.name_id[first]]).tolist():
         names[i] = system.operation(names[i], trace.tracks[trace.track_id[first[i]]].tid)
     pairs = zip(names, map(cats.__getitem__, cat_id[first].tolist()), strict=True)
-    distinct, place = numbered(pairs)  # one key may be on several tracks
-    return (op if len(distinct) == len(place) else place[op]), distinct
+    distinct, number = numbered(pairs)  # one key may be on several tracks
+    return (op if len(distinct) == len(number) else number[op]), distinct
 
 
 def joined(parts: Sequence[OperationStats]) -> OperationStats:
@@ -275,10 +275,10 @@ def _quantile(value: Int64, start: Int64, count: Int64, q: float) -> Float64:
 
     The sorted values of an operation begin at `start` (m,).
     """
-    place = q * (count - 1)
-    low = np.floor(place).astype(np.int64)
+    position = q * (count - 1)
+    low = np.floor(position).astype(np.int64)
     below, above = value[start + low], value[start + np.minimum(low + 1, count - 1)]
-    return np.asarray(below + (above - below) * (place - low))
+    return np.asarray(below + (above - below) * (position - low))
 
 
 #: The durations of no operation.

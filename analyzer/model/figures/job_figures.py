@@ -21,7 +21,8 @@ from analyzer.reading import dialects
 from analyzer.reading.dialects import Need
 from analyzer.reading.dialects.steps import step_table
 from analyzer.reading.formats.columns import Trace
-from trace_utils import CommFilter, Request, Source, TraceFile, read_ranks
+from analyzer.reading.traces.split import TraceFile
+from trace_utils import CommFilter, Request, Source, read_ranks
 
 
 class JobFigures(Struct, frozen=True):
@@ -81,8 +82,8 @@ class JobFigures(Struct, frozen=True):
         """Numbers and lengths (k,) of the steps that all ranks with steps have; else of every step."""
         tables = [step_table(rank.steps.whole) for rank in self.ranks if rank.steps.whole]
         number, begin, end = np.concatenate([step_table(()), *tables]).T
-        numbers, place, n = np.unique(number, return_inverse=True, return_counts=True)
-        mean_ns = np.bincount(place, end - begin, len(n)) / np.maximum(n, 1)
+        numbers, row, n = np.unique(number, return_inverse=True, return_counts=True)
+        mean_ns = np.bincount(row, end - begin, len(n)) / np.maximum(n, 1)
         common = n == len(tables)
         return (numbers[common], mean_ns[common]) if common.any() else (numbers, mean_ns)
 

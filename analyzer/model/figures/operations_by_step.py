@@ -100,7 +100,7 @@ def merged(parts: Sequence[Operations], prefixes: Sequence[str], *, path: object
     Raises as `check_cells`, for `path`.
     """
     named = list(zip(parts, prefixes, strict=True))
-    keys, place = numbered(OpKey(prefix + key.name, key.cat) for part, prefix in named for key in part.keys)
+    keys, row = numbered(OpKey(prefix + key.name, key.cat) for part, prefix in named for key in part.keys)
     m, k = len(keys), max(part.count.shape[1] for part in parts)
     check_cells(path, m, k, sum(int(part.count.sum()) for part in parts))
     if len(parts) == 1 and m == len(parts[0].keys):  # its tables are those of all
@@ -108,7 +108,7 @@ def merged(parts: Sequence[Operations], prefixes: Sequence[str], *, path: object
     count, total_ns = np.zeros((m, k), np.int64), np.zeros((m, k))
     spent: dict[int, list[Float64]] = {}
     ends = np.cumsum([len(part.keys) for part in parts])
-    for part, rows in zip(parts, np.split(place, ends[:-1]), strict=True):
+    for part, rows in zip(parts, np.split(row, ends[:-1]), strict=True):
         count[rows, : part.count.shape[1]] += part.count
         total_ns[rows, : part.count.shape[1]] += part.total_ns
         for label, of_part in zip(part.labels, part.spent_ns, strict=True):

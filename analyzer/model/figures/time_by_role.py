@@ -38,16 +38,16 @@ from analyzer.reading.dialects.steps import Step
 from analyzer.reading.formats.columns import Trace
 
 NOTHING = "(nothing recorded)"
-_Places = NDArray[np.integer]
+_Claims = NDArray[np.integer]
 
-#: The place in the order of what has none of an instant, and of each role.
+#: The rank of each role's claim to an instant (0 first); `_NOBODY` claims none.
 _NOBODY = len(CLAIMS)
-_PLACE_OF = np.array([
-    next((place for place, roles in enumerate(CLAIMS) if role in roles), _NOBODY) for role in Role
+_CLAIM_OF = np.array([
+    next((claim for claim, roles in enumerate(CLAIMS) if role in roles), _NOBODY) for role in Role
 ], np.int8)  # fmt: skip
-_COMPUTE, _HOST = int(_PLACE_OF[Role.COMPUTE]), int(_PLACE_OF[Role.HOST])
-#: The last place that `breakdown` asks for: what comes after it is idle time.
-_LAST_WORK = int(_PLACE_OF[Role.COPY])
+_COMPUTE, _HOST = int(_CLAIM_OF[Role.COMPUTE]), int(_CLAIM_OF[Role.HOST])
+#: The last claim that `breakdown` counts: later ones are idle time.
+_LAST_WORK = int(_CLAIM_OF[Role.COPY])
 _MANY = 1 << 19  # pieces that are shared at a time
 
 
@@ -75,7 +75,7 @@ class Breakdown(Struct, frozen=True):
         return self.comm_ns - self.overlap_ns
 
     def without(self, steps: Collection[int]) -> Breakdown:
-        """Leave out the steps of these labels."""
+        """Leave out the steps with these labels."""
         kept = np.array([step not in steps for step in self.step], np.bool_)
         return Breakdown(
             list(itertools.compress(self.step, kept)),
@@ -102,10 +102,10 @@ def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> B
     if len(trace) == 0:
         return NO_BREAKDOWN
     windows: list[tuple[int | None, int, int]] = [*steps] or [(None, *_bounds(trace, roles))]
-    starts, ends = (np.array([window[at] for window in windows], np.int64) for at in (1, 2))
+    starts, ends = (np.array([window[column] for window in windows], np.int64) for column in (1, 2))
     slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
-    place, left, right = _united(slices)
-    took = _shared((left, right, place, place), _LAST_WORK + 1, starts, ends)
+    claim, left, right = _united(slices)
+    took = _shared((left, right, claim, claim), _LAST_WORK + 1, starts, ends)
     compute, comm, whole, update, copies = took.round().astype(np.int64).T
     of_comm = is_communication(roles)
     all_comm = clipped_lengths(union(slices.start[of_comm], slices.end[of_comm]), starts, ends)
@@ -132,7 +132,7 @@ def time_by_operation(
     """
     spent = np.zeros((len(steps), n_ids + 1))
     if len(steps):
-        starts, ends = (np.array([step[at] for step in steps], np.int64) for at in (1, 2))
+        starts, ends = (np.array([step[column] for step in steps], np.int64) for column in (1, 2))
         slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
         near = (slices.end > starts[0]) & (slices.start < ends[-1])
         if not near.all():
@@ -148,30 +148,30 @@ def time_of_ids(slices: Slices, ids: Int64, n_ids: int, starts: Int64, ends: Int
     (k, n_ids) nanoseconds; `time_by_operation` says more.
     """
     inside = _interrupts(slices)
-    place = slices.place.copy()
-    place[_part_of_computation(slices, inside)] = _COMPUTE
-    slices = slices._replace(place=place)
+    claim = slices.claim.copy()
+    claim[_part_of_computation(slices, inside)] = _COMPUTE
+    slices = slices._replace(claim=claim)
     row, left, right = _innermost(slices, slices.at(inside))
-    return _shared((left, right, place[row], ids[row]), n_ids, starts, ends)
+    return _shared((left, right, claim[row], ids[row]), n_ids, starts, ends)
 
 
 class Slices(NamedTuple):
-    """n slices: times (ns), track, `Role`, and the role's place in the order."""
+    """n slices: times (ns), track, `Role`, and the rank of the role's claim."""
 
     start: Int64
     end: Int64
     track: NDArray[np.integer]
     role: NDArray[np.int8]
-    place: NDArray[np.int8]
+    claim: NDArray[np.int8]
 
     @classmethod
     def of(cls, start: Int64, end: Int64, track: NDArray[np.integer], role: NDArray[np.int8]) -> Slices:
-        """Return slices with the places of their roles."""
-        return cls(start, end, track, role, _PLACE_OF[role])
+        """Make slices with the claims of their roles."""
+        return cls(start, end, track, role, _CLAIM_OF[role])
 
     def at(self, rows: Int64) -> Slices:
         """Return some of the slices."""
-        return Slices(self.start[rows], self.end[rows], self.track[rows], self.role[rows], self.place[rows])
+        return Slices(self.start[rows], self.end[rows], self.track[rows], self.role[rows], self.claim[rows])
 
 
 def _bounds(trace: Trace, roles: NDArray[np.int8]) -> tuple[int, int]:
@@ -181,28 +181,28 @@ def _bounds(trace: Trace, roles: NDArray[np.int8]) -> tuple[int, int]:
 
 
 def _united(slices: Slices) -> tuple[Int64, Int64, Int64]:
-    """Return when any slice of each place works, up to `_LAST_WORK`: place, start and end (m,).
+    """Unite the slices of each claim up to `_LAST_WORK`: claim, start and end (m,).
 
-    Where computation is interrupted on a track, that is worked out slice by slice.
+    Tracks on which computation is interrupted are taken slice by slice.
     """
     inside = _interrupts(slices)
     mixed = np.isin(slices.track, unique(slices.track[inside]))
-    interrupted = np.flatnonzero(mixed & (slices.place == _COMPUTE))
+    interrupted = np.flatnonzero(mixed & (slices.claim == _COMPUTE))
     _, left, right = _innermost(slices.at(interrupted), slices.at(inside))
     parts = [union(left, right)]
     for which in range(_LAST_WORK + 1):
-        rows = np.flatnonzero((slices.place == which) & ~(mixed & (which == _COMPUTE)))
+        rows = np.flatnonzero((slices.claim == which) & ~(mixed & (which == _COMPUTE)))
         parts.append(union(slices.start[rows], slices.end[rows]))
     parts[:2] = [union(*(np.concatenate(side) for side in zip(*parts[:2], strict=True)))]
-    place = np.repeat(np.arange(len(parts)), [len(left) for left, _ in parts])
+    claim = np.repeat(np.arange(len(parts)), [len(left) for left, _ in parts])
     left, right = (np.concatenate(side) for side in zip(*parts, strict=True))
-    return place, left, right
+    return claim, left, right
 
 
 def _interrupts(slices: Slices) -> Int64:
-    """Return which slices (rows) are communications or waits inside a computation of their track."""
+    """Rows of the communications and waits inside a computation of their track."""
     waits = is_communication(slices.role) | np.isin(slices.role, (Role.WAIT, Role.IDLE))
-    computes = slices.place == _COMPUTE
+    computes = slices.claim == _COMPUTE
     either = np.flatnonzero((waits | computes) & np.isin(slices.track, unique(slices.track[waits])))
     part = slices.at(either)
     inside = lies_inside(part.start, part.end, part.track, computes[either])
@@ -210,12 +210,12 @@ def _interrupts(slices: Slices) -> Int64:
 
 
 def _part_of_computation(slices: Slices, inside: Int64) -> Int64:
-    """Return which slices (rows) only prepare or frame inside a computation: they are what it does then.
+    """Rows of slices that only prepare or frame inside a computation, and so are part of it.
 
     They do not begin while something else (`inside`; see `_interrupts`) interrupts it.
     """
-    computes = slices.place == _COMPUTE
-    may_be = (slices.place > _LAST_WORK) & (slices.place < _NOBODY) & (slices.role != Role.WAIT)
+    computes = slices.claim == _COMPUTE
+    may_be = (slices.claim > _LAST_WORK) & (slices.claim < _NOBODY) & (slices.role != Role.WAIT)
     may_be &= np.isin(slices.track, unique(slices.track[computes]))
     rows = np.flatnonzero(may_be)
     rows = rows[_lie_inside(slices, rows, slices.end[rows], np.flatnonzero(computes))]
@@ -223,7 +223,7 @@ def _part_of_computation(slices: Slices, inside: Int64) -> Int64:
 
 
 def _lie_inside(slices: Slices, rows: Int64, end: Int64, outer: Int64) -> Mask:
-    """Return which slices `rows` (k,), if they ended at `end` (k,), lie inside one of the `outer` (rows)."""
+    """Mark the `rows` (k,) that lie inside one of the slices `outer`, if they ended at `end` (k,)."""
     outer = outer[np.isin(slices.track[outer], unique(slices.track[rows]))]
     if len(outer) == 0 or len(rows) == 0:
         return np.zeros(len(rows), np.bool_)
@@ -233,52 +233,52 @@ def _lie_inside(slices: Slices, rows: Int64, end: Int64, outer: Int64) -> Mask:
 
 
 def _innermost(slices: Slices, inside: Slices) -> tuple[Int64, Int64, Int64]:
-    """Return when each slice is the innermost of its place on its track: row, start and end (m,).
+    """Find when each slice is the innermost of its claim on its track: row, start and end (m,).
 
-    What prepares and what frames are one place here. What interrupts a computation (`inside`; see
-    `_interrupts`), and the waits of threads aside, take the time of what is around them.
+    Preparing and framing are one claim here. Interruptions of a computation (`inside`, see `_interrupts`)
+    and the waits of idle threads take the time of the slices around them.
     """
     aside = slices.at(np.flatnonzero(slices.role == Role.IDLE))
-    works = np.flatnonzero(slices.place < _NOBODY)
+    works = np.flatnonzero(slices.claim < _NOBODY)
     start, end, track = (
         np.concatenate([column[works], *others])
         for column, *others in zip(slices[:3], inside[:3], aside[:3], strict=True)
     )
     around = np.repeat([_COMPUTE, _HOST], [len(inside.start), len(aside.start)])
-    place = np.concatenate([np.minimum(slices.place[works], _HOST), around])
-    row, left, right = innermost(start, end, track * _NOBODY + place)
+    claim = np.concatenate([np.minimum(slices.claim[works], _HOST), around])
+    row, left, right = innermost(start, end, track * _NOBODY + claim)
     has_time = row < len(works)
     return works[row[has_time]], left[has_time], right[has_time]
 
 
 def _shared(
-    pieces: tuple[Int64, Int64, _Places, Int64], n_owners: int, starts: Int64, ends: Int64
+    pieces: tuple[Int64, Int64, _Claims, Int64], n_owners: int, starts: Int64, ends: Int64
 ) -> Float64:
-    """Return how much of each step (k,) each owner gets, (k, n_owners), nanoseconds.
+    """Divide the time of each step (k,) among owners: (k, n_owners) nanoseconds.
 
-    Of the pieces (left, right, place, owner: (m,) each) that cover an instant the first place gets it,
-    equals share it.
+    Of the pieces (left, right, claim, owner: (m,) each) that cover an instant, the first claim gets it;
+    equal claims share it.
     """
     n_blocks = min(1 + len(pieces[0]) // _MANY, len(starts))  # so that what is made on the way stays small
     parts = []
     for steps in np.array_split(np.arange(len(starts)), n_blocks):
         begin, end = starts[steps], ends[steps]
         rows = np.flatnonzero((pieces[0] < end[-1]) & (pieces[1] > begin[0]))
-        left, right, place, owner = (column[rows] for column in pieces)
+        left, right, claim, owner = (column[rows] for column in pieces)
         first = np.searchsorted(end, left, side="right")
         last = np.searchsorted(begin, right, side="left")  # one beyond
         step, piece = ranges(first, last)
         # each step has a time of its own, as neighbours may overlap
         shift = (np.cumsum(end - begin) - end)[step]
         within = np.maximum(left[piece], begin[step]) + shift, np.minimum(right[piece], end[step]) + shift
-        share = _shares(*within, place[piece])
+        share = _shares(*within, claim[piece])
         cell = step * n_owners + owner[piece]
         parts.append(np.bincount(cell, share, len(steps) * n_owners).reshape(len(steps), n_owners))
     return np.concatenate(parts)
 
 
-def _shares(left: Int64, right: Int64, place: _Places) -> Float64:
-    """Return how much time each piece (m,) gets when the first place gets an instant, equals sharing it."""
+def _shares(left: Int64, right: Int64, claim: _Claims) -> Float64:
+    """Time that each piece (m,) gets: the first claim gets an instant, equal claims share it."""
     points = unique(np.concatenate([left, right]))
     share = np.zeros(len(left))
     if len(points) < 2:
@@ -286,9 +286,9 @@ def _shares(left: Int64, right: Int64, place: _Places) -> Float64:
     at_left, at_right = np.searchsorted(points, left), np.searchsorted(points, right)
     lengths = np.diff(points)
     free = np.ones(len(lengths), np.bool_)
-    for which in unique(place).tolist():
-        rows = place == which
-        begun, ended = (np.bincount(at[rows], minlength=len(points)) for at in (at_left, at_right))
+    for which in unique(claim).tolist():
+        rows = claim == which
+        begun, ended = (np.bincount(moments[rows], minlength=len(points)) for moments in (at_left, at_right))
         active = np.cumsum(begun - ended)[:-1]
         each = np.where(free & (active > 0), lengths / np.maximum(active, 1), 0.0)
         until = np.concatenate([[0.0], np.cumsum(each)])
@@ -327,5 +327,5 @@ def summaries(ranks: Iterable[tuple[str, Breakdown]]) -> list[RankSummary]:
 
 
 def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
-    """Return which of some steps, given their lengths (n,), took far longer than the median; none of few."""
+    """Mark the steps, by their lengths (n,), that took far longer than the median (of four or more)."""
     return lengths > longest_usual(lengths)

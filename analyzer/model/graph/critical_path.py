@@ -1,4 +1,4 @@
-"""The critical path of a recorded step, and the slack of everything beside it.
+"""The critical path of a recorded step, and the slack of all other events.
 
 The path is walked backwards from the step's end on the rank that ends last: through an event's work to
 what let it go on last, or to its start; from a start through the gap before it to the input that ended
@@ -15,11 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from analyzer.base.arrays import Int64
-from analyzer.base.errors import TraceError
-from analyzer.model.graph.join_ranks import by_link
+from analyzer.base.arrays import Int64, Mask
 from analyzer.model.graph.step_graph import StepGraph, operation_edges
 from analyzer.reading.dialects.edge_rules import Rule
+from analyzer.reading.dialects.system import Frames
 
 #: `CriticalPath.event` of time that belongs to no event of the path.
 NO_EVENT = -1
@@ -28,12 +27,14 @@ GAP, WAIT = "gap", "wait"
 #: Categories of stretches; the first is work.
 CATS = ("", GAP, WAIT)
 _WORK, _GAP, _WAIT = range(3)
+#: A gap that needs a name lasts this long, or this share of the path.
+_LONG_NS, _LONG = 1_000_000, 0.01
 
 
 class Inputs(NamedTuple):
     """The last input of each start (2 * event) and body (2 * event + 1), (2n,); see `_last_inputs`."""
 
-    at: Int64
+    let_on_ns: Int64
     before: Int64
     rule: Int64
 
@@ -64,6 +65,35 @@ class CriticalPath(Struct, frozen=True):
     end_ns: Int64
     rule: Int64
 
+    @property
+    def is_work(self) -> Mask:
+        """Marks the stretches that are work of an event (k,)."""
+        return np.equal(self.cat, _WORK)
+
+    @property
+    def is_gap(self) -> Mask:
+        """Marks the stretches that are gaps, in which nothing was recorded (k,)."""
+        return np.equal(self.cat, _GAP)
+
+    def gap_covers(self, frames: Sequence[Frames | None]) -> dict[int, tuple[str, bool]]:
+        """Find the Python function, annotation or call around most of each long gap, by its stretch.
+
+        `frames` are those of the recording's owners. The second value is whether the host only waits in it.
+        Gaps without such a cover are left out.
+        """
+        if not any(frames):
+            return {}
+        dur_ns = self.end_ns - self.start_ns
+        long_ns = min(_LONG_NS, _LONG * float(dur_ns.sum()))
+        covers: dict[int, tuple[str, bool]] = {}
+        for stretch in np.flatnonzero(self.is_gap & (dur_ns >= long_ns)).tolist():
+            of_owner = frames[int(self.owners[stretch])]
+            if of_owner is not None:
+                name, waits = of_owner.during(int(self.start_ns[stretch]), int(self.end_ns[stretch]))
+                if name:
+                    covers[stretch] = name, waits
+        return covers
+
 
 def critical_path(step: StepGraph, owners: Sequence[int] | None = None) -> CriticalPath:
     """Return the critical path of `step`, among the events of `owners` (None: all).
@@ -83,10 +113,10 @@ class CriticalPaths:
 
     def __init__(self, step: StepGraph, parts: Sequence[Sequence[int]]) -> None:
         self.step, self.parts = step, parts
-        self._ends_ns = _ends_ns(step)
+        self._ends_ns = step.end_of_owners_ns
 
     def length_ns(self, part: int) -> int:
-        """Return how long the path of a part is."""
+        """Length of the path of a part."""
         _, begin, end = self._span(part)
         return end - begin
 
@@ -95,25 +125,25 @@ class CriticalPaths:
         step = self.step
         owner, begin, end = self._span(part)
         last, over = _last_event(step, owner)
-        places = np.array(_places(self._inputs, 2 * last + 1, over, begin), np.int64)
-        event, is_body = np.divmod(places, 2)
+        nodes = np.array(_places(self._inputs, 2 * last + 1, over, begin), np.int64)
+        event, is_body = np.divmod(nodes, 2)
         entered = np.where(is_body, step.end_ns[event], step.start_ns[event])
         through = entered - np.where(is_body, step.work_ns[event], step.gap_ns[event])
-        left, _, rule = (column[places] for column in self._inputs)
+        left, _, rule = (column[nodes] for column in self._inputs)
         begins_at_once = (is_body[:-1] == 1) & (step.gap_ns[event[:-1]] == 0) & (event[1:] == event[:-1])
         rule[:-1] = np.where(begins_at_once & (rule[:-1] < 0), rule[1:], rule[:-1])  # the edge into its start
         n = len(event)
         # backwards: from the last event to the end, of each place its work or gap and its wait, the start
-        found = np.empty((7, 2 * n + 2), np.int64)
-        found[:, 0] = NO_EVENT, NO_EVENT, owner, _GAP, over, end, -1
+        stretches = np.empty((7, 2 * n + 2), np.int64)
+        stretches[:, 0] = NO_EVENT, NO_EVENT, owner, _GAP, over, end, -1
         of = event, step.operation[event], step.owner[event]
-        found[:, 1:-1:2] = *of, np.where(is_body, _WORK, _GAP), through, entered, rule
-        found[:, 2:-1:2] = *of, np.full(n, _WAIT), left, through, np.full(n, -1)
+        stretches[:, 1:-1:2] = *of, np.where(is_body, _WORK, _GAP), through, entered, rule
+        stretches[:, 2:-1:2] = *of, np.full(n, _WAIT), left, through, np.full(n, -1)
         first, until = (step.owner[event[-1]], left[-1]) if n else (owner, begin)
-        found[:, -1] = NO_EVENT, NO_EVENT, first, _GAP, begin, until, -1
-        found[4] = np.maximum(found[4], begin)
-        found = found[:, found[5] > found[4]][:, ::-1]
-        return CriticalPath(owner, begin, end - begin, *found)
+        stretches[:, -1] = NO_EVENT, NO_EVENT, first, _GAP, begin, until, -1
+        stretches[4] = np.maximum(stretches[4], begin)
+        stretches = stretches[:, stretches[5] > stretches[4]][:, ::-1]
+        return CriticalPath(owner, begin, end - begin, *stretches)
 
     @cached_property
     def _inputs(self) -> Inputs:
@@ -124,22 +154,16 @@ class CriticalPaths:
 
     def _span(self, part: int) -> tuple[int, int, int]:
         """Return the owner of a part that ends last, and begin and end of its step."""
-        owner = max(self.parts[part], key=lambda one: (int(self._ends_ns[one]), -one))
+        owner = max(self.parts[part], key=lambda owner: (int(self._ends_ns[owner]), -owner))
         return owner, int(self.step.begin_ns[owner]), int(self._ends_ns[owner])
-
-
-def _ends_ns(step: StepGraph) -> Int64:
-    """Return when the step of each owner ends (m,): as recorded, else the usual time after its last event."""
-    by_tail = step.last_end_ns + np.maximum(step.tail_ns, 0)
-    return np.where(step.next_ns < 0, by_tail, step.next_ns)
 
 
 def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
     """Return the last input of each event's start (2 * event) and body (2 * event + 1), within its part.
 
-    Per start and body (2n,): when, which start or body, and the `Rule` or -1. Where a body waited for
-    nothing since its start, that is its start. Where nothing recorded let an event start, it is -1, at
-    the start of its owner's step. A transfer's body also waits for the one before it on its link.
+    Per start and body (2n,): the time, the start or body, and the `Rule` or -1. A body that waited for
+    nothing since its start has that as its last input. An event without a recorded input has -1, at the
+    start of its owner's step. A transfer's body also waits for the one before it on its link.
     `part` (n,) is -1 for events of no part.
     """
     edges = step.edges
@@ -147,33 +171,27 @@ def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
         edges = edges[part[edges[:, 0]] == part[edges[:, 1]]]
     source, target = operation_edges(edges)
     times = np.column_stack([step.start_ns, step.end_ns]).reshape(-1)
-    at = np.full(len(times), np.iinfo(np.int64).min)
+    let_on_ns = np.full(len(times), np.iinfo(np.int64).min)
     before, rule = np.full(len(times), -1), np.full(len(times), -1)
     when = times[source]
-    np.maximum.at(at, target, when)
-    last = np.flatnonzero(when == at[target])[::-1]  # of several the first edge: it is written last
+    np.maximum.at(let_on_ns, target, when)
+    last = np.flatnonzero(when == let_on_ns[target])[::-1]  # of several the first edge: it is written last
     before[target[last]], rule[target[last]] = source[last], edges[last, 3]
-    served, then = _on_links(step).T
-    later = (part[served // 2] == part[then // 2]) & (times[served] > at[then])
+    served, then = step.bodies_on_links().T
+    later = (part[served // 2] == part[then // 2]) & (times[served] > let_on_ns[then])
     served, then = served[later], then[later]
-    at[then], before[then], rule[then] = times[served], served, Rule.LINK
+    let_on_ns[then], before[then], rule[then] = times[served], served, Rule.LINK
     begin = step.begin_ns[step.owner]
-    for place, earliest, instead in ((0, begin, -1), (1, step.start_ns, 2 * np.arange(len(step)))):
-        early = at[place::2] <= earliest
-        at[place::2] = np.where(early, earliest, at[place::2])
-        before[place::2] = np.where(early, instead, before[place::2])
-        rule[place::2][early] = -1
-    return Inputs(at, before, rule)
-
-
-def _on_links(step: StepGraph) -> Int64:
-    """Return the bodies of the transfers that follow each other on a link (k, 2)."""
-    pairs = [np.column_stack((served[:-1], served[1:])) for served in by_link(step)]
-    return 2 * np.concatenate([np.empty((0, 2), np.int64), *pairs]) + 1
+    for half, earliest, instead in ((0, begin, -1), (1, step.start_ns, 2 * np.arange(len(step)))):
+        early = let_on_ns[half::2] <= earliest
+        let_on_ns[half::2] = np.where(early, earliest, let_on_ns[half::2])
+        before[half::2] = np.where(early, instead, before[half::2])
+        rule[half::2][early] = -1
+    return Inputs(let_on_ns, before, rule)
 
 
 def _last_event(step: StepGraph, owner: int) -> tuple[int, int]:
-    """Return the event that held up an owner's next step, and its end; `NO_EVENT`, the start without one."""
+    """Return the event that an owner's next step waited for, and its end; else `NO_EVENT` and the start."""
     last = step.last[step.owner[step.last] == owner]
     if not len(last):
         return NO_EVENT, int(step.begin_ns[owner])
@@ -181,67 +199,13 @@ def _last_event(step: StepGraph, owner: int) -> tuple[int, int]:
     return event, int(step.end_ns[event])
 
 
-def _places(inputs: Inputs, place: int, at: int, begin: int) -> list[int]:
+def _places(inputs: Inputs, node: int, now_ns: int, begin: int) -> list[int]:
     """Return the starts and bodies by which a path goes back from one of them, until `begin`."""
-    ats, befores = (column.data for column in inputs[:2])  # whose numbers are Python's own: twice as fast
-    places = []
-    while at > begin and place >= 0:
-        places.append(place)
-        at, place = ats[place], befores[place]
-    return places
-
-
-def slack_ns(step: StepGraph) -> Int64:
-    """Return how much longer each event may take before the step ends later (n,); 0 on the critical path.
-
-    An event that nothing in the step waits for may last until the step's end.
-
-    Raises
-    ------
-    TraceError
-        Events wait for each other.
-    """
-    ends = _ends_ns(step)
-    until = int(ends.max(initial=0))
-    latest = np.repeat(np.maximum(step.end_ns, until), 2)
-    np.minimum.at(latest, 2 * step.last + 1, (until - ends + step.last_end_ns)[step.owner[step.last]])
-    latest[::2] = latest[1::2] - step.work_ns
-    # 2 * event stands for an event's start, 2 * event + 1 for its body
-    starts = 2 * np.arange(len(step), dtype=np.int32)
-    source, target = operation_edges(step.edges)
-    served, then = _on_links(step).T
-    _tighten(
-        latest,
-        np.column_stack([step.gap_ns, step.work_ns]).reshape(-1),
-        np.concatenate([starts, source, served]),
-        np.concatenate([starts + 1, target, then]),
-    )
-    return latest[1::2] - step.end_ns
-
-
-def _tighten(latest_ns: Int64, cost_ns: Int64, source: Int64, target: Int64) -> None:
-    """Lower by when each of n must be over, so that nothing that follows it is late.
-
-    `latest_ns` (n,): by when it must be over for its own sake; `cost_ns` (n,): how long it takes; `source`
-    and `target` (e,): who comes before whom.
-    """
-    n = len(cost_ns)
-    waits = np.bincount(source, minlength=n)
-    free = np.flatnonzero(waits == 0).tolist()
-    # as in `_places`; lists of millions of numbers would take 200 bytes for each event besides
-    sources = source[np.argsort(target, kind="stable")].data
-    bounds = np.cumsum(np.bincount(target + 1, minlength=n + 1)).data
-    waiting, costs, latest = waits.data, cost_ns.data, latest_ns.data
-    done = 0
-    while free:
-        one = free.pop()
-        done += 1
-        limit = latest[one] - costs[one]
-        for before in sources[bounds[one] : bounds[one + 1]]:
-            if limit < latest[before]:
-                latest[before] = limit
-            waiting[before] -= 1
-            if waiting[before] == 0:
-                free.append(before)
-    if done < n:
-        raise TraceError(f"{n - done} starts and ends of events wait for each other: the graph has a cycle")
+    let_on_ns, befores = (
+        column.data for column in inputs[:2]
+    )  # whose numbers are Python's own: twice as fast
+    nodes = []
+    while now_ns > begin and node >= 0:
+        nodes.append(node)
+        now_ns, node = let_on_ns[node], befores[node]
+    return nodes

@@ -15,7 +15,8 @@ from analyzer.base.arrays import Int64
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.errors import TraceError, counted, missing
 from analyzer.base.opname import COMM, FIRST, FORWARD, LAST, OUTPUT, OpName
-from analyzer.model.graph.model import Dag, cycles, new_dag
+from analyzer.model.graph.model import Dag, cycles
+from analyzer.model.graph.scopes import OperationSlack, Scope, longest_chain
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need, Role
 from analyzer.reading.dialects.edge_rules import EdgeKind
@@ -49,7 +50,7 @@ def dag_from_gml(gml: Gml, path: str = "GML") -> Dag:
     ]
     kinds = [_KINDS.get(str(attrs.get("kind")), EdgeKind.DATA) for attrs in gml.edge_attrs]
     edges = np.column_stack([gml.source, gml.target, np.array(kinds, np.int64)])
-    return _one_step(new_dag(names, cats, [_avg_ns(attrs, path) for attrs in gml.node_attrs]), edges, path)
+    return _one_step(Dag.of(names, cats, [_avg_ns(attrs, path) for attrs in gml.node_attrs]), edges, path)
 
 
 def category_of_name(name: str) -> str:
@@ -102,21 +103,21 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
     """
     columns = [column for key, column in trace.args.items() if _INPUT.fullmatch(key)]
     used = [trace.names[i] for i in unique(trace.name_id).tolist()]
-    own = {name for name in used if OpName.parse(name).cat is not None}
+    recorded = {name for name in used if OpName.parse(name).cat is not None}
     edges: dict[tuple[str, str], None] = {}
     for column in columns:
         names = trace.name_id[column.rows].tolist()
         for name_id, source in dict.fromkeys(zip(names, map(str, column.values), strict=True)):
-            if trace.names[name_id] in own:
+            if trace.names[name_id] in recorded:
                 edges[_main(source), _main(trace.names[name_id])] = None
     if not edges:
         return None
     edges.update(dict.fromkeys(_into_outputs(edges)))
-    seen = [_main(name) for name in used if name in own]
+    seen = [_main(name) for name in used if name in recorded]
     names = list(dict.fromkeys([*seen, *(end for edge in edges for end in edge)]))
     index = {name: i for i, name in enumerate(names)}
     rows = [(index[a], index[b], EdgeKind.DATA) for a, b in edges if a != b]
-    dag = new_dag(names, [category_of_name(name) for name in names], [0] * len(names))
+    dag = Dag.of(names, [category_of_name(name) for name in names], [0] * len(names))
     return _one_step(dag, np.array(rows, np.int64).reshape(-1, 3), trace.path)
 
 
@@ -145,6 +146,10 @@ class MeanDags(Struct, frozen=True):
     gpus: Sequence[tuple[str, int, Dag]]
     repairs: Sequence[str] = ()
     notes: Sequence[str] = ()
+
+    def chains(self) -> list[tuple[Scope, list[OperationSlack]]]:
+        """Find the longest chain through each GPU's graph, as the path of its scope, and all slack."""
+        return [longest_chain(*gpu) for gpu in self.gpus]
 
 
 def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None) -> MeanDags:
@@ -205,15 +210,15 @@ def _with_means(dag: Dag, trace: Trace, directory: Path) -> Dag:
 def _own_ns(trace: Trace) -> Int64:
     """Return the duration of each slice (n,); an update's from the end of the communications in it on."""
     roles = dialects.of(trace).roles(trace)
-    own: Int64 = trace.dur_ns.copy()
+    work_ns: Int64 = trace.dur_ns.copy()
     end = trace.end_ns
     over = np.sort(end[roles == Role.WHOLE_COMM])
     updates = np.flatnonzero(roles == Role.UPDATE)
     if len(over):
         before = np.searchsorted(over, end[updates], side="right") - 1
         waited = np.where(before < 0, 0, over[before] - trace.ts_ns[updates])
-        own[updates] -= np.maximum(waited, 0)
-    return own
+        work_ns[updates] -= np.maximum(waited, 0)
+    return work_ns
 
 
 def one_sided_notes(dag: Dag) -> list[str]:

@@ -13,12 +13,19 @@ from msgspec.structs import replace
 from analyzer.base.errors import AnalyzeError, TraceError
 from analyzer.model.clocks.job_clocks import aligned, shifted
 from analyzer.model.clocks.offsets import Clock
-from analyzer.model.graph.join_ranks import join, number_ranges
+from analyzer.model.graph.critical_path import CriticalPath
+from analyzer.model.graph.join_ranks import join
+from analyzer.model.graph.marked_timeline import marked_rows
 from analyzer.model.graph.rank_record import Partitions, RankFacts, RankRecord, record_rank
-from analyzer.model.graph.step_graph import Recording
+from analyzer.model.graph.scopes import OperationSlack, Scope, scopes_of, step_operations
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects import Need
+from analyzer.reading.formats.chrome_writer import ThreadRow
 from analyzer.reading.formats.columns import Trace
-from trace_utils import JobFiles, Ranks, Request, TraceFile, read_ranks
+from analyzer.reading.traces.paths import JobFiles
+from analyzer.reading.traces.ranks import Ranks
+from analyzer.reading.traces.split import TraceFile
+from trace_utils import Request, read_ranks
 
 if TYPE_CHECKING:
     from collector.network.network_evidence import NetworkEvidence
@@ -42,6 +49,21 @@ class LoadedSteps(Struct, frozen=True):
     broken: Sequence[str] = ()  # a line for each graph that cannot be used
     unread: Sequence[str] = ()  # … for each trace that could not be read; the job's notes have it too
 
+    def scopes(self, step: StepGraph, *, parts: bool) -> tuple[list[Scope], CriticalPath]:
+        """Find the paths of each GPU, each worker and the job, the widest last; and that one's path.
+
+        `parts` is as for `NamedPath.of`.
+        """
+        return scopes_of(self.recording, self.job.kind, step, parts=parts)
+
+    def operations(self, step: StepGraph) -> list[OperationSlack]:
+        """List the operations of a step by name and category, in the order of their first events."""
+        return step_operations(self.recording, step)
+
+    def marked_rows(self, step: StepGraph, path: CriticalPath) -> tuple[list[ThreadRow], int]:
+        """Make the recorded timeline with a row for the path of a step, and the nanosecond of its time 0."""
+        return marked_rows(self.load_traces(needs={Need.ALL}), self.recording, step, path)
+
     @property
     def repairs(self) -> list[str]:
         """Repairs, omissions and missing ranks: a line per file."""
@@ -58,14 +80,14 @@ def read_partitions(paths: Sequence[Path], network: NetworkEvidence | None = Non
     from collector.network.network_evidence import read_evidence
     from collector.network.partition_keys import read_keys
 
-    found = network or read_evidence(paths)
-    bytes_of = dict(found.bytes_of)
+    evidence = network or read_evidence(paths)
+    bytes_of = dict(evidence.bytes_of)
     servers: dict[int, int] = {}
     for path in paths:
         keys = read_keys(path, Repairs())
         servers |= keys.servers
         bytes_of |= keys.partition_bytes()
-    return Partitions(bytes_of, servers or found.servers)  # the two may number the servers differently
+    return Partitions(bytes_of, servers or evidence.servers)  # the two may number the servers differently
 
 
 def load_steps(
@@ -105,11 +127,11 @@ def load_steps(
     names, sources = job.names, job.job.sources
     steps = []
     for i, (name, source, rank) in enumerate(zip(names, sources, job.ranks, strict=True)):
-        own = rank.made.steps
-        if isinstance(own, AnalyzeError):
-            raise own
+        rank_steps = rank.made.steps
+        if isinstance(rank_steps, AnalyzeError):
+            raise rank_steps
         number = i if source.rank is None else source.rank
-        steps.append(replace(own, name=name, worker=source.worker, rank=number))
+        steps.append(replace(rank_steps, name=name, worker=source.worker, rank=number))
     recording = join(steps)
     frames = [rank.made.facts.frames for rank in job.ranks]
     return LoadedSteps(
@@ -168,26 +190,5 @@ def _with_operations(job: Ranks[RankRecord]) -> tuple[Ranks[RankRecord], list[st
         for rank in job.ranks
         if not rank.n_slices
     ]
-    found = replace(job.job, sources=[rank.source for rank in kept])
-    return (replace(job, job=found, ranks=kept) if empty else job), empty
-
-
-def choose_step(recording: Recording, number: int | None = None) -> int:
-    """Return the row of the step called `number`; without one, that of the whole step of median length.
-
-    Raises
-    ------
-    TraceError
-        There is no such step.
-    """
-    bounds = recording.bounds
-    numbers = [one.number for one in bounds]
-    if number is not None:
-        if number not in numbers:
-            raise TraceError(
-                f"--step {number}: no such step on every rank; there are {number_ranges(numbers)}"
-            )
-        return numbers.index(number)
-    rows: Collection[int] = recording.whole_steps
-    by_length = sorted(rows, key=lambda row: (bounds[row].mean_ns, row))
-    return by_length[(len(by_length) - 1) // 2]
+    files = replace(job.job, sources=[rank.source for rank in kept])
+    return (replace(job, job=files, ranks=kept) if empty else job), empty

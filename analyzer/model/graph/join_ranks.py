@@ -26,6 +26,7 @@ from analyzer.model.graph.step_graph import (
     Recording,
     StepBounds,
     StepGraph,
+    number_ranges,
     operation_edges,
 )
 from analyzer.reading.dialects.edge_rules import Rule
@@ -60,7 +61,7 @@ _MEETING = Operation("the last rank", "", Track("", "meetings"), Role.MEETING)
 
 
 def join(ranks: Sequence[RankSteps]) -> Recording:
-    """Return the recording of a job from the steps of its ranks, on one clock.
+    """Join the steps of a job's ranks, on one clock, into a recording.
 
     A step is kept where every rank has one of its number.
 
@@ -75,7 +76,8 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
     kept = _keyed_alike(kept)
     if not common or not any(len(step) for steps in kept for step in steps):
         held = [
-            f"{rank.name} has {number_ranges([one.number for one in rank.steps]) or 'none'}" for rank in ranks
+            f"{rank.name} has {number_ranges([step.number for step in rank.steps]) or 'none'}"
+            for rank in ranks
         ]
         raise TraceError(
             f"no step is recorded in every rank: {listed(held, 4)}; --step_by NAME or args.KEY says what "
@@ -88,17 +90,17 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
     of_kind = [links.index(link) if link else NO_LINK for link in of_kinds]
     link_of = narrow(np.array(of_kind))[operations.kind]
     parts = list(map(list, zip(*kept, strict=True)))
-    sizes = [[len(part) for part in own] for own in parts]
+    sizes = [[len(part) for part in of_step] for of_step in parts]
     bounds = [
         StepBounds(
-            own[0].number,
-            np.array([part.begin_ns for part in own], np.int64),
-            np.array([part.next_ns for part in own], np.int64),
+            of_step[0].number,
+            np.array([part.begin_ns for part in of_step], np.int64),
+            np.array([part.next_ns for part in of_step], np.int64),
         )
-        for own in parts
+        for of_step in parts
     ]
 
-    number = [one.number for one in bounds]
+    number = [step.number for step in bounds]
     since = np.maximum.accumulate(
         np.where(np.diff(number, prepend=number[0] - 2) == 1, 0, np.arange(len(bounds)))
     )
@@ -108,11 +110,11 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
         return sizes[int(since[row]) : row][::-1]
 
     def make(row: int) -> StepGraph:
-        own, parts[row] = parts[row], []  # two forms of all steps would take twice the memory
-        return _join_step(own, before(row), link_of, first)
+        of_ranks, parts[row] = parts[row], []  # two forms of all steps would take twice the memory
+        return _join_step(of_ranks, before(row), link_of, first)
 
     steps: Sequence[StepGraph] = LazySteps(bounds, make, spill=Spill())
-    if any((one.next_ns < 0).any() for one in bounds):
+    if any((step.next_ns < 0).any() for step in bounds):
         steps = _known_tails(list(steps))
     return Recording(
         owners=[rank.name for rank in ranks],
@@ -161,43 +163,32 @@ def _left_out(ranks: Sequence[RankSteps]) -> list[str]:
     numbers = [{step.number for step in rank.steps} for rank in ranks]
     every = set().union(*numbers)
     lacking: dict[str, list[str]] = {}
-    for rank, own in zip(ranks, numbers, strict=True):
-        if own != every:
-            lacking.setdefault(number_ranges(sorted(every - own)), []).append(rank.name)
+    for rank, recorded in zip(ranks, numbers, strict=True):
+        if recorded != every:
+            lacking.setdefault(number_ranges(sorted(every - recorded)), []).append(rank.name)
     if not lacking:
         return []
-    told = [f"{steps} (not in {listed(names)})" for steps, names in lacking.items()]
-    return [f"steps that not every rank recorded are left out: {listed(told)}"]
-
-
-def number_ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1] = [spans[-1][0], number]
-        else:
-            spans.append([number])
-    return ", ".join("–".join(map(str, span)) for span in spans[:8]) + (", …" if len(spans) > 8 else "")
+    gaps = [f"{steps} (not in {listed(names)})" for steps, names in lacking.items()]
+    return [f"steps that not every rank recorded are left out: {listed(gaps)}"]
 
 
 def _keyed_alike(steps: Sequence[Sequence[RankStep]]) -> list[list[RankStep]]:
     """Return the steps of each rank with the keys of what they do together numbered as on the other ranks."""
     if len(steps) == 1:  # nobody to meet
-        return [[replace(step, meetings=meetings_table(())) for step in own] for own in steps]
-    place: dict[Hashable, int] = {}
+        return [[replace(step, meetings=meetings_table(())) for step in of_rank] for of_rank in steps]
+    number_of: dict[Hashable, int] = {}
     numbers: dict[int, Int64] = {}  # a rank's steps share their keys
-    for meetings in (step.meetings for own in steps for step in own):
+    for meetings in (step.meetings for of_rank in steps for step in of_rank):
         if id(meetings.keys) not in numbers:
-            number = [place.setdefault(key, len(place)) for key in meetings.keys]
+            number = [number_of.setdefault(key, len(number_of)) for key in meetings.keys]
             numbers[id(meetings.keys)] = narrow(np.array(number, np.int64))
-    keys = list(place)
+    keys = list(number_of)
     return [
         [
             replace(step, meetings=replace(meetings, keys=keys, key=numbers[id(meetings.keys)][meetings.key]))
-            for step, meetings in ((step, step.meetings) for step in own)
+            for step, meetings in ((step, step.meetings) for step in of_rank)
         ]
-        for own in steps
+        for of_rank in steps
     ]
 
 
@@ -206,13 +197,17 @@ def _operations(ranks: Sequence[RankSteps], n_meetings: int) -> tuple[OperationT
     kinds: dict[Operation, int] = {}
     kind: list[NDArray[np.integer]] = []
     for owner, rank in enumerate(ranks):
-        own = rank.operations
-        if not isinstance(own, OperationTable):
-            own = OperationTable(own)
-        owned = (one if one.owner == owner else one._replace(owner=owner) for one in own.kinds)
-        kind.append(np.array([kinds.setdefault(one, len(kinds)) for one in owned], np.int32)[own.kind])
+        operations = rank.operations
+        if not isinstance(operations, OperationTable):
+            operations = OperationTable(operations)
+        renumbered_kinds = (
+            operation if operation.owner == owner else operation._replace(owner=owner)
+            for operation in operations.kinds
+        )
+        of_kind = [kinds.setdefault(operation, len(kinds)) for operation in renumbered_kinds]
+        kind.append(np.array(of_kind, np.int32)[operations.kind])
     meetings = (_MEETING._replace(owner=owner) for owner in range(n_meetings))
-    kind.append(np.array([kinds.setdefault(one, len(kinds)) for one in meetings], np.int32))
+    kind.append(np.array([kinds.setdefault(operation, len(kinds)) for operation in meetings], np.int32))
     first = np.cumsum([0, *map(len, kind[:-1])]).tolist()
     return OperationTable.of(list(kinds), np.concatenate(kind)), first
 
@@ -229,16 +224,18 @@ def _join_step(
     begin = np.array([part.begin_ns for part in parts], np.int64)
     start = np.maximum(np.concatenate([part.start_ns for part in parts]), begin[owner])
     end = np.maximum(np.concatenate([part.end_ns for part in parts]), start)
-    own = [renumbered(part.edges, at) for part, at in zip(parts, offsets, strict=True)]
+    within = [renumbered(part.edges, offset) for part, offset in zip(parts, offsets, strict=True)]
     meetings = _with_partners(_meetings_of(parts, offsets), end)
     many, few = _by_size(meetings)
-    start, edges = _agreeing(start, end, np.concatenate([*own, _meeting_edges(few)]))
+    start, edges = _agreeing(start, end, np.concatenate([*within, _meeting_edges(few)]))
     last_to_come, more = _joint_meetings(many, start, end, len(start))
     operation = np.concatenate([operation, narrow(first[-1] + owner[last_to_come])])
     owner = np.concatenate([owner, owner[last_to_come]])
     start, end = (np.concatenate([times, start[last_to_come]]) for times in (start, end))
     edges = np.concatenate([edges, more])
-    last = [None if part.last is None else part.last + at for part, at in zip(parts, offsets, strict=True)]
+    last = [
+        None if part.last is None else part.last + offset for part, offset in zip(parts, offsets, strict=True)
+    ]
     link = link_of[operation]
     is_linked = bool((link != NO_LINK).any())
     link = link if is_linked else _all_alike(NO_LINK, end)
@@ -266,9 +263,9 @@ def _join_step(
 
 
 def _places(order: Int64) -> Int64:
-    place = narrow(np.empty_like(order))
-    place[order] = np.arange(len(order))
-    return place
+    position = narrow(np.empty_like(order))
+    position[order] = np.arange(len(order))
+    return position
 
 
 def _all_alike(value: int, column: Int64) -> Int64:
@@ -277,7 +274,7 @@ def _all_alike(value: int, column: Int64) -> Int64:
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
-    return [int(at) for at in np.cumsum([0, *sizes])[:-1]]
+    return [int(offset) for offset in np.cumsum([0, *sizes])[:-1]]
 
 
 def _from_before(rows: Sequence[Int64], sizes: Sequence[int], before: Sequence[Sequence[int]]) -> Int64:
@@ -285,15 +282,15 @@ def _from_before(rows: Sequence[Int64], sizes: Sequence[int], before: Sequence[S
 
     A fourth column says how many steps earlier; without it it is one.
     """
-    found = np.concatenate(rows)
-    owner = np.repeat(np.arange(len(rows)), [len(one) for one in rows])
-    back = found[:, 3] if found.shape[1] > 3 else np.ones(len(found), np.int64)
+    table = np.concatenate(rows)
+    owner = np.repeat(np.arange(len(rows)), [len(pairs) for pairs in rows])
+    back = table[:, 3] if table.shape[1] > 3 else np.ones(len(table), np.int64)
     known = back <= len(before)
-    found, owner, back = found[known], owner[known], back[known]
-    for one in unique(back).tolist():
-        found[back == one, 0] += np.array(_offsets(before[one - 1]))[owner[back == one]]
-    found[:, 1] += np.array(_offsets(sizes))[owner]
-    return found
+    table, owner, back = table[known], owner[known], back[known]
+    for steps_back in unique(back).tolist():
+        table[back == steps_back, 0] += np.array(_offsets(before[steps_back - 1]))[owner[back == steps_back]]
+    table[:, 1] += np.array(_offsets(sizes))[owner]
+    return table
 
 
 # ---- meetings
@@ -354,7 +351,7 @@ def _with_partners(meetings: _JobMeetings, end: Int64) -> _JobMeetings:
 
 
 def _pairs(owner: Int64, end: Int64) -> Int64:
-    """Return which events (n,), in order of their ends, are a transfer together with the next one.
+    """Pair events (n,), in order of their ends, with the next one: the indices of the first of each pair.
 
     They are of two owners, end within `_ENDS_AGREE_NS`, nearer than any other, and such of these owners end
     together about as often as of others.
@@ -443,29 +440,29 @@ def _agreeing(start: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
     """
     start = start.copy()
     for _ in range(4):
-        at, limit = _edge_times(start, end, edges)
-        late = at - limit
+        let_go, limit = _edge_times(start, end, edges)
+        late = let_go - limit
         if not (late > 0).any():
             return start, edges
         to_head = edges[:, 2] < Joint.END_TO_BODY
         target = edges[:, 1]
-        small = to_head & (late > 0) & (late <= _TOLERANCE_NS) & (at <= end[target])
-        np.maximum.at(start, target[small], at[small])
+        small = to_head & (late > 0) & (late <= _TOLERANCE_NS) & (let_go <= end[target])
+        np.maximum.at(start, target[small], let_go[small])
         far = (late > 0) & ~small
         drop = far & from_start(edges)
         edges, far = edges[~drop], far[~drop]
         edges[far, 2] += 1
-    at, limit = _edge_times(start, end, edges)
-    return start, edges[at <= limit]
+    let_go, limit = _edge_times(start, end, edges)
+    return start, edges[let_go <= limit]
 
 
 def _edge_times(start: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
     """Return per edge when its source let it go, and by when its target needs that (e,)."""
     source, target, joint, _ = edges.T
-    at, limit = end[source], start[target]  # of most edges
+    let_go, limit = end[source], start[target]  # of most edges
     of_start, to_body = np.flatnonzero(from_start(edges)), np.flatnonzero(joint >= Joint.END_TO_BODY)
-    at[of_start], limit[to_body] = start[source[of_start]], end[target[to_body]]
-    return at, limit
+    let_go[of_start], limit[to_body] = start[source[of_start]], end[target[to_body]]
+    return let_go, limit
 
 
 def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
@@ -473,8 +470,8 @@ def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
 
     An edge leads forward in time or takes none; a cycle can only be among those that take none.
     """
-    at, limit = _edge_times(start, end, edges)
-    tied = np.flatnonzero(at == limit)
+    let_go, limit = _edge_times(start, end, edges)
+    tied = np.flatnonzero(let_go == limit)
     if not (edges[tied, 0] >= edges[tied, 1]).any():  # only such an edge is left out
         return edges
     tails, heads = operation_edges(edges[tied])
@@ -499,15 +496,15 @@ def fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> St
     transfer before it on the link over) to its end.
     """
     n = len(step)
-    at, _ = _edge_times(step.start_ns, step.end_ns, step.edges)
+    let_go, _ = _edge_times(step.start_ns, step.end_ns, step.edges)
     to_head = step.edges[:, 2] < Joint.END_TO_BODY
     target = step.edges[:, 1]
     ready = step.begin_ns[step.owner]
-    np.maximum.at(ready, target[to_head], at[to_head])
+    np.maximum.at(ready, target[to_head], let_go[to_head])
     let_on = np.full(n, np.iinfo(np.int64).min)
-    np.maximum.at(let_on, target[~to_head], at[~to_head])
+    np.maximum.at(let_on, target[~to_head], let_go[~to_head])
     could_begin = np.maximum(step.start_ns, let_on)
-    links = by_link(step)
+    links = step.by_link()
     held = _held_by_links(step, links, ready, could_begin)
     could_begin[held] = np.maximum(ready, let_on)[held]
     overtaken = _wait_for_links(step, links, could_begin)
@@ -540,7 +537,7 @@ def _last_events(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int)
 
 
 def _held_by_links(step: StepGraph, links: Sequence[Int64], ready: Int64, could_begin: Int64) -> Bool:
-    """Return which transfers (n,) were ready while their link was busy, and began as it came free.
+    """Mark the transfers (n,) that were ready while their link was busy, and began as it came free.
 
     Not those whose start another event waits for: that must stay the start that was recorded.
     """
@@ -571,18 +568,8 @@ def _wait_for_links(step: StepGraph, links: Sequence[Int64], could_begin: Int64)
     return np.concatenate(overtaken) if overtaken else np.empty((0, 2), np.int64)
 
 
-def by_link(step: StepGraph) -> list[Int64]:
-    """Return the transfers of each link in the order in which it served them."""
-    transfers = np.flatnonzero(step.link != NO_LINK)
-    if not len(transfers):
-        return []
-    order = np.lexsort((step.start_ns[transfers], step.end_ns[transfers], step.link[transfers]))
-    transfers = transfers[order]
-    return [transfers[step.link[transfers] == link] for link in unique(step.link[transfers])]
-
-
 def _freed(step: StepGraph, served: Int64) -> Int64:
-    """Return when the link was through with what it served before each of its transfers."""
+    """End of the link's previous transfer before each of its transfers."""
     return np.concatenate([[np.iinfo(np.int64).min], step.end_ns[served][:-1]])
 
 

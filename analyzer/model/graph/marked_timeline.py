@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from analyzer.model.graph.critical_path import CriticalPath
-from analyzer.model.graph.path_summary import named_path
+from analyzer.model.graph.path_summary import NamedPath
 from analyzer.model.graph.step_graph import Recording, StepGraph
-from analyzer.reading.formats.chrome_writer import Slice, ThreadRow
-from analyzer.reading.formats.columns import Trace, Track
+from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, recorded_row
+from analyzer.reading.formats.columns import Trace
 
 #: Name of the process and thread with the path.
 _PATH = "critical path"
@@ -22,8 +21,6 @@ _FLOWS = "stf"  # phases of arrows: start, step, finish
 _WITH_ID = _FLOWS + "bne"  # … and of asynchronous spans
 _INSTANTS = "iIR"
 _COUNTER = "C"
-
-Names = Mapping[tuple[str, Any, Any], str]  # (process_name or thread_name, pid, tid) -> as metadata say
 
 
 def marked_rows(
@@ -40,7 +37,7 @@ def marked_rows(
     """
     begins = [path.start_ns, *(times for trace in traces for times in (trace.ts_ns, trace.points.ts_ns))]
     zero = int(np.concatenate(begins).min()) if any(map(len, begins)) else 0
-    named = named_path(recording, path, parts=True, merged=False)
+    named = NamedPath.of(recording, path, parts=True, merged=False)
     columns = (named.label, path.start_ns - zero, path.end_ns - zero)
     boxes = [
         Slice(named.labels[label].name, start, end, cat=named.labels[label].cat)
@@ -55,21 +52,6 @@ def marked_rows(
             for i, track in enumerate(trace.tracks)
         ]
     return rows, zero
-
-
-def recorded_row(
-    owners: Sequence[str],
-    owner: int,
-    track: Track,
-    slices: Sequence[Slice],
-    points: Sequence[tuple[int, Mapping[str, Any]]] = (),
-    names: Names = MappingProxyType({}),
-) -> ThreadRow:
-    """Make the row of an owner's track, in a process named as recorded."""
-    process = names.get(("process_name", track.pid, None), _text(track.pid))
-    shown = f"{owners[owner]}.{process}".rstrip(".") if len(owners) > 1 else process
-    thread = names.get(("thread_name", track.pid, track.tid), _text(track.tid))
-    return ThreadRow((owner, track.pid), shown, track.tid, thread, slices, points, nests=True)
 
 
 def _slices(trace: Trace, zero: int) -> defaultdict[int, list[Slice]]:
@@ -106,7 +88,7 @@ def _points(
     columns = (points.name_id, points.cat_id, points.track_id, points.ts_ns - zero)
     number: dict[str | None, int] = {}
     args = points.args or [{}] * len(points)
-    found: defaultdict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+    by_track: defaultdict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     rows = zip(points.phase, points.ids, args, *(column.tolist() for column in columns), strict=True)
     for phase, own_id, own_args, name, cat, track, ts in rows:
         if phase not in _WITH_ID and phase not in _INSTANTS and phase != _COUNTER:
@@ -120,12 +102,8 @@ def _points(
             event["args"] = own_args
         if phase == "f":  # an arrow ends in the slice around it
             event["bp"] = "e"
-        found[track].append((ts, event))
-    return found
-
-
-def _text(number: Any) -> str:
-    return "" if number is None else str(number)
+        by_track[track].append((ts, event))
+    return by_track
 
 
 def _own_names(trace: Trace) -> dict[tuple[str, Any, Any], str]:

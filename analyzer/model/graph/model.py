@@ -42,6 +42,19 @@ class Dag(Struct, frozen=True):
     unrecorded: Sequence[int] = ()
     ungraphed: Sequence[str] = ()
 
+    @classmethod
+    def of(
+        cls,
+        names: Sequence[str],
+        cats: Sequence[str],
+        dur_ns: Sequence[int] | Int64,
+        edges: Sequence[Sequence[int]] | Int64 = (),
+    ) -> Dag:
+        """Make a graph; an edge is (source, target) or (source, target, kind)."""
+        rows = [(*edge, EdgeKind.DATA)[:3] for edge in edges]
+        table = np.array(rows, np.int64).reshape(-1, 3)
+        return cls(names, cats, np.asarray(dur_ns, np.int64), table, np.empty((0, 2), np.int64))
+
     def __len__(self) -> int:
         return len(self.names)
 
@@ -105,6 +118,35 @@ class Dag(Struct, frozen=True):
         """Return the number of parts that no edge connects, whatever its direction."""
         return len(unique(connected(len(self), *self.edges[:, :2].T)))
 
+    def longest_path(self) -> LongestPath:
+        """Return the longest path; ties go to the edge that comes first.
+
+        It is the critical path of a step in which nothing pauses, with the operations that take no time. An
+        empty graph has an empty path of length 0.
+
+        Raises
+        ------
+        TraceError
+            A cycle.
+        """
+        from networkx import dag_longest_path
+
+        graph, dur = self.graph(), self.dur_ns.tolist()
+        finish = self.ends(dur)
+        length = max(finish, default=0)
+        latest = [length] * len(self)
+        for node in reversed(self.order()):
+            for before in graph.pred[node]:
+                latest[before] = min(latest[before], latest[node] - dur[node])
+        sinks = [node for node in graph if not graph.succ[node]]
+        graph.add_edges_from((node, _END) for node in sinks)
+        for source, target, data in graph.edges(data=True):
+            data["weight"] = dur[source] + (
+                target == _END
+            )  # so that it ends there even where nothing takes time
+        path = [node for node in dag_longest_path(graph) if node != _END]
+        return LongestPath(path, length, np.array(latest, np.int64) - np.array(finish, np.int64))
+
 
 def cycles(n: int, edges: Int64) -> Int32:
     """Return a number for every node (n,), the same for two nodes where each can be reached from the other.
@@ -116,18 +158,6 @@ def cycles(n: int, edges: Int64) -> Int32:
 
     matrix = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
     return np.asarray(connected_components(matrix, connection="strong")[1], np.int32)
-
-
-def new_dag(
-    names: Sequence[str],
-    cats: Sequence[str],
-    dur_ns: Sequence[int] | Int64,
-    edges: Sequence[Sequence[int]] | Int64 = (),
-) -> Dag:
-    """Return a `Dag`; an edge is (source, target) or (source, target, kind)."""
-    rows = [(*edge, EdgeKind.DATA)[:3] for edge in edges]
-    table = np.array(rows, np.int64).reshape(-1, 3)
-    return Dag(names, cats, np.asarray(dur_ns, np.int64), table, np.empty((0, 2), np.int64))
 
 
 class LongestPath(Struct, frozen=True):
@@ -143,31 +173,3 @@ class LongestPath(Struct, frozen=True):
     nodes: list[int]
     length_ns: int
     slack_ns: Int64
-
-
-def longest_path(dag: Dag) -> LongestPath:
-    """Return the longest path of `dag`; ties go to the edge that comes first.
-
-    It is the critical path of a step in which nothing pauses, with the operations that take no time. An empty
-    graph has an empty path of length 0.
-
-    Raises
-    ------
-    TraceError
-        A cycle.
-    """
-    from networkx import dag_longest_path
-
-    graph, dur = dag.graph(), dag.dur_ns.tolist()
-    finish = dag.ends(dur)
-    length = max(finish, default=0)
-    latest = [length] * len(dag)
-    for node in reversed(dag.order()):
-        for before in graph.pred[node]:
-            latest[before] = min(latest[before], latest[node] - dur[node])
-    sinks = [node for node in graph if not graph.succ[node]]
-    graph.add_edges_from((node, _END) for node in sinks)
-    for source, target, data in graph.edges(data=True):
-        data["weight"] = dur[source] + (target == _END)  # so that it ends there even where nothing takes time
-    path = [node for node in dag_longest_path(graph) if node != _END]
-    return LongestPath(path, length, np.array(latest, np.int64) - np.array(finish, np.int64))

@@ -17,15 +17,10 @@ from analyzer.base.units import in_ms, in_percent
 from analyzer.model.graph.critical_path import CATS, GAP, NO_EVENT, WAIT, CriticalPath
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import RULES
-from analyzer.reading.dialects.kernel_kinds import COMMUNICATION
-from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
 
 #: Kind and sentence of each rule; the last of a stretch that no edge enters: -1.
 _BECAUSE = [*((rule.kind.label, rule.sentence) for rule in RULES), ("", "")]
-
-#: A gap that needs a name lasts this long, or this share of the path.
-_LONG_NS, _LONG = 1_000_000, 0.01
 
 
 class Label(NamedTuple):
@@ -34,7 +29,7 @@ class Label(NamedTuple):
     name: str  # without the owner
     cat: str
     owner: str
-    kind: str  # of work, as `kind_of_work`
+    kind: str  # of work, as `Operation.kind_of_work`
 
 
 class NameShare(NamedTuple):
@@ -68,6 +63,29 @@ class NamedPath(Struct, frozen=True):
     rule: Int64
     covered: frozenset[int] = frozenset()
 
+    @classmethod
+    def of(
+        cls, recording: Recording, path: CriticalPath, *, parts: bool = False, merged: bool = True
+    ) -> NamedPath:
+        """Name the stretches of a path; the times of its stretches add up to its length.
+
+        Without `parts`, the partitions and stages of a communication have the name of the whole. If `merged`,
+        stretches of one name that follow each other are one.
+        """
+        labels, label = _labelled(recording, path, parts=parts)
+        number_of: dict[Label, int] = {}
+        for stretch, (name, waits) in path.gap_covers(recording.frames).items():
+            words = f"{'waiting' if waits else 'idle'} in {name}"
+            covered = Label(words, GAP, recording.owners[path.owners[stretch]], GAP)
+            label[stretch] = number_of.setdefault(covered, len(labels) + len(number_of))
+        is_first = np.ones(len(label), np.bool_)
+        if merged:
+            is_first[1:] = np.diff(label) != 0
+        first = np.flatnonzero(is_first)
+        dur = np.add.reduceat(path.end_ns - path.start_ns, first) if len(first) else path.end_ns
+        start_ns, labels = path.start_ns[first] - path.begin_ns, [*labels, *number_of]
+        return cls(labels, label[first], start_ns, dur, path.rule[first], frozenset(number_of.values()))
+
     def __len__(self) -> int:
         return len(self.label)
 
@@ -89,48 +107,43 @@ class NamedPath(Struct, frozen=True):
 
         return LazySequence(range(len(self)), cells)
 
+    def by_name(self) -> list[NameShare]:
+        """Sum the path by operation and owner, the largest first; a kind is that of most of its time."""
+        counts: Counter[tuple[str, str, str]] = Counter()
+        kinds: defaultdict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+        stretches = np.bincount(self.label, minlength=len(self.labels)).tolist()
+        for (name, cat, owner, kind), count, ns in zip(self.labels, stretches, self.ns, strict=True):
+            counts[name, cat, owner] += count
+            kinds[name, cat, owner][kind] += ns
+        length = max(sum(self.ns), 1)
+        shares = [
+            NameShare(*what, of.most_common(1)[0][0], counts[what], of.total(), of.total() / length)
+            for what, of in kinds.items()
+        ]
+        return sorted(shares, key=lambda share: -share.ns)
 
-def named_path(
-    recording: Recording, path: CriticalPath, *, parts: bool = False, merged: bool = True
-) -> NamedPath:
-    """Return a path in words; the times of its stretches add up to its length.
+    def by_category(self) -> dict[str, int]:
+        """Return the nanoseconds of the path per category, the largest first."""
+        return _summed([label.cat for label in self.labels], self.ns)
 
-    Without `parts`, the partitions and stages of a communication have the name of the whole. If `merged`,
-    stretches of one name that follow each other are one.
-    """
-    labels, label = _labelled(recording, path, parts=parts)
-    place: dict[Label, int] = {}
-    for at, (name, waits) in gap_covers(recording, path).items():
-        words = f"{'waiting' if waits else 'idle'} in {name}"
-        covered = Label(words, GAP, recording.owners[path.owners[at]], GAP)
-        label[at] = place.setdefault(covered, len(labels) + len(place))
-    is_first = np.ones(len(label), np.bool_)
-    if merged:
-        is_first[1:] = np.diff(label) != 0
-    first = np.flatnonzero(is_first)
-    dur = np.add.reduceat(path.end_ns - path.start_ns, first) if len(first) else path.end_ns
-    start_ns, labels = path.start_ns[first] - path.begin_ns, [*labels, *place]
-    return NamedPath(labels, label[first], start_ns, dur, path.rule[first], frozenset(place.values()))
+    def by_kind(self) -> dict[str, int]:
+        """Return the nanoseconds of the path per kind of work, the largest first."""
+        return _summed([label.kind for label in self.labels], self.ns)
 
-
-def gap_covers(recording: Recording, path: CriticalPath) -> dict[int, tuple[str, bool]]:
-    """Return the Python function, annotation or call around most of each long gap of a path, by its place.
-
-    And whether the host only waits in it. Gaps that nothing covers are not in it.
-    """
-    if not any(frames is not None for frames in recording.frames):
-        return {}
-    dur_ns = path.end_ns - path.start_ns
-    long_ns = min(_LONG_NS, _LONG * float(dur_ns.sum()))
-    found: dict[int, tuple[str, bool]] = {}
-    for at in np.flatnonzero((path.cat == CATS.index(GAP)) & (dur_ns >= long_ns)).tolist():
-        frames = recording.frames[int(path.owners[at])]
-        name, waits = (
-            ("", False) if frames is None else frames.during(*map(int, (path.start_ns[at], path.end_ns[at])))
-        )
-        if name:
-            found[at] = name, waits
-    return found
+    def headline(self, recording: Recording, step: StepGraph, path: CriticalPath) -> str:
+        """Return one sentence: how long the step is, and what makes it so."""
+        sums: Counter[tuple[str, str]] = Counter()  # by kind of work, or operation where it has none
+        for i, (label, ns) in enumerate(zip(self.labels, self.ns, strict=True)):
+            sums[label.name if i in self.covered else label.kind or label.name, label.owner] += ns
+        ranked = sums.most_common(3)
+        largest = [(key, ns) for key, ns in ranked if 100 * ns >= path.length_ns] or ranked[:1]
+        on = " on {}" if len(recording.owners) > 1 else ""
+        shares = [
+            f"{in_percent(ns / max(path.length_ns, 1))} {_WORDS.get(kind) or brief(kind)}{on.format(owner)}"
+            for (kind, owner), ns in largest
+        ]
+        name = f"Step {step.number}" if recording.has_steps else recording.one_step
+        return f"{name} takes {step_length(recording, step, path)}; its critical path is {listed(shares)}."
 
 
 def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple[list[Label], Int64]:
@@ -139,18 +152,20 @@ def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple
     is_lead = no_event & (path.start_ns == path.begin_ns)
     what = np.where(no_event, np.where(is_lead, -2, -1), recording.table.kind[path.operation])
     key = (what + 2) * len(CATS) + path.cat
-    _, first, place = np.unique(
+    _, first, group = np.unique(
         key * len(recording.owners) + path.owners, return_index=True, return_inverse=True
     )
     known: dict[Label, int] = {}
     number = np.empty(len(first), np.int64)
-    for one in np.argsort(first).tolist():
-        at = int(first[one])
-        operation = None if no_event[at] else recording.table.kinds[int(what[at])]
-        name, cat, kind = _named(operation, CATS[path.cat[at]], is_lead=bool(is_lead[at]), parts=parts)
-        label = Label(name, cat, recording.owners[path.owners[at]], kind)
-        number[one] = known.setdefault(label, len(known))
-    return list(known), number[place.reshape(-1)]
+    for group_number in np.argsort(first).tolist():
+        stretch = int(first[group_number])
+        operation = None if no_event[stretch] else recording.table.kinds[int(what[stretch])]
+        name, cat, kind = _named(
+            operation, CATS[path.cat[stretch]], is_lead=bool(is_lead[stretch]), parts=parts
+        )
+        label = Label(name, cat, recording.owners[path.owners[stretch]], kind)
+        number[group_number] = known.setdefault(label, len(known))
+    return list(known), number[group.reshape(-1)]
 
 
 def _named(operation: Operation | None, cat: str, *, is_lead: bool, parts: bool) -> tuple[str, str, str]:
@@ -162,33 +177,7 @@ def _named(operation: Operation | None, cat: str, *, is_lead: bool, parts: bool)
         return f"before {name}", GAP, GAP
     if cat == WAIT:
         return f"{name} waits for another rank", WAIT, WAIT
-    return name, category(operation), kind_of_work(operation)
-
-
-def by_name(path: NamedPath) -> list[NameShare]:
-    """Return the path summed by operation and owner, the largest first; its kind is that of most of it."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    kinds: defaultdict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
-    stretches = np.bincount(path.label, minlength=len(path.labels)).tolist()
-    for (name, cat, owner, kind), count, ns in zip(path.labels, stretches, path.ns, strict=True):
-        counts[name, cat, owner] += count
-        kinds[name, cat, owner][kind] += ns
-    length = max(sum(path.ns), 1)
-    shares = [
-        NameShare(*what, of.most_common(1)[0][0], counts[what], of.total(), of.total() / length)
-        for what, of in kinds.items()
-    ]
-    return sorted(shares, key=lambda share: -share.ns)
-
-
-def by_category(path: NamedPath) -> dict[str, int]:
-    """Return the nanoseconds of the path per category, the largest first."""
-    return _summed([label.cat for label in path.labels], path.ns)
-
-
-def by_kind(path: NamedPath) -> dict[str, int]:
-    """Return the nanoseconds of the path per kind of work, the largest first."""
-    return _summed([label.kind for label in path.labels], path.ns)
+    return name, operation.category, operation.kind_of_work
 
 
 def _summed(words: Sequence[str], lengths_ns: Sequence[int]) -> dict[str, int]:
@@ -198,49 +187,22 @@ def _summed(words: Sequence[str], lengths_ns: Sequence[int]) -> dict[str, int]:
     return dict(sums.most_common())
 
 
-def headline(recording: Recording, step: StepGraph, path: CriticalPath, named: NamedPath) -> str:
-    """Return one sentence: how long the step is, and what makes it so."""
-    sums: Counter[tuple[str, str]] = Counter()  # by kind of work, or operation where it has none
-    for i, (label, ns) in enumerate(zip(named.labels, named.ns, strict=True)):
-        sums[label.name if i in named.covered else label.kind or label.name, label.owner] += ns
-    ranked = sums.most_common(3)
-    largest = [(key, ns) for key, ns in ranked if 100 * ns >= path.length_ns] or ranked[:1]
-    on = " on {}" if len(recording.owners) > 1 else ""
-    shares = [
-        f"{in_percent(ns / max(path.length_ns, 1))} {_WORDS.get(kind) or brief(kind)}{on.format(owner)}"
-        for (kind, owner), ns in largest
-    ]
-    name = f"Step {step.number}" if recording.has_steps else recording.one_step
-    return f"{name} takes {step_length(recording, step, path)}; its critical path is {listed(shares)}."
-
-
 def step_length(
     recording: Recording, step: StepGraph, path: CriticalPath, lasts_ns: float | None = None
 ) -> str:
-    """Return how long a step is on the rank that ends last, and the ranks' mean where that differs.
+    """Write a step's length on the rank that ends last, and the ranks' mean where that differs.
 
-    Where it is known how long the job took for it (`job_lengths`), that comes first, and no mean.
+    `lasts_ns`, the time that the job took for it (`job_lengths`), comes first, without a mean.
     """
-    own = in_ms(path.length_ns)
+    last_rank = in_ms(path.length_ns)
     if len(recording.owners) == 1:
-        return own
-    last = f"{own} on {recording.owners[path.owner]}, which ends last"
+        return last_rank
+    last = f"{last_rank} on {recording.owners[path.owner]}, which ends last"
     if lasts_ns:
         whole = in_ms(lasts_ns)
-        return last if whole == own else f"{whole} ({last})"
-    mean = in_ms(step.bounds.mean_ns) if step.bounds.mean_ns else own
-    return last if mean == own else f"{last} (mean of the ranks: {mean})"
+        return last if whole == last_rank else f"{whole} ({last})"
+    mean = in_ms(step.bounds.mean_ns) if step.bounds.mean_ns else last_rank
+    return last if mean == last_rank else f"{last} (mean of the ranks: {mean})"
 
 
 _WORDS = {GAP: "gap (not covered by the trace)", WAIT: "waiting for other ranks"}
-
-
-def kind_of_work(operation: Operation) -> str:
-    """Return the kind of work in the words of edits: the purpose, else the category; "" for neither."""
-    return "not recorded" if operation.role is Role.UNTRACED else operation.purpose or operation.cat
-
-
-def category(operation: Operation) -> str:
-    """Return the category under which an operation is counted: the recording's, or communication."""
-    says_so = not operation.is_communication or operation.cat == operation.purpose
-    return operation.cat if says_so else COMMUNICATION

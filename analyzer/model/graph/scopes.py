@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzer.model.graph.critical_path import CriticalPath, CriticalPaths, slack_ns
-from analyzer.model.graph.model import Dag, longest_path
-from analyzer.model.graph.path_summary import Label, NamedPath, by_kind, category, named_path
+from analyzer.model.graph.critical_path import CriticalPath, CriticalPaths
+from analyzer.model.graph.model import Dag
+from analyzer.model.graph.path_summary import Label, NamedPath
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.roles import Role
 
@@ -32,7 +32,7 @@ class Scope(Struct, frozen=True):
     def shares(self, path: NamedPath) -> list[tuple[str, int, float]]:
         """Return (kind of work, ns, share) of its path."""
         length = max(self.length_ns, 1)
-        return [(kind, ns, ns / length) for kind, ns in by_kind(path).items()]
+        return [(kind, ns, ns / length) for kind, ns in path.by_kind().items()]
 
 
 class OperationSlack(Struct):
@@ -49,12 +49,12 @@ def scopes_of(
 ) -> tuple[list[Scope], CriticalPath]:
     """Return each GPU, each worker and the job with their paths, the widest last; and that one's path.
 
-    `kind` is that of the job (`Job.kind`), `parts` as for `named_path`.
+    `kind` is that of the job (`Job.kind`), `parts` as for `NamedPath.of`.
     """
 
     def scope(of: ScopeKind, name: str, worker: int, paths: CriticalPaths, part: int) -> Scope:
         def path() -> NamedPath:
-            return named_path(recording, paths.path(part), parts=parts)
+            return NamedPath.of(recording, paths.path(part), parts=parts)
 
         return Scope(of, name, worker, paths.length_ns(part), path)
 
@@ -63,7 +63,7 @@ def scopes_of(
         paths = CriticalPaths(step, [owners for *_, owners in groups])
         scopes += [scope(of, name, worker, paths, i) for i, (of, name, worker, _) in enumerate(groups)]
     widest = paths.path(len(groups) - 1)
-    named = named_path(recording, widest, parts=parts)  # which every output format shows
+    named = NamedPath.of(recording, widest, parts=parts)  # which every output format shows
     scopes[-1] = replace(scopes[-1], path=lambda: named)
     return scopes, widest
 
@@ -92,26 +92,26 @@ def _groups(recording: Recording, kind: str) -> list[list[_Group]]:
 def step_operations(recording: Recording, step: StepGraph) -> list[OperationSlack]:
     """Return the operations of a step by name and category, in the order of their first events."""
     is_meeting = recording.which(lambda one: one.role is Role.MEETING)
-    number, first, place = np.unique(step.operation, return_index=True, return_inverse=True)
-    place = place.reshape(-1)
+    number, first, row = np.unique(step.operation, return_index=True, return_inverse=True)
+    row = row.reshape(-1)
     least = np.full(len(number), np.iinfo(np.int64).max)
-    np.minimum.at(least, place, slack_ns(step))
-    dur = np.bincount(place, step.end_ns - step.start_ns, len(number)).astype(np.int64)
+    np.minimum.at(least, row, step.slack_ns())
+    dur = np.bincount(row, step.end_ns - step.start_ns, len(number)).astype(np.int64)
     order = np.argsort(first)
     order = order[~is_meeting[number[order]]]
-    found: dict[tuple[str, str], OperationSlack] = {}
+    by_name: dict[tuple[str, str], OperationSlack] = {}
     columns = (column[order].tolist() for column in (number, first, dur, least))
-    for at, event, dur_ns, least_ns in zip(*columns, strict=True):
-        key = recording.name_of(step, event), category(recording.operations[at])
-        operation = found.setdefault(key, OperationSlack(*key, 0, least_ns))
+    for kind, event, dur_ns, least_ns in zip(*columns, strict=True):
+        key = recording.name_of(step, event), recording.operations[kind].category
+        operation = by_name.setdefault(key, OperationSlack(*key, 0, least_ns))
         operation.dur_ns += dur_ns
         operation.slack_ns = min(operation.slack_ns, least_ns)
-    return list(found.values())
+    return list(by_name.values())
 
 
 def longest_chain(name: str, worker: int, dag: Dag) -> tuple[Scope, list[OperationSlack]]:
     """Return the longest chain through a GPU's DAG as the path of its scope, and all operations' slack."""
-    chain = longest_path(dag)
+    chain = dag.longest_path()
     nodes = np.array(chain.nodes, np.int64)
     labels = [Label(dag.names[node], dag.cats[node], "", dag.cats[node]) for node in chain.nodes]
     nowhere = np.zeros(len(nodes), np.int64)

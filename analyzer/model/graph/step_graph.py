@@ -20,7 +20,7 @@ from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.arrays.median import n_warm_up
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.arrays.spill import Spill
-from analyzer.base.errors import NoteKind, notes_of
+from analyzer.base.errors import NoteKind, TraceError, notes_of
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.reading.dialects.step_parts import Joint, Operation, OperationTable, from_start
 from analyzer.reading.dialects.system import Frames
@@ -105,10 +105,84 @@ class StepGraph(Struct, frozen=True):
         np.maximum.at(end, self.owner[self.last], self.end_ns[self.last])
         return end
 
+    @property
+    def end_of_owners_ns(self) -> Int64:
+        """End of the step of each owner (m,): as recorded, else the usual time after its last event."""
+        by_tail = self.last_end_ns + np.maximum(self.tail_ns, 0)
+        return np.where(self.next_ns < 0, by_tail, self.next_ns)
+
+    def by_link(self) -> list[Int64]:
+        """Return the transfers of each link in the order in which it served them."""
+        transfers = np.flatnonzero(self.link != NO_LINK)
+        if not len(transfers):
+            return []
+        order = np.lexsort((self.start_ns[transfers], self.end_ns[transfers], self.link[transfers]))
+        transfers = transfers[order]
+        return [transfers[self.link[transfers] == link] for link in unique(self.link[transfers])]
+
+    def bodies_on_links(self) -> Int64:
+        """Return the bodies (2 * event + 1) of the transfers that follow each other on a link (k, 2)."""
+        pairs = [np.column_stack((served[:-1], served[1:])) for served in self.by_link()]
+        return 2 * np.concatenate([np.empty((0, 2), np.int64), *pairs]) + 1
+
+    def slack_ns(self) -> Int64:
+        """Slack: how much longer each event may take before the step ends later (n,); 0 on the critical path.
+
+        An event without successors in the step may last until the step's end.
+
+        Raises
+        ------
+        TraceError
+            Events wait for each other.
+        """
+        ends = self.end_of_owners_ns
+        until = int(ends.max(initial=0))
+        latest = np.repeat(np.maximum(self.end_ns, until), 2)
+        last_nodes = 2 * self.last + 1
+        np.minimum.at(latest, last_nodes, (until - ends + self.last_end_ns)[self.owner[self.last]])
+        latest[::2] = latest[1::2] - self.work_ns
+        starts = 2 * np.arange(len(self), dtype=np.int32)
+        source, target = operation_edges(self.edges)
+        served, then = self.bodies_on_links().T
+        _tighten(
+            latest,
+            np.column_stack([self.gap_ns, self.work_ns]).reshape(-1),
+            np.concatenate([starts, source, served]),
+            np.concatenate([starts + 1, target, then]),
+        )
+        return latest[1::2] - self.end_ns
+
 
 def operation_edges(edges: Int64) -> tuple[Int64, Int64]:
     """Return edges as sources and targets among starts (2 * event) and bodies (2 * event + 1)."""
     return 2 * edges[:, 0] + ~from_start(edges), 2 * edges[:, 1] + (edges[:, 2] >= Joint.END_TO_BODY)
+
+
+def _tighten(latest_ns: Int64, cost_ns: Int64, source: Int64, target: Int64) -> None:
+    """Lower the latest end of each of n nodes, so that none of its successors is late.
+
+    `latest_ns` (n,): its own latest end; `cost_ns` (n,): its duration; `source` and `target` (e,): the edges.
+    """
+    n = len(cost_ns)
+    waits = np.bincount(source, minlength=n)
+    free = np.flatnonzero(waits == 0).tolist()
+    # Memoryviews yield Python's own numbers, as lists do, but lists would take 200 bytes more for each event.
+    sources = source[np.argsort(target, kind="stable")].data
+    bounds = np.cumsum(np.bincount(target + 1, minlength=n + 1)).data
+    waiting, costs, latest = waits.data, cost_ns.data, latest_ns.data
+    done = 0
+    while free:
+        node = free.pop()
+        done += 1
+        limit = latest[node] - costs[node]
+        for before in sources[bounds[node] : bounds[node + 1]]:
+            if limit < latest[before]:
+                latest[before] = limit
+            waiting[before] -= 1
+            if waiting[before] == 0:
+                free.append(before)
+    if done < n:
+        raise TraceError(f"{n - done} starts and ends of events wait for each other: the graph has a cycle")
 
 
 class StepBounds(NamedTuple):
@@ -131,21 +205,32 @@ class StepBounds(NamedTuple):
 
 
 def job_lengths(bounds: Sequence[StepBounds]) -> Float64:
-    """Return how long the job took for each of some steps (steps,), until its last owner was through.
+    """Time that the job took for each step (steps,), until its last owner was through.
 
     Counted from when the last owner was through with the step before. So a step in which one owner is
     late is long itself, and not the next one, in which the others wait for it. Where the step before is not
     there, from when the owner began it that was through last. 0 where an end is unknown.
     """
-    last = [(one, int(one.next_ns.argmax())) for one in bounds]
+    last = [(step, int(step.next_ns.argmax())) for step in bounds]
     ends, begins = (
-        np.array([getattr(one, column)[owner] for one, owner in last], np.float64)
+        np.array([getattr(step, column)[owner] for step, owner in last], np.float64)
         for column in ("next_ns", "begin_ns")
     )
-    follows = np.diff([one.number for one in bounds], prepend=[one.number for one in bounds[:1]]) == 1
+    follows = np.diff([step.number for step in bounds], prepend=[step.number for step in bounds[:1]]) == 1
     begins[1:] = np.where(follows[1:], ends[:-1], begins[1:])
-    is_known = [bool((one.next_ns >= 0).all()) for one in bounds]
+    is_known = [bool((step.next_ns >= 0).all()) for step in bounds]
     return np.where(is_known, ends - begins, 0.0)
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Return numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], number]
+        else:
+            spans.append([number])
+    return ", ".join("–".join(map(str, span)) for span in spans[:8]) + (", …" if len(spans) > 8 else "")
 
 
 class LazySteps(LazySequence[StepGraph]):
@@ -224,12 +309,14 @@ class Recording(Struct, frozen=True, dict=True):
         return self.with_steps(map(edit, self.steps))
 
     def with_steps(self, steps: Iterable[StepGraph]) -> Recording:
-        """Return the recording with other steps, which memory need not hold all where its own need not."""
-        own = self.steps
-        return replace(self, steps=own.replaced(steps) if isinstance(own, LazySteps) else list(steps))
+        """Return the recording with other steps, kept as its own are: in memory or in a file."""
+        recorded = self.steps
+        return replace(
+            self, steps=recorded.replaced(steps) if isinstance(recorded, LazySteps) else list(steps)
+        )
 
-    def put_aside(self, column: Int64) -> Int64:
-        """Return a column of events, which memory need not hold where it need not hold the steps."""
+    def to_file(self, column: Int64) -> Int64:
+        """Move a column of events to the file of the steps, where these have one."""
         spill = self.steps.spill if isinstance(self.steps, LazySteps) else None
         return column if spill is None else spill.put_arrays([column])[0]
 
@@ -246,7 +333,7 @@ class Recording(Struct, frozen=True, dict=True):
 
     @property
     def has_steps(self) -> bool:
-        """Whether steps are marked; else the whole recording stands for one."""
+        """True if steps are marked; else the whole recording stands for one."""
         return len(self.steps) > 1 or not notes_of(NoteKind.UNMARKED, self.notes)
 
     @cached_property
@@ -259,14 +346,33 @@ class Recording(Struct, frozen=True, dict=True):
 
     @cached_property
     def n_warm_up(self) -> int:
-        """How many of the whole steps are the warm-up: the first ones, far longer than all others."""
+        """Number of whole steps that are the warm-up: the first ones, far longer than all others."""
         return n_warm_up(np.array([self.bounds[row].mean_ns for row in self.every_whole_step]))
 
     @cached_property
     def every_whole_step(self) -> list[int]:
         """The rows of the steps whose duration is known for some owner, warm-up too; all where none is."""
-        whole = [row for row, one in enumerate(self.bounds) if (one.iteration_ns > 0).any()]
+        whole = [row for row, step in enumerate(self.bounds) if (step.iteration_ns > 0).any()]
         return whole or list(range(len(self.steps)))
+
+    def choose_step(self, number: int | None = None) -> int:
+        """Return the row of the step called `number`; without one, that of the whole step of median length.
+
+        Raises
+        ------
+        TraceError
+            There is no such step.
+        """
+        bounds = self.bounds
+        numbers = [step.number for step in bounds]
+        if number is None:
+            by_length = sorted(self.whole_steps, key=lambda row: (bounds[row].mean_ns, row))
+            return by_length[(len(by_length) - 1) // 2]
+        if number not in numbers:
+            raise TraceError(
+                f"--step {number}: no such step on every rank; there are {number_ranges(numbers)}"
+            )
+        return numbers.index(number)
 
     @property
     def bounds(self) -> Sequence[StepBounds]:
@@ -276,14 +382,14 @@ class Recording(Struct, frozen=True, dict=True):
         return [step.bounds for step in self.steps]
 
     def which(self, accept: Callable[[Operation], object]) -> Bool:
-        """Return which operations (n,) are accepted."""
-        return np.array([bool(accept(one)) for one in self.table.kinds], np.bool_)[self.table.kind]
+        """Mark the accepted operations (n,)."""
+        return np.array([bool(accept(kind)) for kind in self.table.kinds], np.bool_)[self.table.kind]
 
     def numbered(self, value: Callable[[Operation], Hashable]) -> tuple[list[Any], Int64]:
         """Return the distinct values of the operations in order, and the number of each operation's (n,)."""
-        place: dict[Hashable, int] = {}
-        of_kind = [place.setdefault(value(one), len(place)) for one in self.table.kinds]
-        return list(place), np.array(of_kind, np.int64)[self.table.kind]
+        number_of: dict[Hashable, int] = {}
+        of_kind = [number_of.setdefault(value(operation), len(number_of)) for operation in self.table.kinds]
+        return list(number_of), np.array(of_kind, np.int64)[self.table.kind]
 
     def chosen_kinds(self, chosen: Bool) -> list[Operation]:
         """Return the distinct operations of which some are `chosen` (n,)."""
@@ -291,15 +397,15 @@ class Recording(Struct, frozen=True, dict=True):
 
     def column(self, value: Callable[[Operation], int]) -> Int64:
         """Return a number of each operation (n,)."""
-        return np.array([value(one) for one in self.table.kinds], np.int64)[self.table.kind]
+        return np.array([value(kind) for kind in self.table.kinds], np.int64)[self.table.kind]
 
     def by_kind(self, column: str, rows: Sequence[int], chosen: Sequence[bool] | None = None) -> Float64:
         """Return a column of events added up by kind of operation (the `chosen`) in some steps (steps, k)."""
         kind, n = self.table.kind, len(self.table.kinds)
         kept = np.arange(n) if chosen is None else np.flatnonzero(chosen)
         sums = np.empty((len(rows), len(kept)))
-        for own, step in zip(sums, map(self.steps.__getitem__, rows), strict=True):
-            own[:] = np.bincount(kind[step.operation], getattr(step, column), n)[kept]
+        for of_step, step in zip(sums, map(self.steps.__getitem__, rows), strict=True):
+            of_step[:] = np.bincount(kind[step.operation], getattr(step, column), n)[kept]
         return sums
 
     def name_of(self, step: StepGraph, event: int) -> str:

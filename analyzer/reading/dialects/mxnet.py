@@ -11,7 +11,7 @@ from analyzer.base.arrays import NDArray
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.system import System, framed
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.rows import Rule
+from analyzer.reading.formats.rows import EndRule
 
 
 class MXNet(System):
@@ -20,7 +20,7 @@ class MXNet(System):
     name = "mxnet"
     process_names = re.compile(r"(?:cpu|gpu)/\d+|(?:cpu|gpu) (?:pinned|shared)/")
     counted_by = "MXNet's profile records no communication: all operations compute."
-    pairing = Rule.NEIGHBOURS
+    pairing = EndRule.NEIGHBOURS
     has_workers = True
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:

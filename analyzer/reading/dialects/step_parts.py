@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64, NDArray
 from analyzer.base.errors import Note, NoteKind
 from analyzer.reading.dialects.edge_rules import Rule
+from analyzer.reading.dialects.kernel_kinds import COMMUNICATION
 from analyzer.reading.dialects.roles import Phase, Role
 from analyzer.reading.formats.columns import Trace, Track
 
@@ -122,6 +123,16 @@ class Operation(NamedTuple):
         Work of a device goes by its category.
         """
         return self.role.word or ("" if self.on_device else self.phase.word)
+
+    @property
+    def kind_of_work(self) -> str:
+        """Its kind of work in the words of edits: the purpose, else the category; "" for neither."""
+        return "not recorded" if self.role is Role.UNTRACED else self.purpose or self.cat
+
+    @property
+    def category(self) -> str:
+        """The category under which it is counted: the recording's, or communication."""
+        return COMMUNICATION if self.is_communication and self.cat != self.purpose else self.cat
 
     @property
     def is_communication(self) -> bool:

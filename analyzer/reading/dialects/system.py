@@ -26,7 +26,7 @@ from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, loop_steps, n
 from analyzer.reading.dialects.sync_points import SyncPart, SyncPoints, collected
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.event import NO_TIME
-from analyzer.reading.formats.rows import Rule
+from analyzer.reading.formats.rows import EndRule
 
 if TYPE_CHECKING:
     from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
@@ -158,7 +158,7 @@ class System:
     #: How it calls a process: what has such a one, it wrote. None where names do not tell.
     process_names: re.Pattern[str] | None = None
     #: How B and E events pair.
-    pairing = Rule.NESTED
+    pairing = EndRule.NESTED
     #: Whether the file's times are on one clock with those of its worker's other files.
     has_workers = False
     #: Whether `combine` writes whose an operation is into its name (``wk0.rank1.``).

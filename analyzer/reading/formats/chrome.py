@@ -18,7 +18,7 @@ from analyzer.reading.formats.event import decode_exact_events
 from analyzer.reading.formats.native.scanner import Scanner
 from analyzer.reading.formats.reader import EventReader, Piece
 from analyzer.reading.formats.repair import Damage
-from analyzer.reading.formats.rows import Rows, Rule, columns
+from analyzer.reading.formats.rows import EndRule, Rows, columns
 from analyzer.reading.formats.times import InexactError
 
 
@@ -76,7 +76,7 @@ def _add(builder: Builder, piece: Piece, reader: EventReader) -> None:
         builder.add(decode_exact_events(piece.text))
 
 
-def assemble(path: Path, part: Part, pairing: Rule = Rule.NESTED) -> Trace:
+def assemble(path: Path, part: Part, pairing: EndRule = EndRule.NESTED) -> Trace:
     """Return the trace of a whole file, its times as written; `dialects.finish` says what they mean."""
     trace = columns(part.rows, pairing)
     return replace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from msgspec import Struct, field
 from analyzer.base.errors import whole_number
 from analyzer.base.outputs.atomic import open_output
 from analyzer.base.outputs.marks import MEMBER, PROGRAM
+from analyzer.reading.formats.columns import Track
 from analyzer.reading.formats.times import microseconds
 from analyzer.reading.formats.values import cleaned
 
@@ -45,6 +47,28 @@ class ThreadRow(Struct, frozen=True):
     slices: Iterable[Slice]
     points: Iterable[tuple[int, Mapping[str, Any]]] = ()  # other events: time, and members without place
     nests: bool = False
+
+
+Names = Mapping[tuple[str, Any, Any], str]  # (process_name or thread_name, pid, tid) -> as metadata say
+
+
+def recorded_row(
+    owners: Sequence[str],
+    owner: int,
+    track: Track,
+    slices: Sequence[Slice],
+    points: Sequence[tuple[int, Mapping[str, Any]]] = (),
+    names: Names = MappingProxyType({}),
+) -> ThreadRow:
+    """Make the row of an owner's track, in a process named as recorded."""
+    process = names.get(("process_name", track.pid, None), _text(track.pid))
+    shown = f"{owners[owner]}.{process}".rstrip(".") if len(owners) > 1 else process
+    thread = names.get(("thread_name", track.pid, track.tid), _text(track.tid))
+    return ThreadRow((owner, track.pid), shown, track.tid, thread, slices, points, nests=True)
+
+
+def _text(number: Any) -> str:
+    return "" if number is None else str(number)
 
 
 def write_timeline(path: Path, rows: Iterable[ThreadRow], **members: Any) -> int:

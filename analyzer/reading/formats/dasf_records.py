@@ -32,7 +32,7 @@ from analyzer.base.inputs import opened, unreadable
 from analyzer.reading.formats.builder import Builder
 from analyzer.reading.formats.columns import Trace, Track
 from analyzer.reading.formats.event import UNDECODABLE, ExactEvent
-from analyzer.reading.formats.rows import ROLE, Rule, columns
+from analyzer.reading.formats.rows import ROLE, EndRule, columns
 from analyzer.reading.formats.times import microseconds
 from analyzer.reading.formats.values import FARTHEST_NS, cleaned
 
@@ -85,7 +85,7 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
         raise unreadable(path, error) from error
     if is_empty and path.stat().st_size:
         raise TraceError(f"{path}: not a DASF profile: none of its records is an event")
-    trace = columns(builder.rows(), Rule.NESTED_BY_NAME)
+    trace = columns(builder.rows(), EndRule.NESTED_BY_NAME)
     header = {"point_args": samples} if points else {}
     return replace(trace, path=str(path), dialect="dasf", header=header, repairs=[*repairs, *trace.repairs])
 

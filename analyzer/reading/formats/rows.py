@@ -27,7 +27,7 @@ ROLE = {"X": SLICE, "B": BEGIN, "E": END, "M": META}
 LONGEST_NS = 1 << 61  # 73 years: no slice is longer
 
 
-class Rule(Enum):
+class EndRule(Enum):
     """Which begin an end closes."""
 
     NESTED = "the innermost open one of its track"
@@ -62,7 +62,7 @@ class Rows(Struct):
     repairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # (noun, fate): how many
 
 
-def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
+def columns(rows: Rows, pairing: EndRule = EndRule.NESTED) -> Trace:
     """Split the interned keys into tables and pair B with E; the trace has no path and no dialect yet."""
     tables = _Tables(rows.keys)
     kinds, kind = numbered(map(itemgetter(0), rows.keys))
@@ -116,7 +116,7 @@ def _odd_phases(phases: Mapping[str, int]) -> list[str]:
 
 
 def _paired(
-    rows: Rows, role: NDArray[np.int8], tables: _Tables, pairing: Rule, repairs: list[str]
+    rows: Rows, role: NDArray[np.int8], tables: _Tables, pairing: EndRule, repairs: list[str]
 ) -> tuple[Int64, Int64, Int64]:
     """Return the rows of begins (k,) and of their ends (k,), and all durations with those of the begins."""
     bounds = np.flatnonzero(role != SLICE)
@@ -195,7 +195,7 @@ def _texts(values: Sequence[Any]) -> Sequence[str]:
 
 
 def pair(
-    is_begin: Mask, track: Int32, ts_ns: Int64, name: Int32, rule: Rule = Rule.NESTED
+    is_begin: Mask, track: Int32, ts_ns: Int64, name: Int32, rule: EndRule = EndRule.NESTED
 ) -> tuple[Int64, Int64]:
     """Return the rows (k,) of begins, and of the ends of their tracks that close them; by begin.
 
@@ -206,7 +206,7 @@ def pair(
     """
     rows = np.arange(len(track))
     begin = end = rows[:0]
-    if rule is Rule.NEIGHBOURS:
+    if rule is EndRule.NEIGHBOURS:
         same = (track[:-1] == track[1:]) & ((name[1:] < 0) | (name[:-1] == name[1:]))
         begin = np.flatnonzero(is_begin[:-1] & ~is_begin[1:] & same)
         end = begin + 1
@@ -214,7 +214,7 @@ def pair(
     order = rows[_time_order(is_begin[rows], track[rows], ts_ns[rows])]
     inner_begin, inner_end = _nest(order, is_begin, track)
     wrong = (name[inner_end] >= 0) & (name[inner_begin] != name[inner_end])
-    if rule is Rule.NESTED_BY_NAME and wrong.any():  # only the tracks in question go the slow way
+    if rule is EndRule.NESTED_BY_NAME and wrong.any():  # only the tracks in question go the slow way
         bad_tracks = unique(track[inner_begin[wrong]])
         right = ~np.isin(track[inner_begin], bad_tracks)
         begin, end = _by_stack(order[np.isin(track[order], bad_tracks)], is_begin, track, name)

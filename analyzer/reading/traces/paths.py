@@ -81,6 +81,12 @@ class JobFiles(Struct, frozen=True):
         """Name the ranks that several files claim, and the missing ones of `world`."""
         return rank_notes(self.root, ranks, world)
 
+    def owner_of(self, source: Source) -> Path:
+        """Return the path that names the host of a source: the directory of its worker, else its file."""
+        if self.kind == "gpu":
+            return self.root
+        return source.path.parent.parent if self.has_gpus and self.root.is_dir() else source.path
+
     @property
     def hosts(self) -> list[int]:
         """The host of each source: the GPUs of a worker share one, and so do the ranks of a file."""

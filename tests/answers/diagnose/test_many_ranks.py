@@ -13,7 +13,7 @@ from aligned import align_job
 from analyzer.answers.diagnose.diagnosis import diagnose
 from analyzer.reading import dialects
 from conftest import few
-from dag_utils import LoadedSteps, choose_step, load_steps
+from dag_utils import LoadedSteps, load_steps
 from oracles.known_pipeline import Pipelines
 from oracles.ranks import STAGES, Job, Times, write
 from trace_utils import Request, read_ranks
@@ -28,7 +28,7 @@ def loaded(path: Path) -> LoadedSteps:
 
 def step_ns(steps: LoadedSteps) -> float:
     recording = steps.recording
-    return float(recording.steps[choose_step(recording)].iteration_ns.max())
+    return float(recording.steps[recording.choose_step()].iteration_ns.max())
 
 
 @pytest.mark.slow

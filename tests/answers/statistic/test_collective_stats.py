@@ -109,20 +109,26 @@ def test_sequence_numbers_tell_which_belong_together(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_without_numbers_they_are_told_apart_by_the_steps_in_which_they_were_launched(tmp_path: Path) -> None:
-    def events(turns: Sequence[int], late: int) -> list[dict[str, Any]]:
-        found = [step(n, 1000 * n, 1000) for n in (1, 2, 3, 4)]
-        for n in turns:
-            at = 1000 * n + 40 * n * n  # not at regular times, by which clocks could be apart
-            launch = {
-                **span("cudaLaunchKernel", 1000 * n + 10, 5, "cuda_runtime"),
-                "args": {"correlation": n},
-            }
-            found += [launch, kernel("allreduce", at + 500 + late, 400 - late, 2, correlation=n)]
-        return found
+def launched(steps: Sequence[int], late: int, per_step: int = 1) -> list[dict[str, Any]]:
+    """Four steps of 1 ms, of which some launch collectives without sequence numbers, at irregular times."""
+    events = [step(n, 1000 * n, 1000) for n in (1, 2, 3, 4)]
+    for n in steps:
+        for turn in range(per_step):
+            start, correlation = 1000 * n + 40 * n * n + 500 + 450 * turn, 10 * n + turn
+            launch = span("cudaLaunchKernel", 1000 * n + 10 + 10 * turn, 5, "cuda_runtime")
+            launch["args"] = {"correlation": correlation}
+            events += [launch, kernel("allreduce", start + late, 400 - late, 2, correlation=correlation)]
+    return events
 
-    found = row(job(tmp_path, [events((1, 2, 3, 4), 0), events((2, 3, 4), 200)], host_name="node"))
-    assert (found["count"], found["transfer_ms"]) == (4, pytest.approx(0.2))
+
+@pytest.mark.parametrize(("per_step", "count"), [(1, 4), (2, 8)])
+def test_without_numbers_collectives_are_matched_within_their_steps(
+    tmp_path: Path, per_step: int, count: int
+) -> None:
+    # rank 1 launches none in step 1: nothing ties its clock, so that 400 - 200 us are all that is known
+    ranks = [launched((1, 2, 3, 4), 0, per_step), launched((2, 3, 4), 200, per_step)]
+    found = row(job(tmp_path, ranks))
+    assert (found["count"], found["transfer_ms"], found["waiting_ms"]) == (count, pytest.approx(0.2), None)
 
 
 def test_what_ranks_recorded_in_different_numbers_is_not_matched(tmp_path: Path) -> None:

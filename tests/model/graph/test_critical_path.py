@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.model.graph import join_ranks
-from analyzer.model.graph.critical_path import CriticalPath, CriticalPaths, critical_path, slack_ns
+from analyzer.model.graph.critical_path import CriticalPath, CriticalPaths, critical_path
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.step_parts import Edge, Joint, Meeting, RankSteps
@@ -48,7 +48,7 @@ def test_waiting_for_a_late_rank_is_not_on_the_path() -> None:
     step = job.steps[0]
     assert (step.end_ns - step.start_ns - step.work_ns).tolist() == [0, 60, 0, 0]
     # rank0 may compute 60 longer; what rank1 does is critical, and so are both transfers
-    assert slack_ns(step).tolist() == [60, 0, 0, 0]
+    assert step.slack_ns().tolist() == [60, 0, 0, 0]
 
 
 def test_parts_of_a_job_have_paths_of_their_own() -> None:
@@ -124,7 +124,7 @@ def test_instant_events_that_wait_for_each_other_are_no_cycle() -> None:
     edges = [Edge(0, 1), Edge(1, 0)]
     job = recording(rank_steps("rank0", {"a": (5, 5), "b": (5, 5)}, edges, bounds=(0, 9)))
     assert critical_path(job.steps[0]).length_ns == 9
-    assert slack_ns(job.steps[0]).tolist() == [0, 0]
+    assert job.steps[0].slack_ns().tolist() == [0, 0]
 
 
 def test_a_path_goes_back_and_forth_between_ranks() -> None:
@@ -141,7 +141,7 @@ def test_a_path_goes_back_and_forth_between_ranks() -> None:
     assert found == [("rank0.w", "", 10), ("rank1.x", "", 20), ("rank0.y", "", 30)]
     # rank0's x may end at 30 instead of 12, and so may what only x waits for: the end of a, not its start;
     # rank1's w may take 6 more until rank0 comes, and its y 25 more until rank0 is through
-    assert slack_ns(job.steps[0]).tolist() == [0, 18, 18, 0, 0, 6, 0, 0, 25, 25]
+    assert job.steps[0].slack_ns().tolist() == [0, 18, 18, 0, 0, 6, 0, 0, 25, 25]
 
 
 # -- ranks of any events
@@ -213,7 +213,7 @@ def test_paths_add_up_and_no_event_has_more_slack_than_it_may_take(
             end = stretch.end_ns
         assert end == path.begin_ns + path.length_ns
     assert ends_if(step, step.work_ns) == step.end_ns.tolist()
-    for event, slack in enumerate(slack_ns(step).tolist()):
+    for event, slack in enumerate(step.slack_ns().tolist()):
         for longer, is_late in ((slack, False), (slack + 1, True)):
             work = step.work_ns.astype(np.int64)
             work[event] += longer

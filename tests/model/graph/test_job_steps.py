@@ -11,9 +11,9 @@ import pytest
 
 import recorded
 from analyzer.base.errors import AnalyzeError
-from analyzer.model.graph.step_graph import StepBounds, job_lengths
+from analyzer.model.graph.step_graph import Recording, StepBounds, job_lengths
 from analyzer.reading.dialects.edge_rules import RULES, EdgeKind
-from dag_utils import Recording, choose_step, critical_path, load_steps, slack_ns
+from dag_utils import critical_path, load_steps
 from make import stretches_of, x
 from trace_utils import Request
 
@@ -48,9 +48,9 @@ def test_every_edge_has_a_rule(recording: Recording) -> None:
 
 @pytest.mark.thorough
 def test_nothing_on_the_path_has_slack(recording: Recording) -> None:
-    step = recording.steps[choose_step(recording)]
+    step = recording.steps[recording.choose_step()]
     found = critical_path(step)
-    slack = slack_ns(step)
+    slack = step.slack_ns()
     assert (slack >= 0).all()
     if int(step.begin_ns[found.owner]) == int(step.begin_ns.min()):
         events = [

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.model.graph import join_ranks
-from analyzer.model.graph.critical_path import critical_path, slack_ns
+from analyzer.model.graph.critical_path import critical_path
 from analyzer.model.graph.step_graph import Recording
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.step_parts import Edge, Joint, Meeting
@@ -58,7 +58,7 @@ def test_a_meeting_of_many_gives_the_work_path_and_slack_of_pairs(ranks: Times) 
     assert one.last.tolist() == other.last.tolist()
     for owners in (None, [0], [len(ranks) - 1]):
         assert stretches_of(critical_path(one, owners)) == stretches_of(critical_path(other, owners))
-    assert np.array_equal(slack_ns(one), slack_ns(other)[:n])
+    assert np.array_equal(one.slack_ns(), other.slack_ns()[:n])
 
 
 @given(times, st.integers(0, 5), st.integers(0, 100))

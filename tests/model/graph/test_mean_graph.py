@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from analyzer.model.graph.dependencies import mean_dags
-from analyzer.model.graph.model import longest_path
 
 GML = """graph [ directed 1
   node [ id 0 label "FW.a" ] node [ id 1 label "BW.a" ] node [ id 2 label "Comm.w" ]
@@ -43,5 +42,5 @@ def test_a_gpu_directory_has_averages_over_its_steps(tmp_path: Path) -> None:
     ((_, _, dag),) = found.gpus
     assert dict(zip(dag.names, (dag.dur_ns // 10**6).tolist(), strict=True)) == {
         "FW.a": 3, "BW.a": 5, "Comm.w": 10, "STEP": 3}  # fmt: skip
-    assert longest_path(dag).length_ns == 21_000_000
+    assert dag.longest_path().length_ns == 21_000_000
     assert list(found.notes) == []

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.model.graph.critical_path import critical_path
-from dag_utils import Recording, load_steps
+from analyzer.model.graph.step_graph import Recording
+from dag_utils import load_steps
 from make import span, stretches_of, write
 from replay.runs import simulated
 from trace_utils import Request

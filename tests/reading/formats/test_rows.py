@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.reading.formats.rows import Rule, pair
+from analyzer.reading.formats.rows import EndRule, pair
 
 Row = tuple[str, int, int]  # B or E, track, ts
 
 
 def pairs(
-    rows: list[Row], names: list[int] | None = None, rule: Rule = Rule.NESTED
+    rows: list[Row], names: list[int] | None = None, rule: EndRule = EndRule.NESTED
 ) -> tuple[list[tuple[int, int]], int, int]:
     begin, end = pair(
         np.array([row[0] == "B" for row in rows], np.bool_),
@@ -62,7 +62,7 @@ def test_pairs_out_of_time_order_with_a_shared_instant() -> None:
 def test_an_end_by_name_passes_over_others_and_ignores_strangers() -> None:
     rows: list[Row] = [("E", 0, 0), ("B", 0, 1), ("B", 0, 2), ("E", 0, 3), ("E", 0, 4)]
     #        names:      9            1            2            1            9
-    assert pairs(rows, [9, 1, 2, 1, 9], Rule.NESTED_BY_NAME) == ([(1, 3)], 1, 2)
+    assert pairs(rows, [9, 1, 2, 1, 9], EndRule.NESTED_BY_NAME) == ([(1, 3)], 1, 2)
 
 
 @given(st.lists(st.tuples(st.sampled_from("BE"), st.integers(0, 1), st.integers(0, 3)), max_size=40))
@@ -78,7 +78,7 @@ def test_by_name_agrees_with_a_search_of_the_stack(events: list[tuple[str, int, 
             expected.append((fitting[-1], row))
     rows: list[Row] = [(phase, track, row) for row, (phase, track, _) in enumerate(events)]
     names = [name for _, _, name in events]
-    assert not events or pairs(rows, names, Rule.NESTED_BY_NAME)[0] == sorted(expected)
+    assert not events or pairs(rows, names, EndRule.NESTED_BY_NAME)[0] == sorted(expected)
 
 
 @given(
@@ -92,12 +92,12 @@ def test_agrees_with_a_stack_on_files_in_time_order(rows: list[Row]) -> None:
 
 def test_an_end_right_behind_its_begin_closes_it_though_operations_overlap() -> None:
     rows: list[Row] = [("B", 1, 0), ("E", 1, 9), ("B", 1, 2), ("E", 1, 5)]
-    assert pairs(rows, rule=Rule.NEIGHBOURS) == ([(0, 1), (2, 3)], 0, 0)
+    assert pairs(rows, rule=EndRule.NEIGHBOURS) == ([(0, 1), (2, 3)], 0, 0)
 
 
 def test_what_has_no_end_right_behind_is_matched_by_nesting() -> None:
     rows: list[Row] = [("B", 1, 0), ("B", 2, 1), ("E", 1, 3), ("E", 2, 4), ("B", 1, 5), ("E", 3, 6)]
-    assert pairs(rows, rule=Rule.NEIGHBOURS) == ([(0, 2), (1, 3)], 1, 1)
+    assert pairs(rows, rule=EndRule.NEIGHBOURS) == ([(0, 2), (1, 3)], 1, 1)
 
 
 @given(st.lists(st.integers(0, 2), max_size=20))
@@ -105,4 +105,4 @@ def test_neighbours_and_nesting_agree_where_nothing_overlaps(tracks: list[int]) 
     rows: list[Row] = [
         (phase, track, 2 * i + k) for i, track in enumerate(tracks) for k, phase in enumerate("BE")
     ]
-    assert pairs(rows, rule=Rule.NEIGHBOURS) == pairs(rows)
+    assert pairs(rows, rule=EndRule.NEIGHBOURS) == pairs(rows)

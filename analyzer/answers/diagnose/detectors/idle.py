@@ -17,7 +17,7 @@ from analyzer.base.units import in_ms, in_percent
 from analyzer.model.graph.step_graph import Bool
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
-from dag_utils import CATS, GAP, critical_path, gap_covers
+from dag_utils import critical_path
 
 
 class _Share(NamedTuple):
@@ -128,7 +128,7 @@ def _covers_ns(view: JobView, is_frame: Bool) -> tuple[dict[str, float], dict[st
         step = view.recording.steps[row]
         path = critical_path(step)
         is_python = is_python_gap(view, step, path)
-        for stretch, (name, only_waits) in gap_covers(view.recording, path).items():
+        for stretch, (name, only_waits) in path.gap_covers(view.recording.frames).items():
             if not is_python[stretch]:
                 covers = waits if only_waits else spans
                 lasts_ns = float(path.end_ns[stretch] - path.start_ns[stretch])
@@ -149,6 +149,6 @@ def _pauses_ns(view: JobView) -> float:
         of_device = (path.event >= 0) & on_device[np.append(step.operation, 0)[path.event]]
         lasts = path.end_ns - path.start_ns
         pauses = of_device & np.append(False, of_device[:-1])[: len(lasts)]
-        pauses &= (path.cat == CATS.index(GAP)) & (lasts < LAUNCH_NS)
+        pauses &= path.is_gap & (lasts < LAUNCH_NS)
         total_ns += int(lasts[pauses].sum())
     return total_ns / len(view.path.rows)

@@ -29,7 +29,7 @@ from analyzer.base.units import in_ms, in_percent
 from analyzer.model.graph.step_graph import Bool
 from analyzer.reading.dialects.name_rules import may_wait
 from analyzer.reading.dialects.roles import Role
-from dag_utils import CATS, GAP, critical_path
+from dag_utils import critical_path
 from replay.whatif.outliers import at_usual_length
 
 
@@ -73,7 +73,7 @@ def _grown(view: JobView, row: int) -> Evidence:
     path = critical_path(step)
     lengths = [
         np.bincount(path.event[chosen], (path.end_ns - path.start_ns)[chosen], len(step))
-        for chosen in ((path.event >= 0) & (path.cat == CATS.index(cat)) for cat in ("", GAP))
+        for chosen in ((path.event >= 0) & stretches for stretches in (path.is_work, path.is_gap))
     ]
     grown = (step.work_ns - usual.work_ns, step.gap_ns - usual.gap_ns)
     more = [np.minimum(of_part, on_path) for of_part, on_path in zip(grown, lengths, strict=True)]

@@ -35,7 +35,7 @@ from analyzer.reading.dialects.system import (
     without_recording,
 )
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.rows import Rule
+from analyzer.reading.formats.rows import EndRule
 
 if TYPE_CHECKING:
     from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
@@ -69,7 +69,7 @@ class Composer(System):
     )
     pid_is_rank = True
     front_operation = "MulBackward0"  # of the backward pass, as Composer's own merger has it
-    pairing = Rule.NESTED_BY_NAME
+    pairing = EndRule.NESTED_BY_NAME
     args = MappingProxyType({Need.STEPS: ("batch",)})
 
     def recognises_metadata(self, metadata: Metadata) -> bool:

@@ -12,12 +12,13 @@ import pytest
 import recorded
 from analyzer.base.errors import TraceError
 from analyzer.model.graph.join_ranks import join
+from analyzer.model.graph.step_graph import Recording
 from analyzer.reading import dialects
 from analyzer.reading.dialects.step_parts import Joint, Operation, RankStep, RankSteps, RankTrace
 from analyzer.reading.dialects.tolerances import LATE_CLOCK_NS
 from analyzer.reading.formats.columns import Id, Trace, Track
 from conftest import REPO
-from dag_utils import Recording, critical_path, load_steps, mean_dags
+from dag_utils import critical_path, load_steps, mean_dags
 from make import stretches_of, trace_of
 from trace_utils import Request
 
