@@ -11,8 +11,9 @@ from test_floors import nodes
 from analyzer.reading import dialects
 from conftest import REPO
 
-#: Where a system's files are read and what they say is known; the grammar of BytePS's names is `opname`.
-INSIDE = {"build", "reading", "collector", "tests", "benchmarks", "opname.py"}
+#: Where a system's files are read and what they say is known; the grammar of BytePS's names is `opname`, and
+#: captures of packets, which `--option collect` shows, are BytePS's.
+INSIDE = {"build", "reading", "collector", "collect", "tests", "benchmarks", "opname.py"}
 SAID_BY_ONE = {
     *("STEP", "PUSH", "PULL", "COPYD2H", "I/O", "UPDATE", "OUTPUT", "Comm", "FW", "BW", "NEGOTIATE_"),
     *("cpu_op", "Operator", "user_annotation", "gpu_user_annotation", "python_function", "gpu_memcpy"),
