@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+MINIMUM = $(VENV)/minimum
 
-.PHONY: check test quick slowest fuzz lint types golden clean
+.PHONY: check test quick minimum slowest fuzz lint types golden clean
 
 check: test lint types  ## all of it
 
@@ -17,6 +18,13 @@ test: $(BIN)/pytest  ## the test suite
 
 quick: $(BIN)/pytest  ## what a change needs first, in half a minute: no browser, compiler or cluster
 	$(BIN)/python -m pytest -q -n auto -m "not slow and not thorough and not fuzz"
+
+minimum:  ## the same with the oldest versions that the requirements allow; Python 3.10 to 3.12 have them all
+	rm -rf $(MINIMUM)
+	$(PYTHON) -m venv $(MINIMUM)
+	sed -n 's/>=/==/p' requirements.txt requirements-extras.txt > $(MINIMUM)/constraints.txt
+	$(MINIMUM)/bin/pip install -q -c $(MINIMUM)/constraints.txt -r requirements-dev.txt
+	$(MAKE) quick VENV=$(MINIMUM)
 
 slowest: $(BIN)/pytest  ## the tests that take longest; what takes more than 0.5 s has the marker `slow`
 	$(BIN)/python -m pytest -q -n auto --durations=60 --durations-min=0.5

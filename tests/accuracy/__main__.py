@@ -1,9 +1,11 @@
 """How wrong replay and the diagnosis of step logs are, on recorded pairs of jobs and on simulated jobs.
 
     PYTHONPATH=.:tests python3 -m accuracy [DATA] [--jobs N]
+    PYTHONPATH=.:tests python3 -m accuracy ablation [JOB ...]
 
 DATA is a directory of recorded jobs (default: ``../shared/data`` beside the project); `N` limits how many
-jobs are simulated for each table. Nothing is fitted to what is predicted.
+jobs are simulated for each table. Nothing is fitted to what is predicted. `ablation` switches off one rule
+at a time.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from accuracy import ablation
 from accuracy.step_logs import about_and_table
 from analyzer.base.errors import UsageError
 from dag_utils import load_steps, read_partitions
@@ -170,6 +173,9 @@ def _simulated(n_jobs: int) -> Iterator[str]:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["ablation"]:
+        ablation.main([Path(job) for job in sys.argv[2:]])
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     shared = Path(__file__).resolve().parents[3] / "shared" / "data"
     parser.add_argument("data", nargs="?", type=Path, default=shared)

@@ -267,7 +267,7 @@ def _least_squares(group: Int64, pairs: Sequence[PairOffset]) -> Float64:
     try:
         rest = np.linalg.solve(matrix, values)
     except np.linalg.LinAlgError:  # weights that differ by more than a float64 can tell
-        rest = np.linalg.lstsq(matrix, values)[0]
+        rest = np.linalg.lstsq(matrix, values, rcond=None)[0]
     return np.concatenate([np.zeros(1), rest])
 
 
