@@ -14,7 +14,7 @@ from analyzer.base.arrays.median import FEWEST, longest_usual
 #: What a what-if is wrong by where nothing varies: the standard deviation of its relative error.
 MODEL_ERROR = 0.05
 #: The same where devices of ranks that are all recorded work for half of a step: nothing else runs there. In
-#: simulated jobs (docs/dev/accuracy.md, simulated GPUs) nine in ten edits are off by less.
+#: simulated jobs (docs/dev/accuracy.md, table 3) nine in ten edits are off by less.
 DEVICE_ERROR = 0.02
 #: The same where the launches of the host decide how long a step takes: between runs of one such job the mean
 #: step varies so much (14 jobs on an H200, each recorded two or three times).

@@ -31,7 +31,7 @@ _SIDES = "what it receives and sends at best"
 _PULLS, _PARTITIONS = 8, 2
 #: Smaller partitions than this share of the largest tell of messages, not of bytes.
 _LARGE = 0.2
-#: Share of a faster server's saving that goes to another queue, or frees one (docs/dev/accuracy.md, 8).
+#: Share of a faster server's saving that goes to another queue, or frees one (made jobs with a slow server).
 _QUEUES = 0.4
 
 

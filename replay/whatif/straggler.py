@@ -7,8 +7,10 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64
 from analyzer.base.units import in_percent
-from analyzer.model.graph.step_graph import Recording
+from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.step_parts import Joint
 from replay.edit import Edit, EditRequest, Job, Order, measured
 from replay.even_work import (
     as_peers,
@@ -19,7 +21,7 @@ from replay.even_work import (
     stages,
     work_by_owner,
 )
-from replay.occurrences import medians
+from replay.occurrences import medians, pair_numbers
 
 NAME = "straggler=none|even|mean|each_step"
 HELP = (
@@ -93,23 +95,38 @@ def even_in_each_step(recording: Recording) -> Recording:
 
 
 def at_mean_work(recording: Recording) -> Recording:
-    """Return the ideal job: each kind of work at its mean over ranks and steps, no rank behind another.
+    """Give each kind of work its mean over ranks and steps, so that no rank is behind another.
 
-    A transfer (communication without the waiting for others) is at the median of its kind. A rank alone is
-    behind nobody: what its operations of one name do need not be alike.
+    A kind is a name, and with how many others it is done: a reduction of two ranks is not one of all (S of
+    the published pipelines). A transfer (communication without the waiting for others) takes the median of
+    its kind. A rank alone is behind nobody: what its operations of one name do need not be alike.
     """
     if len(recording.owners) < 2:
         return recording
-    ideal = ideal_work_ns(recording)
-    return recording.edited(lambda step: replace(step, work_ns=ideal[step.operation]))
-
-
-def ideal_work_ns(recording: Recording) -> Int64:
-    """Return the work of each operation (n,) in the ideal job, of its name; see `at_mean_work`."""
-    names, kind = recording.numbered(lambda operation: operation.name)
+    steps = recording.steps
+    _, name = recording.numbered(lambda operation: operation.name)
     moves = recording.which(lambda operation: operation.is_communication)
-    of_event = np.concatenate([kind[step.operation] for step in recording.steps])
-    work = np.concatenate([step.work_ns for step in recording.steps])
-    count = np.maximum(np.bincount(of_event, minlength=len(names)), 1)
-    mean = np.rint(np.bincount(of_event, work, len(names)) / count).astype(np.int64)
-    return np.where(moves, medians(of_event, work, len(names))[kind], mean[kind])
+    operation = np.concatenate([step.operation for step in steps])
+    work = np.concatenate([step.work_ns for step in steps])
+    kind = pair_numbers(name[operation], np.concatenate([_others_met(step) for step in steps]))
+    n_kinds = int(kind.max(initial=-1)) + 1
+    mean = np.bincount(kind, work, n_kinds) / np.maximum(np.bincount(kind, minlength=n_kinds), 1)
+    ideal = np.where(
+        moves[operation], medians(kind, work, n_kinds)[kind], np.rint(mean).astype(np.int64)[kind]
+    )
+    of_steps = np.split(ideal, np.cumsum([len(step) for step in steps])[:-1])
+    return recording.with_steps(
+        replace(step, work_ns=of_step) for step, of_step in zip(steps, of_steps, strict=True)
+    )
+
+
+def _others_met(step: StepGraph) -> Int64:
+    """Count the other ranks that each event (n,) of a step waits for.
+
+    Many ranks enter an event that stands for their meeting; two wait for each other directly.
+    """
+    source, target, joint, _ = step.edges.T
+    entered = np.bincount(target[joint == Joint.START_TO_HEAD], minlength=len(step))
+    meets = (joint >= Joint.END_TO_BODY) & np.isin(kinds_of(step.edges), (EdgeKind.GROUP, EdgeKind.DATA))
+    others = np.where(joint == Joint.END_TO_BODY, entered[source], 1)
+    return np.bincount(target[meets], others[meets], len(step)).astype(np.int64)

@@ -27,11 +27,9 @@ from analyzer.reading.dialects.edge_rules import RULES, Rule
 from analyzer.reading.dialects.roles import Role
 from dag_utils import (
     LoadedSteps,
-    by_category,
-    choose_step,
+    NamedPath,
     critical_path,
     load_steps,
-    named_path,
     read_partitions,
 )
 from trace_utils import Request
@@ -115,8 +113,8 @@ def _without(step: StepGraph, rule: Rule, n_recorded: int) -> StepGraph:
 def answers(loaded: LoadedSteps) -> Answers:
     """Ask for the headline, and for the shares of the usual step's critical path."""
     recording = loaded.recording
-    step = recording.steps[choose_step(recording)]
-    sums = by_category(named_path(recording, critical_path(step)))
+    step = recording.steps[recording.choose_step()]
+    sums = NamedPath.of(recording, critical_path(step)).by_category()
     length_ns = max(sum(sums.values()), 1)
     shares = [f"{in_percent(ns / length_ns)} {name}" for name, ns in list(sums.items())[:3]]
     return Answers(headline(diagnose(loaded)), ", ".join(shares))

@@ -279,6 +279,21 @@ def test_the_slowdown_is_the_own_work_over_its_mean() -> None:
     assert found.by["stage"] == {}, "no pipeline"
 
 
+def test_a_reduction_of_two_ranks_is_not_one_of_all() -> None:
+    ranks = []
+    for number in range(4):
+        times = {"BW.a": (0, 10), "reduce": (10, 12), "BW.b": (12, 20), "reduce_": (20, 30)}
+        made = rank(f"rank{number}", [(times, (0, 30))], {"reduce": ["BW.a"], "reduce_": ["BW.b"]},
+                    together=["reduce", "reduce_"])  # fmt: skip
+        step = made.steps[0]
+        keys = np.where(step.meetings.event == step.meetings.event.min(), number // 2, 2)
+        meetings = replace(step.meetings, keys=["low", "high", "all"], key=keys)
+        ranks.append(replace(made, steps=[replace(step, meetings=meetings)]))
+    recording = job(*ranks)
+    same_name = [one._replace(name=one.name.rstrip("_")) for one in recording.operations]
+    assert slowdown(replace(recording, operations=same_name)).ratio == 1, "all ranks are alike"
+
+
 def pipeline(rule: Rule = Rule.RESULT) -> Recording:
     """Two pipelines of two stages: the first stage computes 10 and sends, the second one 30."""
     ranks = []
