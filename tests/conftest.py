@@ -175,6 +175,12 @@ def shared_data() -> Path:
     return SHARED
 
 
+@pytest.fixture
+def path(request: pytest.FixtureRequest, job: str) -> Path:
+    """The directory of the `job` that a test names: an example's by its name alone, else a recorded one's."""
+    return request.getfixturevalue("shared_data") / job if "/" in job else REPO / "examples" / job
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[webdriver.Chrome]:
     """A headless Chromium; the test is skipped where there is none."""

@@ -92,16 +92,7 @@ def only_line(err: str) -> str:
     [
         ("missing.json", None, "missing.json: no such file or directory"),
         ("empty.json", b"", "empty.json: the file is empty"),
-        (
-            "dag.gml",
-            b"graph [ directed 1 ]",
-            "dag.gml: a DAG, not a trace; give the trace or the GPU's directory",
-        ),
-        (
-            "cut.json.gz",
-            b"\x1f\x8b\x08\x00",
-            "cut.json.gz: the file is damaged: the gzip stream is cut short",
-        ),
+        ("cut.json.gz", b"\x1f\x8b\x08", "cut.json.gz: the file is damaged: the gzip stream is cut short"),
     ],
 )
 def test_an_unusable_file_is_one_line_and_exit_code_1(

@@ -12,7 +12,7 @@ the critical path consists of (`critical`, `replay`; in `diagnose` shares of it)
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from exposed_transfers import exposed_ns
 from analyzer.answers.diagnose.detectors.device import _busy_share
 from analyzer.answers.diagnose.detectors.memory import _peaks
 from analyzer.answers.diagnose.job_view import JobView
+from analyzer.base.arrays import Float64, Int64
 from analyzer.base.arrays.intervals import clipped_lengths, union
 from analyzer.model.figures.job_figures import load_figures
 from analyzer.model.figures.rank_figures import Wanted
@@ -119,6 +120,14 @@ class Made:
         self.add("cudaMemcpyAsync", "cuda_runtime", self.now, over + 5, correlation=self.launches)
         self.free[7], self.now = over, over + 5
 
+    def steps(self, n: int, pause: float = 1.0) -> Iterator[int]:
+        """Mark each turn of a loop as a step that ends so long after the host's last call."""
+        for number in range(1, n + 1):
+            begin = self.now
+            yield number
+            self.now += pause
+            self.add(f"ProfilerStep#{number}", "user_annotation", begin, self.now)
+
     def write(self, directory: Path, **header: Any) -> Path:
         directory.mkdir()
         document = {"schemaVersion": 1, "deviceProperties": [{}], **header, "traceEvents": self.events}
@@ -179,16 +188,25 @@ def made(directory: Path, name: str, steps: int = 6, leftover: float = 0.0) -> P
     if leftover:
         job.add("kernel", "kernel", 0, leftover, 7, correlation=999_999, stream=7)
         job.free[7] = leftover
-    for number in range(1, steps + 1):
-        begin = job.now
+    for _ in job.steps(steps):
         MADE[name](job)
-        job.now += 1
-        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
     return job.write(directory)
 
 
 def recording_of(path: Path) -> Recording:
     return load_steps([path], Request(jobs=1, progress=False)).recording
+
+
+def lengths_us(recording: Recording) -> list[float]:
+    """Return how long each step of the first owner takes."""
+    return [float(one.next_ns[0] - one.begin_ns[0]) / 1000 for one in recording.bounds]
+
+
+def replayed_us(recording: Recording, chosen: Bool, factor: float) -> Float64:
+    """Return how long steps take if the `chosen` operations of one rank work `factor` times as long."""
+    edited = changed(recording, Selection(chosen, np.zeros(1, np.bool_)), factor)
+    longest: Int64 = replayed_ns(edited, recording.whole_steps).max(axis=1)
+    return longest / 1000
 
 
 def at(recording: Recording, chosen: Bool, factor: float) -> float:
@@ -302,10 +320,9 @@ def test_recorded_steps_obey_the_laws(shared_data: Path, job: str) -> None:
     recording = assert_lawful(shared_data / "kineto" / job)
     assert sum("fills the device's queue" in note for note in recording.notes) == (RECORDED | MORE)[job]
     if recording.has_steps:
-        own = [(one.number, (one.next_ns - one.begin_ns)[0] / 1e6) for one in recording.bounds]
         shown = steps_ms(shared_data / "kineto" / job)
-        assert [number for number, _ in shown] == [number for number, _ in own]
-        assert [ms for _, ms in shown] == pytest.approx([ms for _, ms in own], abs=0.001)
+        assert [number for number, _ in shown] == [one.number for one in recording.bounds]
+        assert [1e3 * ms for _, ms in shown] == pytest.approx(lengths_us(recording), abs=1)
 
 
 @pytest.mark.slow
@@ -357,15 +374,13 @@ def test_options_agree_where_communication_of_the_next_step_begins_in_this_one(
     """
     for rank in range(2):
         job = Made()
-        for number in range(6):
-            begin = job.now
+        for number in job.steps(6, pause=0):
             began = max(job.now + 10, job.free[7] - 150)
             job.add("cudaLaunchKernel", "cuda_runtime", job.now, job.now + 5, correlation=1000 + number)
             args = {"correlation": 1000 + number, "Collective name": "allgather", "Seq": number}
             job.add(name, cat, began, began + 300, 8, stream=8, **args)
             job.free[7], job.now = began + 300, job.now + 5
             ahead(job)
-            job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
         job.write(tmp_path / f"rank{rank}", distributedInfo={"rank": rank, "world_size": 2})
     view = JobView(load_steps([tmp_path], Request(jobs=1, progress=False), sizes=True))
     assert_one_clock(tmp_path, view)
@@ -398,7 +413,7 @@ def test_a_step_lasts_from_completion_to_completion(
     tmp_path: Path, name: str, expected: Sequence[float]
 ) -> None:
     own = recording_of(made(tmp_path / "job", name))
-    assert [float(one.next_ns[0] - one.begin_ns[0]) / 1000 for one in own.bounds] == pytest.approx(expected)
+    assert lengths_us(own) == pytest.approx(expected)
     assert [ms * 1000 for _, ms in steps_ms(tmp_path / "job")] == pytest.approx(expected)
 
 
@@ -425,8 +440,7 @@ def test_a_copy_that_the_host_waits_for_from_the_step_before_on_is_won_when_it_g
     recording = recording_of(made(tmp_path / "job", "copy_in"))
     copies = recording.which(lambda one: one.role is Role.COPY)
     for factor, expected in ((0.001, 1_000 + 10), (2.0, 2_000 + 1_010)):
-        edited = changed(recording, Selection(copies, np.zeros(1, np.bool_)), factor)
-        steps = replayed_ns(edited, recording.whole_steps).max(axis=1)[1:] / 1000
+        steps = replayed_us(recording, copies, factor)[1:]
         assert steps == pytest.approx(np.full(len(steps), expected), rel=0.01)
 
 
@@ -479,16 +493,13 @@ def test_a_host_that_is_steps_ahead_holds_the_device_up_where_it_is_slower(
     slow_us, fast_us = (3_001, 101) if steps_ahead > 1 else (3_000 + 50, 100 + 2.5)
     job = Made()
     done: list[float] = []
-    for number in range(1, n_steps + 1):
-        begin = job.now
+    for number in job.steps(n_steps):
         if number > steps_ahead:
             over = max(job.now, done[number - 1 - steps_ahead])
             job.add("cudaEventSynchronize", "cuda_runtime", job.now, over)
             job.now = over
         ahead(job)
         done.append(job.free[7])
-        job.now += 1
-        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
     recording = recording_of(job.write(tmp_path / "job"))
     device, launches = (
         recording.which(of) for of in (lambda one: one.on_device, lambda one: one.role is Role.CALL)
@@ -498,8 +509,7 @@ def test_a_host_that_is_steps_ahead_holds_the_device_up_where_it_is_slower(
         (device, 0.05, fast_us),
         (launches, 2.0, 1_000),
     ):
-        edited = changed(recording, Selection(chosen, np.zeros(1, np.bool_)), factor)
-        steps = replayed_ns(edited, recording.whole_steps).max(axis=1)[2 * steps_ahead :] / 1000
+        steps = replayed_us(recording, chosen, factor)[2 * steps_ahead :]
         assert steps == pytest.approx(np.full(len(steps), expected), rel=0.01)
     forecasts = Forecasts(Job(recording), recording.whole_steps)
     for name, value, expected in (("cudaLaunchKernel", "30", slow_us), ("kernel", "0.05", fast_us)):
@@ -516,7 +526,7 @@ def test_the_first_step_begins_with_its_own_work_and_that_of_the_iteration_befor
 ) -> None:
     recording = recording_of(made(tmp_path / "job", "ahead", leftover=300.0))
     assert [one.number for one in recording.bounds] == [1, 2, 3, 4, 5, 6]
-    assert [float(one.next_ns[0] - one.begin_ns[0]) / 1000 for one in recording.bounds] == [1000.0] * 6
+    assert lengths_us(recording) == [1000.0] * 6
     assert recording.notes == [
         "left out: a kernel or copy of the iteration before, launched before the recording began"
     ]
@@ -524,29 +534,25 @@ def test_the_first_step_begins_with_its_own_work_and_that_of_the_iteration_befor
 
 def test_a_step_without_work_that_the_device_overtakes_is_left_out(tmp_path: Path) -> None:
     job = Made()
-    for number in range(1, 8):
-        begin = job.now
+    for number in job.steps(7):
         if number != 7:
             ahead(job)
         job.add("aten::add", "cpu_op", job.now, job.now + 20)
-        job.now += 21
-        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
+        job.now += 20
     recording = recording_of(job.write(tmp_path / "job"))
     assert [one.number for one in recording.bounds] == [2, 3, 4, 5, 6]
-    assert [float(one.next_ns[0] - one.begin_ns[0]) / 1000 for one in recording.bounds] == [1000.0] * 5
+    assert lengths_us(recording) == [1000.0] * 5
     assert "step 7 is left out: the device was not done with the one before then" in map(str, recording.notes)
 
 
 def test_what_a_stream_waits_for_is_no_work_and_calls_of_any_runtime_wait(tmp_path: Path) -> None:
     """A stream waits 200 for another one, then works for 100; the host waits for that."""
     job = Made()
-    for number in range(1, 7):
-        begin = job.now
-        job.add("event_wait", "mtia_ccp_events", begin, begin + 200, 7, stream=7)
-        job.free[7] = begin + 200
+    for number in job.steps(6, pause=0):
+        job.free[7] = job.now + 200
+        job.add("event_wait", "mtia_ccp_events", job.now, job.free[7], 7, stream=7)
         job.launch(5, 100)
         job.wait(*(("synchronizeStream", "mtia_runtime") if number % 2 else ("urQueueFinish", "xpu_runtime")))
-        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
     path = job.write(tmp_path / "job")
     figures = load_figures([path], Wanted(breakdown=True), Request(jobs=1, progress=False))
     steps = figures.ranks[0].breakdown
@@ -558,31 +564,24 @@ def test_what_a_stream_waits_for_is_no_work_and_calls_of_any_runtime_wait(tmp_pa
 def test_without_launches_steps_are_those_that_the_device_marks(tmp_path: Path, is_marked: bool) -> None:
     """A host is done with six steps after 606 µs, its device after 6,000: that it is ahead nothing tells."""
     job = Made()
-    for number in range(1, 7):
-        begin = job.now
+    for number in job.steps(6):
         ahead(job)
-        job.now += 1
-        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
         if is_marked:
             mark = f"ProfilerStep#{number}", "gpu_user_annotation"
             job.add(*mark, job.free[7] - 1000, job.free[7], 7)
     job.events = [one for one in job.events if one["cat"] != "cuda_runtime"]
     recording = assert_lawful(job.write(tmp_path / "job"))
-    told = [float(one.next_ns[0] - one.begin_ns[0]) / 1000 for one in recording.bounds]
-    assert told == ([1_000.0] * 6 if is_marked else [6_000.0])
+    assert lengths_us(recording) == ([1_000.0] * 6 if is_marked else [6_000.0])
     assert is_marked or "no steps are found" in str(recording.notes)
 
 
 def test_memory_is_that_of_the_step_in_which_the_host_takes_it(tmp_path: Path) -> None:
     """All is taken within 606 µs, while the device still runs the first step; that fills its queue."""
     job = Made()
-    for number in range(1, 7):
-        begin = job.now
+    for number in job.steps(6):
         ahead(job)
         args = {"Device Type": 1, "Total Allocated": number * 10**9}
         job.events.append({"ph": "i", "name": "[memory]", "pid": 10, "tid": 1, "ts": job.now, "args": args})
-        job.now += 1
-        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
     path = job.write(tmp_path / "job")
     view = JobView(load_steps([path], Request(jobs=1, progress=False), sizes=True))
     (rank,) = view.loaded.ranks
@@ -600,14 +599,10 @@ def test_a_saturated_device_decides_how_long_a_step_takes(tmp_path: Path) -> Non
 def test_a_device_that_becomes_the_limit_waits_for_no_launch(tmp_path: Path) -> None:
     """Of 20 launches of 10 µs each hands a kernel of 5 over at its end; kernels of 100 stand in the queue."""
     job = Made()
-    for number in range(1, 13):
-        begin = job.now
+    for _ in job.steps(12, pause=6):  # in which the last kernel ends
         for _ in range(20):
             job.launch(10, 5)
-        job.now += 6  # the last kernel is done
-        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
     recording = recording_of(job.write(tmp_path / "job"))
     kernels = recording.which(lambda one: one.on_device)
-    edited = changed(recording, Selection(kernels, np.zeros(1, np.bool_)), 20.0)
-    steps = replayed_ns(edited, recording.whole_steps).max(axis=1)[2:] / 1000
+    steps = replayed_us(recording, kernels, 20.0)[2:]
     assert steps == pytest.approx(np.full(len(steps), 2_000), rel=0.01)
