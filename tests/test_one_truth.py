@@ -41,9 +41,7 @@ def loaded(path: Path) -> LoadedSteps:
     return load_steps([path], Request(jobs=1, progress=False), sizes=True)
 
 
-@pytest.mark.parametrize(
-    "job", few(5, ["lenet", *JOBS[:3], *DEVICES, *JOBS[3:], "lenet-100mbit"])
-)
+@pytest.mark.parametrize("job", few(5, ["lenet", *JOBS[:3], *DEVICES, *JOBS[3:], "lenet-100mbit"]))
 def test_critical_and_replay_name_the_same_path(path: Path) -> None:
     replayed = ask("--option", "replay", "--path", path, "--output", "-")
     number = replayed["critical_step"]

@@ -6,14 +6,14 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 
-from test_floors import nodes
+from test_floors import SOURCES, nodes
 
 from analyzer.reading import dialects
 from conftest import REPO
 
 #: Where a system's files are read and what they say is known; the grammar of BytePS's names is `opname`, and
 #: captures of packets, which `--option collect` shows, are BytePS's.
-INSIDE = {"build", "reading", "collector", "collect", "tests", "benchmarks", "opname.py"}
+INSIDE = {"reading", "collector", "collect", "opname.py"}
 SAID_BY_ONE = {
     *("STEP", "PUSH", "PULL", "COPYD2H", "I/O", "UPDATE", "OUTPUT", "Comm", "FW", "BW", "NEGOTIATE_"),
     *("cpu_op", "Operator", "user_annotation", "gpu_user_annotation", "python_function", "gpu_memcpy"),
@@ -26,12 +26,8 @@ SAID_BY_ONE = {
 @cache
 def modules() -> dict[str, list[ast.AST]]:
     """Return all that is in the syntax trees of the modules that know no system."""
-    return {
-        str(path.relative_to(REPO)): nodes(path)
-        for path in sorted(REPO.rglob("*.py"))
-        if not {*path.relative_to(REPO).parts} & INSIDE
-        if not path.relative_to(REPO).parts[0].startswith(".")
-    }
+    known = {path: path.relative_to(REPO) for path in SOURCES}
+    return {str(name): nodes(path) for path, name in known.items() if not {*name.parts} & INSIDE}
 
 
 def literals(module: list[ast.AST]) -> Iterator[tuple[str, int]]:
