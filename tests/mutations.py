@@ -437,7 +437,7 @@ def _with_other_values(rng: random.Random, content: bytes, *, only_odd: bool = F
 
 
 def _unpickled(content: bytes) -> Any:
-    """Return what is in a pickle; where that is damaged the reader in C may take 2 GB."""
+    """Load a pickle in Python: the reader in C may take 2 GB for a damaged one."""
     return pickle._Unpickler(io.BytesIO(content)).load()
 
 

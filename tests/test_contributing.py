@@ -50,7 +50,7 @@ from replay.selection import as_ratio
 
 
 def example(title: str) -> dict[str, Any]:
-    """Return what the example in the section of that title defines."""
+    """Run the example in the section of that title and return its names."""
     text = (REPO / "CONTRIBUTING.md").read_text()
     section = text.split(f"\n## {title}\n")[1].split("\n## ")[0]
     names: dict[str, Any] = {}
@@ -175,7 +175,7 @@ def all_compute(self: Any, trace: Any) -> Any:
 
 
 def moved(begin_ms: float, end_ms: float, unit: int = 1) -> Any:
-    """Return how to find steps that begin and end so much later, in another unit."""
+    """Make a `marked_steps` that is off by some milliseconds, or in another unit."""
 
     def marked_steps(self: Any, trace: Any) -> Any:
         own = []

@@ -188,19 +188,19 @@ def recording_of(path: Path) -> Recording:
 
 
 def lengths_us(recording: Recording) -> list[float]:
-    """Return how long each step of the first owner takes."""
+    """Length of each step of the first owner."""
     return [float(one.next_ns[0] - one.begin_ns[0]) / 1000 for one in recording.bounds]
 
 
 def replayed_us(recording: Recording, chosen: Bool, factor: float) -> Float64:
-    """Return how long steps take if the `chosen` operations of one rank work `factor` times as long."""
+    """Length of each step of one rank if the `chosen` operations work `factor` times as long."""
     edited = changed(recording, Selection(chosen, np.zeros(1, np.bool_)), factor)
     longest: Int64 = replayed_ns(edited, recording.whole_steps).max(axis=1)
     return longest / 1000
 
 
 def at(recording: Recording, chosen: Bool, factor: float) -> float:
-    """Return how much longer the job takes if the `chosen` operations work `factor` times as long."""
+    """Length of the job with `factor` times the work in `chosen` operations, over the recorded one."""
     rows = recording.whole_steps
     selection = Selection(chosen, np.zeros(len(recording.owners), np.bool_))
     edited = changed(recording, selection, factor)
@@ -208,7 +208,7 @@ def at(recording: Recording, chosen: Bool, factor: float) -> float:
 
 
 def busiest(recording: Recording) -> float:
-    """Return for what share of the steps the busiest stream works."""
+    """Share of the steps in which the busiest stream works."""
     tracks = {one.track for one in recording.operations if one.on_device}
     shares = [0.0]
     for track in tracks:
@@ -244,7 +244,7 @@ def assert_lawful(path: Path) -> Recording:
 
 
 def ran_ns(step: StepGraph, chosen: Bool, owner: int = 0) -> int:
-    """Return how long any of the `chosen` operations ran in a step of one rank."""
+    """Time in which any of the `chosen` operations ran in a step of one rank."""
     events = chosen[step.operation] & (step.owner == owner)
     ran = union(step.start_ns[events], step.end_ns[events])
     bounds = (one[owner : owner + 1] for one in (step.begin_ns, step.next_ns))
@@ -435,7 +435,7 @@ def test_a_copy_that_the_host_waits_for_from_the_step_before_on_is_won_when_it_g
 
 
 def without_waits(path: Path) -> float:
-    """Return by how much shorter the job's steps are where its host does not wait for the device, in µs."""
+    """Forecast saving (µs) of a host that does not wait for its device."""
     loaded = load_steps([path], Request(jobs=1, progress=False))
     forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
     return forecasts.of([EditRequest("sync", "none")]).saved_ns / 1000

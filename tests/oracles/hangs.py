@@ -83,7 +83,7 @@ def _job(rng: random.Random) -> tuple[Job, int]:
 
 
 def _places(job: Job, rank: int) -> list[int]:
-    """Return where a rank calls collectives with others, but for the first steps."""
+    """Places of a rank's calls with others in its program, without the first steps."""
     program = job.programs[rank]
     return [
         i
