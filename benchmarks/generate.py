@@ -6,10 +6,15 @@ import argparse
 import gzip
 import itertools
 import json
+import pickle
+import pickletools
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+_GROUP = 8  # ranks of a tensor group in a dump; the other group is all ranks
+_START_NS = 1_700_000_000_000_000_000
 STAGES = ("REDUCE", "COPYD2H", "PUSH", "PULL", "COPYH2D", "BROADCAST")
 
 
@@ -122,6 +127,44 @@ def write(path: Path, dialect: str, n_bytes: int, seed: int = 0) -> Path:
                 break
         file.write(TAILS[dialect])
     return path
+
+
+def write_dump(folder: Path, rank: int, n_ranks: int, n_entries: int) -> None:
+    """Write a rank's dump of PyTorch's flight recorder; equal texts are pickled once, as PyTorch does."""
+    first = rank // _GROUP * _GROUP
+    groups = {"0": ("default_pg", range(n_ranks)), "1": ("TENSOR_GROUP", range(first, first + _GROUP))}
+    called = n_entries - 40 if rank == n_ranks - 2 else n_entries
+    is_done = n_entries - 40
+    names = [*groups]  # one text each: what is equal but not the same is written again
+    frames = [{"name": f"call_{i}", "filename": "/job/train.py", "line": i} for i in range(8)]
+    entries = [
+        {
+            "frames": frames[i % 4 : i % 4 + 4], "record_id": i, "pg_id": i % 2,
+            "process_group": (names[i % 2], groups[names[i % 2]][0]), "thread_name": "python3",
+            "thread_id": "23456244340032", "collective_seq_id": i // 2 + 1, "p2p_seq_id": 0,
+            "op_id": i // 2 + 1, "profiling_name": "nccl:all_reduce",
+            "time_created_ns": _START_NS + i * 1_000_003 + rank,
+            "input_sizes": [[4096, 1, 5120]], "input_dtypes": ["BFloat16"], "output_sizes": [[4096, 1, 5120]],
+            "output_dtypes": ["BFloat16"], "state": "completed" if i < is_done else "scheduled",
+            "time_discovered_started_ns": None, "retired": i < is_done, "timeout_ms": 600_000,
+            "is_p2p": False,
+            "time_discovered_completed_ns": _START_NS + i * 1_000_003 + 900_000 if i < is_done else None,
+        }
+        for i in range(called)
+    ]  # fmt: skip
+    counters = {"last_enqueued_collective": (called + 1) // 2, "last_started_collective": -1,
+                "last_completed_collective": is_done // 2}  # fmt: skip
+    document: dict[str, Any] = {
+        "version": "2.9",
+        "pg_config": {
+            key: {"name": key, "desc": desc, "ranks": str(list(ranks))}
+            for key, (desc, ranks) in groups.items()
+        },
+        "nccl_version": "2.27.3",
+        "pg_status": dict.fromkeys(groups, counters),
+        "entries": entries,
+    }  # fmt: skip
+    (folder / f"_dump_{rank}").write_bytes(pickletools.optimize(pickle.dumps(document, protocol=2)))
 
 
 def main() -> None:

@@ -73,14 +73,11 @@ def _ranks(n_ranks: int, mb: int) -> Callable[[Path], Path]:
 
 def _dumps(n_ranks: int, n_entries: int = 2000) -> Callable[[Path], Path]:
     def write(directory: Path) -> Path:
-        sys.path.insert(0, str(REPO / "tests"))
-        from oracles import hangs
-
         job = directory / f"dumps-{n_ranks}x{n_entries}"
         if not job.exists():
             job.mkdir()
             for rank in range(n_ranks):
-                hangs.write(job, rank, n_ranks, n_entries)
+                generate.write_dump(job, rank, n_ranks, n_entries)
         return job
 
     return write

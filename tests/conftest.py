@@ -1,4 +1,4 @@
-"""What the tests share: where things are, running the command line, golden files."""
+"""Paths, the command line, golden files and fixtures that the tests share."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from selenium import webdriver
     from selenium.webdriver.support.wait import WebDriverWait
 
-# These assert as well, and what differs is to be told there, too.
+# These modules assert, too; pytest shows what differs.
 pytest.register_assert_rewrite("answers", "system_laws")
 
-# What this process compiles, others find: it starts some, and is one of several that run the tests.
+# Processes that this one starts, and its siblings, read the bytecode that it writes.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -39,23 +39,23 @@ _numbers = itertools.count()
 REPO = Path(__file__).resolve().parent.parent
 SHARED = REPO.parent / "shared" / "data"
 
-#: Whether to try all that there is (`make fuzz`), not only what takes little time.
+#: Whether to try all recorded files and examples (`make fuzz`), not only a quick part.
 THOROUGH = "FUZZ_COUNT" in os.environ
 
 
 def few(n: int, values: Iterable[Any]) -> list[Any]:
-    """Return parameters for a test: each run of the suite tries the first n, `make fuzz` the others, too."""
+    """Parameters of a test: the suite tries the first n, `make fuzz` all."""
     of_each = [one if type(one) is tuple else (one,) for one in values]
     return [pytest.param(*one, marks=() if i < n else pytest.mark.fuzz) for i, one in enumerate(of_each)]
 
 
 def examples(n: int) -> int:
-    """Return how many of n examples of a property are tried: all in `make fuzz`, else a quarter."""
+    """Number of examples of a property to try: all n in `make fuzz`, else a quarter."""
     return n if THOROUGH else n // 4
 
 
-# A busy machine is no reason to fail, and a change is tried with the examples that the one before it had:
-# `make fuzz` tries others, and four times as many.
+# A busy machine must not fail a test. The suite tries the same examples each time; `make fuzz` tries others,
+# four times as many.
 settings.register_profile("other", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("other"), derandomize=True, max_examples=examples(100))
 settings.load_profile("same")
@@ -96,7 +96,7 @@ def ask(*words: object) -> Any:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process has not ended; one of which nobody has taken note has."""
+    """Whether a process still runs; a zombie does not."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -175,6 +175,12 @@ def shared_data() -> Path:
     return SHARED
 
 
+@pytest.fixture
+def path(request: pytest.FixtureRequest, job: str) -> Path:
+    """The directory of the `job` that a test names: an example's by its name alone, else a recorded one's."""
+    return request.getfixturevalue("shared_data") / job if "/" in job else REPO / "examples" / job
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[webdriver.Chrome]:
     """A headless Chromium; the test is skipped where there is none."""
@@ -206,7 +212,7 @@ def small_window(browser: webdriver.Chrome) -> Iterator[None]:
 
 
 def waiting(browser: webdriver.Chrome, seconds: float = 30) -> WebDriverWait[webdriver.Chrome]:
-    """Return what waits for something in a page, and looks often: selenium's own looks twice a second."""
+    """Wait for something in a page and look often; selenium's default is twice a second."""
     from selenium.webdriver.support.wait import WebDriverWait
 
     return WebDriverWait(browser, seconds, poll_frequency=0.02)

@@ -115,7 +115,7 @@ def moments(job: Job) -> list[list[Moments]]:
 
 
 def iteration_ms(job: Job) -> float:
-    """Return how long a step takes on average."""
+    """Mean length of a step."""
     own = moments(job)[0]
     return (own[-1].over - own[0].begin) / job.steps
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from made_jobs import Job, composer, horovod
+from made_jobs import Job, composer, data_parallel, horovod
 from nsight_export import two_ranks
 from packets import two_threads
 
@@ -171,45 +171,16 @@ def _gml(names: Sequence[str]) -> bytes:
     return f"graph [\n  directed 1\n{nodes}{edges}]\n".encode()
 
 
-def _kineto() -> dict[str, bytes]:
-    files = {}
-    for rank in (0, 1):
-        events: list[dict[str, Any]] = []
-        for step in range(3):
-            at = 5000.25 + 1000 * step
-            events += [
-                _slice(f"ProfilerStep#{step}", at, 990, cat="user_annotation"),
-                _slice("aten::mm", at + 10, 200, cat="cpu_op", args={"External id": 3 * step + 1}),
-                _slice("cudaLaunchKernel", at + 50, 9, cat="cuda_runtime", args={"correlation": step + 1}),
-                _slice(
-                    "gemm", at + 90, 300, cat="kernel", tid=7, args={"stream": 7, "correlation": step + 1}
-                ),
-                _slice("gloo:all_reduce", at + 420, 300 + rank, cat="user_annotation", tid=2),
-                {"ph": "s", "id": step, "name": "ac2g", "cat": "ac2g", "pid": 1, "tid": 1, "ts": at + 50},
-                {
-                    "ph": "f",
-                    "id": step,
-                    "name": "ac2g",
-                    "cat": "ac2g",
-                    "pid": 1,
-                    "tid": 7,
-                    "ts": at + 90,
-                    "bp": "e",
-                },
-            ]
-        info = {"backend": "gloo", "rank": rank, "world_size": 2}
-        text = _trace(
-            events, schemaVersion=1, distributedInfo=info, baseTimeNanoseconds=1_700_000_000 * 10**9
-        )
-        files[f"rank{rank}.pt.trace.json.gz"] = gzip.compress(text, 1)
-    return files
-
-
 def _written(write: Callable[[Path, Job], Path], ranks: int = 2) -> dict[str, bytes]:
     """Return the files of a job of three steps."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder, "job"), Job(ranks=ranks, steps=3))
         return {path.name: path.read_bytes() for path in Path(folder, "job").iterdir()}
+
+
+def _kineto() -> dict[str, bytes]:
+    files = _written(data_parallel)
+    return {f"{name}.gz": gzip.compress(content, 1) for name, content in files.items()}
 
 
 def _dasf() -> dict[str, bytes]:
@@ -228,6 +199,8 @@ def _dasf() -> dict[str, bytes]:
 def _chrome() -> dict[str, bytes]:
     events = [_slice(f"op{i % 4}", 10 * i, 8, args={"list": [{"x": 1}, {"y": [i]}]}) for i in range(40)]
     events += [{"ph": "i", "name": "mark", "ts": 5, "pid": 1, "tid": 1, "s": "t", "id2": {"local": "0x1"}}]
+    events += [{"ph": ph, "id": 1, "name": "to", "cat": "to", "pid": 1, "tid": 1, "ts": ts}
+               for ph, ts in (("s", 12), ("f", 25))]  # fmt: skip
     return {"trace.json": _trace(events)}
 
 
@@ -464,7 +437,7 @@ def _with_other_values(rng: random.Random, content: bytes, *, only_odd: bool = F
 
 
 def _unpickled(content: bytes) -> Any:
-    """Return what is in a pickle; where that is damaged the reader in C may take 2 GB."""
+    """Load a pickle in Python: the reader in C may take 2 GB for a damaged one."""
     return pickle._Unpickler(io.BytesIO(content)).load()
 
 

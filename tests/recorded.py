@@ -1,4 +1,4 @@
-"""The recorded jobs that tests read, by name: a test of a law takes none that it merely finds on the disk."""
+"""The recorded jobs that tests of laws read, by name, whatever else lies on the disk."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ _PLAIN = (
 
 
 def jobs(*systems: str) -> list[Path]:
-    """Return the directories of the recorded jobs of some systems, of all by default, that are here."""
+    """List the directories of the recorded jobs that are here, of some systems or of all."""
     below = [SHARED / name for name in _named() if not systems or name.partition("/")[0] in systems]
     examples = [REPO / "examples" / name for name in _EXAMPLES] if not systems or "byteps" in systems else []
     return [*examples, *(path for path in below if path.is_dir())]
 
 
 def files(*systems: str) -> list[Path]:
-    """Return their trace files; of the jobs that each run of the suite reads, those of one rank."""
+    """List the trace files of recorded jobs; in the suite one rank of each job."""
     found = [
         path
         for name, pattern in _named().items()
@@ -99,7 +99,7 @@ def files(*systems: str) -> list[Path]:
 
 
 def whole_files() -> list[Path]:
-    """Return those of the trace files that a plain JSON decoder reads."""
+    """List the trace files that a plain JSON decoder reads."""
     return [path for path in files() if path.suffix != ".msgpack" and "truncated" not in str(path)]
 
 

@@ -1,4 +1,4 @@
-"""Laws for the traces of every system: a new one calls `check_system` with small recordings of its own."""
+"""Laws for the traces of every system; tests of a new system call `check_system` on small recordings."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def check_comm(job: Path) -> None:
 
 
 def busy_tracks(trace: Trace) -> list[tuple[int, int, int]]:
-    """Return of each track how long its slices work that lie in no other such one, and its wall time."""
+    """Each track with the work of its outermost slices and its wall time (ns)."""
     works = np.isin(dialects.of(trace).roles(trace), _WORKS) if len(trace) else np.zeros(0, np.bool_)
     tracks = []
     for track in sorted({*trace.track_id[works].tolist()}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -49,7 +50,7 @@ from replay.selection import as_ratio
 
 
 def example(title: str) -> dict[str, Any]:
-    """Return what the example in the section of that title defines."""
+    """Run the example in the section of that title and return its names."""
     text = (REPO / "CONTRIBUTING.md").read_text()
     section = text.split(f"\n## {title}\n")[1].split("\n## ")[0]
     names: dict[str, Any] = {}
@@ -68,41 +69,53 @@ def mill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialects, "_BY_NAME", {**dialects._BY_NAME, system.name: system})
 
 
-def write_mill(path: Path, first_device: int = 0) -> Path:
-    """Write three steps of 100 us of two devices: 40 and 60 us of computation, then a reduction."""
+#: An event of a device: its name, begin, and length.
+Work = tuple[str, float, float]
+
+
+def write_mill(
+    path: Path, works: Sequence[Sequence[Work]], steps: int, unit_us: float, first: int = 0
+) -> Path:
+    """Write steps of 100 units of a host and its devices, the `first` of them and so on."""
     events: list[dict[str, Any]] = []
 
-    def add(name: str, begin: float, us: float, tid: int, cat: str = "", **args: int) -> None:
-        events.append({"ph": "X", "pid": 1, "tid": tid, "name": name, "cat": cat, "ts": begin, "dur": us,
-                       "args": args})  # fmt: skip
+    def add(name: str, begin: float, length: float, tid: int, cat: str = "", **args: int) -> None:
+        events.append({"ph": "X", "pid": 1, "tid": tid, "name": name, "cat": cat, "ts": begin * unit_us,
+                       "dur": length * unit_us, "args": args})  # fmt: skip
 
-    for number in range(3):
+    for number in range(steps):
         begin = 100 * number
         add("loop", begin, 99, 0, "host", step=number + 7)
-        for device in (0, 1):
+        for device, work in enumerate(works):
             add("launch", begin + 1 + device, 1, 0, "host")
-            add("matmul", begin + 5, 40 + 20 * device, 1 + device, device=first_device + device)
-            add("all-reduce", begin + 70, 20, 1 + device, device=first_device + device)
+            for name, after, length in work:
+                add(name, begin + after, length, 1 + device, device=first + device)
     path.write_text(json.dumps({"traceEvents": events}))
     return path
 
 
+def write_plain_mill(path: Path, first: int = 0) -> Path:
+    """Write three steps of 100 us of two devices: 40 and 60 us of computation, then a reduction."""
+    works = [[("matmul", 5, 40 + 20 * device), ("all-reduce", 70, 20)] for device in (0, 1)]
+    return write_mill(path, works, steps=3, unit_us=1, first=first)
+
+
 @pytest.mark.usefixtures("mill")
 def test_the_example_of_a_system_keeps_its_laws(tmp_path: Path) -> None:
-    system_laws.check_system(write_mill(tmp_path / "host.json"), ["rank0", "rank1"], tmp_path)
+    system_laws.check_system(write_plain_mill(tmp_path / "host.json"), ["rank0", "rank1"], tmp_path)
 
 
 @pytest.mark.usefixtures("mill")
 def test_hosts_with_several_ranks_each_keep_the_laws_too(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
-    write_mill(tmp_path / "job" / "host_a.json")
-    write_mill(tmp_path / "job" / "host_b.json", first_device=2)
+    write_plain_mill(tmp_path / "job" / "host_a.json")
+    write_plain_mill(tmp_path / "job" / "host_b.json", first=2)
     system_laws.check_system(tmp_path / "job", ["rank0", "rank1", "rank2", "rank3"], tmp_path)
 
 
 @pytest.mark.usefixtures("mill")
 def test_what_ranks_of_a_host_share_is_counted_once(tmp_path: Path) -> None:
-    path = write_mill(tmp_path / "host.json")
+    path = write_plain_mill(tmp_path / "host.json")
     rows = ask("--option", "statistic", "--path", path)["operations"]
     counts = {row["name"]: row["count"] for row in rows}
     assert counts == {
@@ -137,22 +150,10 @@ def test_the_example_of_a_finding_is_told_with_its_gain(monkeypatch: pytest.Monk
 
 def write_late_mill(path: Path) -> Path:
     """Write six steps of 100 ms, in which device 1 computes for 20 ms longer, and device 0 waits for it."""
-    events: list[dict[str, Any]] = []
-
-    def add(name: str, begin: float, ms: float, tid: int, cat: str = "", **args: int) -> None:
-        events.append({"ph": "X", "pid": 1, "tid": tid, "name": name, "cat": cat, "ts": 1e3 * begin,
-                       "dur": 1e3 * ms, "args": args})  # fmt: skip
-
-    for number in range(6):
-        begin = 100 * number
-        add("loop", begin, 100, 0, "host", step=number + 7)
-        for device in (0, 1):
-            add("launch", begin + 1 + device, 1, 0, "host")
-            add("matmul", begin + 3, 50 + 20 * device, 1 + device, device=device)
-            add("all-reduce", begin + 53 + 20 * device, 40 - 20 * device, 1 + device, device=device)
-            add("add", begin + 93, 6, 1 + device, device=device)
-    path.write_text(json.dumps({"traceEvents": events}))
-    return path
+    works = [
+        [("matmul", 3, 50 + late), ("all-reduce", 53 + late, 40 - late), ("add", 93, 6)] for late in (0, 20)
+    ]
+    return write_mill(path, works, steps=6, unit_us=1e3)
 
 
 def of_other_field(self: Any, trace: Any) -> Any:
@@ -174,7 +175,7 @@ def all_compute(self: Any, trace: Any) -> Any:
 
 
 def moved(begin_ms: float, end_ms: float, unit: int = 1) -> Any:
-    """Return how to find steps that begin and end so much later, in another unit."""
+    """Make a `marked_steps` that is off by some milliseconds, or in another unit."""
 
     def marked_steps(self: Any, trace: Any) -> Any:
         own = []

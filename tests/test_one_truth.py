@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from analyzer.answers.diagnose.job_view import JobView
 from analyzer.base.units import in_ms
 from analyzer.model.graph.step_graph import Recording, StepGraph
-from conftest import REPO, ask, few, run_cli
+from conftest import ask, few, run_cli
 from dag_utils import LoadedSteps, critical_path, load_steps
 from make import stretches_of
 from replay.runs import simulated
@@ -42,7 +42,8 @@ def loaded(path: Path) -> LoadedSteps:
     return load_steps([path], Request(jobs=1, progress=False), sizes=True)
 
 
-def same_path(path: Path) -> None:
+@pytest.mark.parametrize("job", few(5, ["lenet", *JOBS[:3], *DEVICES, *JOBS[3:], "lenet-100mbit"]))
+def test_critical_and_replay_name_the_same_path(path: Path) -> None:
     replayed = ask("--option", "replay", "--path", path, "--output", "-")
     number = replayed["critical_step"]
     stretches = ask("--option", "critical", "--path", path, "--step", number)["scopes"][-1]["path"]
@@ -50,16 +51,6 @@ def same_path(path: Path) -> None:
     assert [(s["name"], s["cat"], s["dur_ms"]) for s in replayed["critical_path"]] == [
         (s["name"], s["cat"], pytest.approx(s["dur_ms"], abs=1e-6)) for s in stretches
     ]
-
-
-@pytest.mark.parametrize("job", few(1, ["lenet", "lenet-100mbit"]))
-def test_critical_and_replay_name_the_same_path(job: str) -> None:
-    same_path(REPO / "examples" / job)
-
-
-@pytest.mark.parametrize("job", (*few(3, JOBS), *few(1, DEVICES)))
-def test_critical_and_replay_name_the_same_path_of_a_recorded_job(shared_data: Path, job: str) -> None:
-    same_path(shared_data / job)
 
 
 def stretched(recording: Recording, row: int, event: int, by_ns: int) -> StepGraph:
@@ -71,11 +62,8 @@ def stretched(recording: Recording, row: int, event: int, by_ns: int) -> StepGra
     return simulated(replace(recording, steps=steps), [row]).step(0)
 
 
-@pytest.mark.parametrize("job", few(4, ["", *JOBS]))
-def test_a_rank_that_works_longer_is_on_the_path_with_all_of_that(
-    request: pytest.FixtureRequest, job: str
-) -> None:
-    path = request.getfixturevalue("shared_data") / job if job else REPO / "examples" / "lenet"
+@pytest.mark.parametrize("job", few(4, ["lenet", *JOBS]))
+def test_a_rank_that_works_longer_is_on_the_path_with_all_of_that(path: Path) -> None:
     recording = loaded(path).recording
     row = recording.whole_steps[len(recording.whole_steps) // 2]
     step = recording.steps[row]
@@ -101,7 +89,10 @@ def exposed_of_each_rank(path: Path, *more: object) -> dict[str, float]:
     return {row["rank"]: row["exposed_comm_ms"] for row in json.loads(out)["ranks"]}
 
 
-def same_exposed_communication(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "job", few(4, ["lenet-100mbit", *(job for job in JOBS if not job.startswith("dasf")), "lenet"])
+)
+def test_exposed_communication_is_one_number(path: Path, tmp_path: Path) -> None:
     digest = tmp_path / "job.digest.json"
     known = exposed_of_each_rank(path, "--save", digest)
     assert exposed_of_each_rank(digest) == known
@@ -109,18 +100,6 @@ def same_exposed_communication(path: Path, tmp_path: Path) -> None:
     owner = view.recording.column(lambda one: one.owner)
     by_owner = np.bincount(owner, exposed_ns(view), len(view.recording.owners)) / 1e6
     assert dict(zip(view.recording.owners, by_owner, strict=True)) == pytest.approx(known, rel=1e-3)
-
-
-@pytest.mark.parametrize("job", few(1, ["lenet-100mbit", "lenet"]))
-def test_exposed_communication_is_one_number(tmp_path: Path, job: str) -> None:
-    same_exposed_communication(REPO / "examples" / job, tmp_path)
-
-
-@pytest.mark.parametrize("job", few(3, (job for job in JOBS if not job.startswith("dasf"))))
-def test_exposed_communication_of_a_recorded_job_is_one_number(
-    shared_data: Path, tmp_path: Path, job: str
-) -> None:
-    same_exposed_communication(shared_data / job, tmp_path)
 
 
 #: Jobs with a warm-up, with pauses between their steps, of one step of ranks that begin at different times,
@@ -160,8 +139,7 @@ def lengths_of(path: Path, tmp_path: Path) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("job", few(2, ["", *LENGTHS]))
-def test_a_step_has_one_length(request: pytest.FixtureRequest, tmp_path: Path, job: str) -> None:
-    path = request.getfixturevalue("shared_data") / job if job else REPO / "examples" / "lenet"
+@pytest.mark.parametrize("job", few(2, ["lenet", *LENGTHS]))
+def test_a_step_has_one_length(path: Path, tmp_path: Path) -> None:
     found = lengths_of(path, tmp_path)
     assert found == pytest.approx(dict.fromkeys(found, found["diagnose"]))

@@ -25,7 +25,7 @@ _BOUNDED = ("_RATE", "_DURATION", "_EACH_PAIR", "PROGRAM")
 
 
 def _patterns() -> Iterator[tuple[str, str, re.Pattern[str] | re.Pattern[bytes]]]:
-    """Yield where a pattern of a module is used, the method, and the pattern."""
+    """Yield each use of a pattern: the line, the method, and the pattern."""
     for full_name, path in MODULES.items():
         module = importlib.import_module(full_name)
         for node in nodes(path):

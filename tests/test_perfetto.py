@@ -39,7 +39,7 @@ app.trace.engine.query(sql).then(result => {
 
 
 class _Files(SimpleHTTPRequestHandler):
-    """Gives the files of a directory without a word."""
+    """Serve the files of a directory without logging."""
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
@@ -67,11 +67,11 @@ class Perfetto:
         return self._browser.execute_async_script(_QUERY, sql)
 
     def count(self, table: str) -> int:
-        """Return how many rows a table has."""
+        """Number of rows of a table."""
         return int(self.query(f"select count(*) from {table}")[0][0])
 
     def requests(self) -> set[str]:
-        """Return what was asked of other places since the page was there."""
+        """Requests to other hosts since the page was loaded."""
         return {name for name in self._requests() if not name.startswith(self._address)} - self._own
 
     def _requests(self) -> list[str]:

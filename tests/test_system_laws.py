@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import system_laws
 
-from conftest import REPO, few
+from conftest import few
 
 JOBS = {
+    "lenet": ["wk0.rank0", "wk1.rank0"],
     "horovod/2ranks-slow-rank1/trace": ["rank0"],
     "composer/ws2-slow-rank1/trace": ["rank0", "rank1"],
     "pipeline/straggler-ST": [f"rank{i}" for i in range(8)],
@@ -19,14 +20,10 @@ JOBS = {
 }
 
 
-def test_an_example_keeps_the_laws_of_systems(tmp_path: Path) -> None:
-    system_laws.check_system(REPO / "examples" / "lenet", ["wk0.rank0", "wk1.rank0"], tmp_path)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("job", few(3, JOBS))
-def test_a_recorded_job_keeps_the_laws_of_systems(shared_data: Path, tmp_path: Path, job: str) -> None:
-    system_laws.check_system(shared_data / job, JOBS[job], tmp_path)
+@pytest.mark.parametrize("job", few(4, JOBS))
+def test_an_example_keeps_the_laws_of_systems(path: Path, job: str, tmp_path: Path) -> None:
+    system_laws.check_system(path, JOBS[job], tmp_path)
 
 
 def test_a_recorded_job_that_is_not_combined_keeps_the_other_laws(shared_data: Path) -> None:

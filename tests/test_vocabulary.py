@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 
-from test_floors import nodes
+from test_floors import SOURCES, nodes
 
 from analyzer.reading import dialects
 from conftest import REPO
@@ -25,12 +25,8 @@ SAID_BY_ONE = {
 @cache
 def modules() -> dict[str, list[ast.AST]]:
     """Return all that is in the syntax trees of the modules that know no system."""
-    return {
-        str(path.relative_to(REPO)): nodes(path)
-        for path in sorted(REPO.rglob("*.py"))
-        if not {*path.relative_to(REPO).parts} & INSIDE
-        if not path.relative_to(REPO).parts[0].startswith(".")
-    }
+    known = {path: path.relative_to(REPO) for path in SOURCES}
+    return {str(name): nodes(path) for path, name in known.items() if not {*name.parts} & INSIDE}
 
 
 def literals(module: list[ast.AST]) -> Iterator[tuple[str, int]]:

@@ -71,7 +71,7 @@ _HEAD = (
 
 
 class Score:
-    """Collects predictions: how wrong they are, and whether their intervals hold the truth."""
+    """Errors of predictions, and the share of intervals that hold the truth."""
 
     def __init__(self) -> None:
         self.errors: list[float] = []
@@ -79,7 +79,7 @@ class Score:
         self.inside = 0
 
     def cells(self, forecast: Forecast, truth_ms: float) -> str:
-        """Count a prediction, and return its cells."""
+        """Add a prediction and format it as cells."""
         predicted = forecast.after_ns / 1e6
         error = predicted / truth_ms - 1
         self.errors.append(abs(error))
@@ -93,7 +93,7 @@ class Score:
         return f"{predicted:.1f} | {interval} | {truth_ms:.1f} | {error:+.1%} | {'yes' if holds else 'no'}"
 
     def summary(self) -> str:
-        """Return the errors, the share of intervals that hold the truth, and their width, as cells."""
+        """Format the errors, the intervals that hold the truth, and their width as cells."""
         median, most = np.percentile(self.errors, [50, 90])
         coverage = f"{self.inside} of {len(self.widths)}"
         width = f"{np.median(self.widths):.0%}" if self.widths else "–"
@@ -101,13 +101,13 @@ class Score:
 
 
 def load(path: Path) -> Forecasts:
-    """Return the job at `path` to ask edits of, with the sizes of partitions that its logs have."""
+    """Load the job at `path` for what-ifs, with the partition sizes in its logs."""
     loaded = load_steps([path], Request(progress=False), partitions=read_partitions([path]), sizes=True)
     return Forecasts(Job.of(loaded), loaded.recording.whole_steps)
 
 
 def _step_ms(forecasts: Forecasts) -> float:
-    """Return the recorded time of a whole step, the mean over steps and their owners."""
+    """Mean recorded step over whole steps and their owners."""
     recording = forecasts.job.recording
     return float(np.nanmean(np.nanmean(measured_ns(recording)[recording.whole_steps], axis=1))) / 1e6
 
@@ -136,7 +136,7 @@ def _kind(edit: str) -> str:
 
 
 def _rows(jobs: str, asked: Iterable[_Asked]) -> Iterator[str]:
-    """Yield a row for each kind of edit that is asked of some `jobs`, and one of all."""
+    """Yield a row for each kind of edit, and one for all."""
     scores: dict[str, Score] = {}
     together = Score()
     for edit, forecast, then_ms in asked:
@@ -148,7 +148,7 @@ def _rows(jobs: str, asked: Iterable[_Asked]) -> Iterator[str]:
 
 
 def _asked(jobs: Iterable[tuple[_Simulated, int]], edits: Sequence[str], then_steps: int) -> Iterator[_Asked]:
-    """Yield edits of recorded jobs, with the mean step when the edited job runs."""
+    """Forecast edits of simulated jobs, beside the mean step of the edited job."""
     for job, seed in jobs:
         with tempfile.TemporaryDirectory() as scratch:
             job.run(_STEPS, seed, Path(scratch) / "job")

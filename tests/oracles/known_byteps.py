@@ -99,11 +99,11 @@ class BytePSJob:
         return replace(self, slow=tuple(one * (factor if i == at else 1) for i, one in enumerate(self.slow)))
 
     def server(self, key: int) -> int:
-        """Return which server has a key."""
+        """Server of a key."""
         return min((key ^ key >> 16) % max(self.shares, self.servers), self.servers - 1)
 
     def run(self, n_steps: int, seed: int, directory: Path | None = None) -> Float64:
-        """Return how long each of `n_steps` takes (ms); write them as a job into `directory`.
+        """Run `n_steps` and return their lengths (ms); write them as a job into `directory`.
 
         Workers that compete for a link may take a dozen steps to find their rhythm; those are left out.
         """

@@ -137,7 +137,7 @@ class NCCLJob:
         )
 
     def run(self, n_steps: int, seed: int, directory: Path | None = None) -> float:
-        """Return how long a step takes (ms), the mean of all but the first; write them into `directory`."""
+        """Run the job and return its mean step (ms) without the first; write it into `directory`."""
         run = _Run(self, n_steps, seed)
         run.go()
         if directory is not None:
@@ -319,7 +319,7 @@ class _Run(Clock):
                 return
 
     def usual(self) -> dict[str, float]:
-        """Return how long each kind of kernel (mean) and collective (median) takes after the first step."""
+        """Usual time of each kind of kernel (mean) and collective (median) after the first step."""
         first = float(np.mean([done[0] for done in self.done]))
         took = {kind: [one for at, one in each if at > first] for kind, each in self.took.items()}
         return {kind: float((np.median if "nccl" in kind else np.mean)(each)) for kind, each in took.items()}

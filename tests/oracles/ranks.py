@@ -51,14 +51,14 @@ class Job:
     seed: int = 0
 
     def factors(self) -> Times:
-        """Return how long each rank's computation takes, relative to the others' (ranks,)."""
+        """Computation of each rank relative to the others (ranks,)."""
         draw = np.random.default_rng([self.seed, 1])
         factors = draw.uniform(0.99, 1.01, self.n_ranks)
         factors[self.slow_rank] = 1 + self.slow
         return factors
 
     def skews_us(self) -> Times:
-        """Return how far each rank's clock is ahead (ranks,)."""
+        """Offset of each rank's clock (ranks,)."""
         hosts = np.arange(self.n_ranks) // RANKS_OF_A_HOST
         draw = np.random.default_rng([self.seed, 2])
         skews: Times = np.round(draw.uniform(-1000, 1000, hosts[-1] + 1), 3)[hosts]
@@ -211,7 +211,7 @@ class _Devices:
         self.host, self.device = begin + 20, begin + 40
 
     def ready(self) -> Times:
-        """Return when each rank's device could begin what is launched now (ranks,)."""
+        """Earliest begin of a kernel launched now on each rank's device (ranks,)."""
         return np.maximum(self.device + 1.5, self.host + 8)
 
     def launch(
