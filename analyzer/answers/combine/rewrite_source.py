@@ -1,9 +1,9 @@
 """One trace rewritten for a place among others: new pids, tids, names and ids, in a temporary file.
 
 The events pass through in pieces. A time, a duration and a length of each stay in memory, with the tables of
-processes and tracks, and the begins and ends of the operations by which clocks are compared. The text of an
-event lacks its time, which depends on the clocks: it begins with the comma after it. Processes and threads
-are numbered in the order in which the file names them.
+processes and tracks. The text of an event lacks its time, which depends on the clocks: it begins with the
+comma after it. Processes and threads are numbered in the order in which the file names them. The operations
+by which clocks are compared are read from the file as columns.
 """
 
 from __future__ import annotations
@@ -27,26 +27,22 @@ from analyzer.answers.combine.distinct_ids import (
 )
 from analyzer.answers.combine.event_times import LONGEST_WRITTEN_NS, Times, exact_times, microseconds, times
 from analyzer.base.arrays import Int32, Int64, NDArray
-from analyzer.base.arrays.numbering import places_by_value
 from analyzer.base.errors import counted
 from analyzer.reading import dialects
-from analyzer.reading.dialects.sync_points import SyncPart, SyncPoints, collected
-from analyzer.reading.dialects.system import Need, System
+from analyzer.reading.dialects.sync_points import SyncPoints
+from analyzer.reading.dialects.system import Need
 from analyzer.reading.formats.columns import Trace, no_slices
 from analyzer.reading.formats.event import NO_TIME, args_object
 from analyzer.reading.formats.reader import EventReader
 from analyzer.reading.formats.times import FLOAT_LIMIT_US, InexactError
 from analyzer.reading.formats.values import cleaned
 from analyzer.reading.formats.whole import OddEvent, WholeEvent, decode, decode_exact, encode
-from trace_utils import CommFilter
+from trace_utils import CommFilter, read_trace
 
 _ENCODE = msgspec.json.Encoder().encode
-_LOOK = 1  # a role of which only an event's args tell which operation it is part of
-_FIRST = 2  # the number of the first operation that name and track tell
 _REMEMBERED = 1 << 17  # names with their tracks, and arguments
 _DURATION = b',"dur":'
 KEPT, LEFT_OUT, DROPPED = range(3)  # fates of events of a kind; dropped ones are counted
-NO_ROLE = 0  # of events by which no clocks are compared
 #: Metadata that is gathered, and written anew at the head of the combined file.
 _GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
 
@@ -57,13 +53,12 @@ class _Placed(NamedTuple):
     name: Any
     pid: int
     tid: int
-    role: int  # for `SyncFinder`
     fate: int
     is_front: bool  # whether they show the thread that is shown first
 
 
 class _Rewriter:
-    """Rewrites the events of one source, and gathers its processes, threads, metadata and sync points.
+    """Rewrites the events of one source, and gathers its processes, threads and metadata.
 
     Events that have a time go to `file`; those without are in `untimed`, ready to be written.
     """
@@ -75,7 +70,6 @@ class _Rewriter:
         none = np.zeros(0, np.int64)
         self.columns = [(none, none, none.astype(np.int32))]  # times, durations and lengths, by pieces
         self.tables = Tables(place)
-        self.anchors = SyncFinder(self._system)
         self.filter = CommFilter(self._system, place.names, place.owner)
         self.packs_args = bool(place.prefix)  # BytePS writes four short lines of them for each event
         self._packed = lru_cache(_REMEMBERED)(_packed)
@@ -93,8 +87,7 @@ class _Rewriter:
             times = times._replace(ts=self._place.axis.corrected(times.ts))
         # as events are sorted by them: -1 where there is none
         dur = np.where(is_slice & (times.dur >= 0), np.minimum(times.dur, LONGEST_WRITTEN_NS), -1)
-        roles, rows = self._place_events(events)
-        self.anchors.add(events, roles, times.ts, dur)
+        rows = self._place_events(events)
         kept = [events[row] for row in rows.tolist()]
         self.n_events += len(kept)
         if self.packs_args:
@@ -109,15 +102,13 @@ class _Rewriter:
         self.columns.append((times.ts[rows], dur[rows], np.fromiter(map(len, texts), np.int32, len(texts))))
         self._file.write(b"".join(texts))
 
-    def _place_events(self, events: Sequence[WholeEvent]) -> tuple[Int64, Int64]:
-        """Give events their new names, processes and threads; return the roles of all, and which are kept."""
-        rows, roles = [], []
+    def _place_events(self, events: Sequence[WholeEvent]) -> Int64:
+        """Give events their new names, processes and threads; return the rows of those that are kept."""
+        rows = []
         for row, event in enumerate(events):
             if event.ph == "M" and self._gather(event):
-                roles.append(NO_ROLE)
                 continue
             placed = self._placed(event.name, event.cat, event.pid, event.tid)
-            roles.append(placed.role)
             if placed.fate == KEPT:
                 event.name, event.pid, event.tid, event.ts = placed.name, placed.pid, placed.tid, None
                 rows.append(row)
@@ -125,17 +116,17 @@ class _Rewriter:
                     self.front_tid = placed.tid
             elif placed.fate == DROPPED:
                 self.dropped += 1
-        return np.array(roles, np.int64), np.array(rows, np.int64)
+        return np.array(rows, np.int64)
 
     def _newly_placed(self, name: Any, cat: Any, pid: Any, tid: Any) -> _Placed:
         """Decide how events of a name, category, process and thread are rewritten."""
-        role, fate = self.anchors.role(name, cat, tid), self._fate(name, cat, pid, tid)
+        fate = self._fate(name, cat, pid, tid)
         if fate != KEPT:
-            return _Placed(name, 0, 0, role, fate, is_front=False)
+            return _Placed(name, 0, 0, fate, is_front=False)
         track = self.tables.track(pid, tid)
         is_front = name is not None and name == self._system.front_operation
         new = self._place.prefix + name if isinstance(name, str) else name
-        return _Placed(new, track.pid, track.tid, role, fate, is_front)
+        return _Placed(new, track.pid, track.tid, fate, is_front)
 
     def _fate(self, name: Any, cat: Any, pid: Any, tid: Any) -> int:
         if self._place.only_pid is not None and (pid is None or tid is None):
@@ -172,58 +163,6 @@ class _Rewriter:
         return True
 
 
-class SyncFinder:
-    """Collects begins and ends of one source's synchronous operations, as `System.sync_part` tells them."""
-
-    def __init__(self, system: System) -> None:
-        self._system = system
-        self._parts: dict[SyncPart, int] = {}
-        self._may_matter = lru_cache(None)(self._system.may_synchronise)
-        self._roles: list[Int64] = []
-        self._begins: list[Int64] = []
-        self._ends: list[Int64] = []
-
-    def role(self, name: Any, cat: Any, tid: Any) -> int:
-        """Return the role of events of that name, category and thread: what `add` is to take them for."""
-        if not isinstance(name, str) or not self._may_matter(name):
-            return NO_ROLE
-        if self._system.args.get(Need.SYNC):
-            return _LOOK
-        return self._number(self._system.sync_part(name, str(cat or ""), tid, {}))
-
-    def add(self, events: Sequence[WholeEvent], roles: Int64, ts: Int64, dur: Int64) -> None:
-        """Look through the events of one piece, `roles`, `ts` and `dur` (n,); -1 means no duration."""
-        rows = np.flatnonzero((roles != NO_ROLE) & (dur >= 0))
-        roles = roles[rows]
-        if self._system.args.get(Need.SYNC):
-            roles = np.fromiter((self._looked_at(events[i]) for i in rows.tolist()), np.int64, len(rows))
-            rows, roles = rows[roles != NO_ROLE], roles[roles != NO_ROLE]
-        if len(rows):
-            self._roles.append(roles)
-            self._begins.append(ts[rows])
-            self._ends.append(ts[rows] + dur[rows])
-
-    def found(self, about: Trace) -> SyncPoints:
-        """Return the operations, in nanoseconds on the source's own clock; `about` has its metadata."""
-        if not self._roles:
-            return self._system.sync_points(about)
-        roles, begins, ends = map(np.concatenate, (self._roles, self._begins, self._ends))
-        parts = list(self._parts)
-        narrow = roles.astype(np.min_scalar_type(len(self._parts) + _FIRST))
-        points = collected(
-            (parts[int(roles[rows[0]]) - _FIRST], begins[rows], ends[rows])
-            for rows in places_by_value(narrow)
-        )
-        return self._system.in_groups(points, about.header)
-
-    def _looked_at(self, event: WholeEvent) -> int:
-        args = args_object(event.args) if isinstance(event.args, msgspec.Raw) else {}
-        return self._number(self._system.sync_part(str(event.name), str(event.cat or ""), None, args))
-
-    def _number(self, part: SyncPart | None) -> int:
-        return NO_ROLE if part is None else self._parts.setdefault(part, len(self._parts) + _FIRST)
-
-
 class Rewritten(Struct, frozen=True):
     """The result of rewriting one source; picklable."""
 
@@ -237,7 +176,7 @@ class Rewritten(Struct, frozen=True):
     processes: Sequence[SourceProcess]
     tracks: Sequence[SourceThread]
     about: Trace  # the header and the metadata of the whole file, without events
-    sync_points: SyncPoints
+    sync_points: SyncPoints  # on the epoch where the file tells it
     front_tid: int | None  # the thread that is shown first
     known: Sequence[str]  # names that --filter may have; () without it
     repairs: Sequence[str]
@@ -280,11 +219,17 @@ def rewrite(place: SourcePlace, path: Path) -> Rewritten:
         processes=list(work.tables.processes.values()),
         tracks=list(work.tables.tracks.values()),
         about=about,
-        sync_points=work.anchors.found(about),
+        sync_points=_sync_points(place),
         front_tid=work.front_tid,
         known=tuple(work.filter.known),
         repairs=[*reader.damage.phrases(), *_remarks(place, work)],
     )
+
+
+def _sync_points(place: SourcePlace) -> SyncPoints:
+    """Read the operations that the source does together with others, as every option reads them."""
+    system = dialects.named(place.dialect, place.comm)
+    return system.sync_points(read_trace(place.path, args=system.args.get(Need.SYNC, ())))
 
 
 def _remarks(place: SourcePlace, work: _Rewriter) -> Iterator[str]:

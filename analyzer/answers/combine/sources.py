@@ -183,20 +183,13 @@ def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Seque
     hosts = []
     for number in dict.fromkeys(member.host for member in members):
         of_host = [row for row in rows if row[0].host == number]
-        points = merged(_on_epoch(source.sync_points, base) for _, source, base in of_host)
+        points = merged(source.sync_points for _, source, _ in of_host)
         span = _span([(source, base) for _, source, base in of_host])
         about = [source.about for _, source, _ in of_host]
         system = dialects.named(about[0].dialect)
         common = next(filter(None, map(system.common_clock, about)), "")
         hosts.append(_Host(number, of_host[0][0].owner, points, span, common, system.machine(about[0])))
     return hosts
-
-
-def _on_epoch(points: SyncPoints, base_ns: int) -> SyncPoints:
-    return {
-        key: point._replace(begin_ns=point.begin_ns + base_ns, end_ns=point.end_ns + base_ns)
-        for key, point in points.items()
-    }
 
 
 def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:

@@ -28,6 +28,9 @@ from analyzer.reading.dialects.sync_points import SyncPoints
 from analyzer.reading.formats.columns import Trace
 from trace_utils import Request, Source, TraceFile, read_args, read_ranks
 
+#: Kinds of which all ranks record the same size.
+_EVEN = ("all-reduce", "all-gather", "reduce-scatter")
+
 
 class CollectiveStat(Struct, frozen=True):
     """The collectives of one kind, group and size; None for what is not recorded.
@@ -160,7 +163,9 @@ def _members(ranks: Sequence[_RankCollectives]) -> _Members:
     exposed, taken = (
         np.concatenate([getattr(one, name) for one in ranks]) for name in ("exposed_ns", "taken_ns")
     )
+    is_even = np.array([known.kind in _EVEN for known in calls], np.bool_)[call]
     is_odd = _unlike(key, base_of(number), rank)
+    is_odd |= _contradicted(key, number, np.where(is_even, n_bytes, 0))
     key, number = np.where(is_odd, -1, key), np.where(is_odd | (key < 0), np.arange(len(key)), number)
     order = np.lexsort((start, rank, number, key))
     of = _runs(key[order], number[order])
@@ -183,6 +188,22 @@ def _unlike(key: Int64, base: Int64, rank: Int64) -> Mask:
     found = np.zeros(len(key), np.bool_)
     found[order] = differ[of]
     return found & (key >= 0)
+
+
+def _contradicted(key: Int64, number: Int64, n_bytes: Int64) -> Mask:
+    """Mark collectives (k,) of a base in which matched ones have different sizes `n_bytes` (0: unknown).
+
+    Some of that step are not recorded then (HTA's 2 of 128 ranks are samples of events), so that counting
+    does not tell which belong together.
+    """
+    sized = np.flatnonzero((n_bytes > 0) & (key >= 0))
+    if not len(sized):
+        return np.zeros(len(key), np.bool_)
+    order = sized[np.lexsort((number[sized], key[sized]))]
+    first = np.flatnonzero(np.diff(_runs(key[order], number[order]), prepend=-1))
+    least, most = (ufunc.reduceat(n_bytes[order], first) for ufunc in (np.minimum, np.maximum))
+    bases = base_of(number[order[first[least < most]]])
+    return np.isin(base_of(number), bases) & (key >= 0)
 
 
 def _runs(*columns: Int64) -> Int64:

@@ -1,12 +1,8 @@
-"""Distributions of single numbers, and a test of two samples; scipy.special takes 0.1 s to import."""
+"""Distributions of single numbers; scipy.special takes 0.1 s to import."""
 
 from __future__ import annotations
 
 import math
-
-import numpy as np
-
-from analyzer.base.arrays import Float64
 
 _MOST_TERMS = 10_000
 _TINY = 1e-300
@@ -48,22 +44,6 @@ def binomial_tail(times: int, of: int, probability: float) -> float:
     if times <= 0 or times > of:
         return float(times <= 0)
     return _beta_share(times, of - times + 1, probability)
-
-
-def rank_sum(a: Float64, b: Float64) -> float:
-    """Compute how many standard deviations samples `a` (k,) lie above `b` (m,).
-
-    Wilcoxon's rank-sum statistic, which is robust to outliers, in its normal approximation, with ties.
-
-    >>> round(rank_sum(np.array([5.0, 6.0, 7.0]), np.array([1.0, 2.0, 3.0])), 3)
-    1.964
-    """
-    both = np.concatenate([a, b])
-    _, value_number, counts = np.unique(both, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[value_number.reshape(-1)]
-    n, k, m = len(both), len(a), len(b)
-    variance = k * m / 12 * (n + 1 - (counts**3 - counts).sum() / (n * (n - 1)))
-    return float((ranks[:k].sum() - k * (n + 1) / 2) / math.sqrt(variance)) if variance > 0 else 0.0
 
 
 def _beta_share(a: float, b: float, x: float) -> float:

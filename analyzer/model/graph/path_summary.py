@@ -124,11 +124,10 @@ class NamedPath(Struct, frozen=True):
 
     def by_category(self) -> dict[str, int]:
         """Return the nanoseconds of the path per category, the largest first."""
-        return _summed([label.cat for label in self.labels], self.ns)
-
-    def by_kind(self) -> dict[str, int]:
-        """Return the nanoseconds of the path per kind of work, the largest first."""
-        return _summed([label.kind for label in self.labels], self.ns)
+        sums: Counter[str] = Counter()
+        for label, ns in zip(self.labels, self.ns, strict=True):
+            sums[label.cat] += ns
+        return dict(sums.most_common())
 
     def headline(self, recording: Recording, step: StepGraph, path: CriticalPath) -> str:
         """Return one sentence: how long the step is, and what makes it so."""
@@ -178,13 +177,6 @@ def _named(operation: Operation | None, cat: str, *, is_lead: bool, parts: bool)
     if cat == WAIT:
         return f"{name} waits for another rank", WAIT, WAIT
     return name, operation.category, operation.kind_of_work
-
-
-def _summed(words: Sequence[str], lengths_ns: Sequence[int]) -> dict[str, int]:
-    sums: Counter[str] = Counter()
-    for word, ns in zip(words, lengths_ns, strict=True):
-        sums[word] += ns
-    return dict(sums.most_common())
 
 
 def step_length(

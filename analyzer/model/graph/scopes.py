@@ -29,11 +29,6 @@ class Scope(Struct, frozen=True):
     length_ns: int
     path: Callable[[], NamedPath]  # of many scopes most are never asked for theirs
 
-    def shares(self, path: NamedPath) -> list[tuple[str, int, float]]:
-        """Return (kind of work, ns, share) of its path."""
-        length = max(self.length_ns, 1)
-        return [(kind, ns, ns / length) for kind, ns in path.by_kind().items()]
-
 
 class OperationSlack(Struct):
     """All events of one name in a step: their durations together, and the least slack."""

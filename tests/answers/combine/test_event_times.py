@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from analyzer.answers.combine import merge
 from analyzer.answers.combine.distinct_ids import unique_id
 from analyzer.answers.combine.event_times import microseconds
-from analyzer.answers.combine.rewrite_source import SyncFinder
 from analyzer.reading import dialects
 from analyzer.reading.formats import stream
-from analyzer.reading.formats.columns import no_slices
 from analyzer.reading.formats.reader import EventReader
-from analyzer.reading.formats.whole import WholeEvent, decode, encode
+from analyzer.reading.formats.whole import decode, encode
 from conftest import examples, run_cli
+from make import write
+from trace_utils import read_trace
 
 # -- whole events ---------------------------------------------------------------------------------
 
@@ -82,13 +82,12 @@ def test_ids_of_two_sources_differ(value: Any, one: int, other: int) -> None:
         ("aten::add", "cpu_op", False),
     ],
 )
-def test_which_collectives_everybody_waits_in(name: str, cat: str, is_anchor: bool) -> None:
-    finder = SyncFinder(dialects.named("kineto"))
-    event = WholeEvent(ph="X", name=name, cat=cat)
-    roles = np.array([finder.role(name, cat, None)])
-    finder.add([event], roles, np.array([5], np.int64), np.array([7], np.int64))
-    waited = [point for point in finder.found(no_slices("", "kineto", {}, [])).values() if point.all_wait]
-    assert [(point.begin_ns.tolist(), point.end_ns.tolist()) for point in waited] == [([5], [12])] * is_anchor
+def test_which_collectives_everybody_waits_in(tmp_path: Path, name: str, cat: str, is_anchor: bool) -> None:
+    event = {"ph": "X", "name": name, "cat": cat, "ts": 5, "dur": 7, "pid": 1, "tid": 1}
+    trace = read_trace(write(tmp_path / "rank0.json", [event], schemaVersion=1))
+    points = dialects.named("kineto").sync_points(trace).values()
+    waited = [(point.begin_ns.tolist(), point.end_ns.tolist()) for point in points if point.all_wait]
+    assert waited == [([5_000], [12_000])] * is_anchor
 
 
 # -- many alike -----------------------------------------------------------------------------------

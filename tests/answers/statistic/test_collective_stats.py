@@ -139,6 +139,20 @@ def test_what_ranks_recorded_in_different_numbers_is_not_matched(tmp_path: Path)
     assert "5 of these are not matched between ranks" in run_cli(*WORDS, path)[1].replace("\n", " ")
 
 
+def test_collectives_whose_sizes_contradict_are_not_matched(tmp_path: Path) -> None:
+    # each rank lost another one of two all-reduces, of 1 and of 2 MiB: counting would match the two
+    of_rank = [[kernel("allreduce", 1000, 500, 2, elements=n)] for n in (1 << 18, 1 << 19)]
+    found = answer(job(tmp_path, of_rank))["collectives"]
+    assert [(row["bytes"], row["count"], row["waiting_ms"]) for row in found] == [
+        (1 << 20, 1, None), (1 << 21, 1, None)
+    ]  # fmt: skip
+
+
+def test_collectives_of_sampled_events_are_not_matched(shared_data: Path) -> None:
+    found = answer(shared_data / "kineto" / "gpu-hta-2of128", "--jobs", 1)["collectives"]
+    assert sum(row["count"] for row in found) == 20
+
+
 def test_what_is_not_recorded_is_blank_and_counted(tmp_path: Path) -> None:
     bare = span("ncclDevKernel_AllReduce_Sum", 100, 200, "kernel", 0, 9)
     path = job(tmp_path, [[bare, kernel("broadcast", 400, 100, 4)]], world_size=4)
