@@ -106,7 +106,7 @@ REMOVED = {
 def above_zero(
     what: str, number: Callable[[str], float | None], *, or_zero: bool = False
 ) -> Callable[[str], Any]:
-    """Return the type of a flag: what `number` makes of its text (None, ValueError: nothing), above 0."""
+    """Make the type of a flag: a number above 0; `number` reads it (None or ValueError: not a number)."""
     least = "" if or_zero else " above 0"
 
     def parsed(text: str) -> float:
@@ -207,7 +207,7 @@ def refuse(args: Namespace, why: str, *flags: str) -> None:
 
 
 def variant_of(args: Namespace) -> str:
-    """Say in which variant a flag has no effect; see `refuse`."""
+    """Make the reason why this variant refuses a flag; see `refuse`."""
     variant = f"--sub_option {args.sub_option}" if args.sub_option else f"a plain --option {args.option}"
     return f"has no effect with {variant}"
 
@@ -222,7 +222,7 @@ def name_files(args: Namespace, beside: Path) -> None:
 
 
 def asked(args: Namespace) -> Request:
-    """Return how the command line asks for jobs to be read."""
+    """Collect the flags that say how a job is read."""
     from trace_utils import Request
 
     return Request(
@@ -239,7 +239,7 @@ def asked(args: Namespace) -> Request:
 
 
 def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) -> Command:
-    """Return the command that asks the option `name`, or `whatif`, about the paths of this one, or others.
+    """Write the command that asks an option, or `whatif`, about these paths, or other `paths`.
 
     The flags that say how the recording is read go with it.
     """
@@ -257,7 +257,7 @@ def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) 
 
 
 def _program() -> list[str]:
-    """Return the words that started this program; the usual ones where another program did."""
+    """List the words that started this program, or the usual ones if another program imported it."""
     script = sys.argv[0]
     if Path(script).name == INSTALLED:
         return [INSTALLED if shutil.which(INSTALLED) == script else script]

@@ -80,7 +80,7 @@ def _split_option(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 def _unrecognized(
     flag: str, argv: Sequence[str], args: argparse.Namespace, parser: argparse.ArgumentParser
 ) -> str:
-    """Say which other flag, or which edit, was perhaps meant by a flag that the option does not have."""
+    """Suggest a flag or an edit in place of a flag that the option does not have."""
     from replay.edits import as_edit
 
     name, _, value = flag.lstrip("-").partition("=")
@@ -131,7 +131,7 @@ def _paths(args: argparse.Namespace) -> list[str]:
 
 
 def _is_edit(word: str) -> bool:
-    """Whether a word asks for an edit, or for the list of them; a path that exists does not."""
+    """Tell edits, and `help`, from paths that exist."""
     return ("=" in word or word == "help") and not any(map(os.path.exists, (word, *word.split(","))))
 
 
@@ -151,14 +151,14 @@ def expand_paths(words: Sequence[str]) -> list[Path]:
 
 
 def help_of_all() -> str:
-    """Return the page of ``--help``: examples, the options, and the flags that most of them take."""
+    """Write the page of ``--help``: examples, options, and the flags that most options have."""
     names = [f"  {name:<12}{_summary(cli.load(name).HELP)}" for name in cli.MODULES]
     names += [f"  {name:<12}{text}" for name, text in _SHORT_HELP.items()]
     return "\n".join((_ALL_HEAD, *names, _ALL_TAIL))
 
 
 def _summary(text: str) -> str:
-    """Return the first clause."""
+    """Take the first clause."""
     return re.split(r"[:;(]", text)[0].strip()
 
 
@@ -208,7 +208,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that answers a wrong command line in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong."""
+        """Raise `UsageError` with argparse's message."""
         message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value:")
         raise UsageError(f"{message} (see --help)")
 

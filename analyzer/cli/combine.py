@@ -109,7 +109,7 @@ def run(args: Namespace) -> Result:
 
 
 def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked: bool) -> str:
-    """Say how many traces were combined, and how well their clocks agree."""
+    """Count the combined traces and state how well their clocks agree."""
     parts = f"{counted(len(combined.members), 'trace')} of {counted(len(workers), 'worker')}"
     sentence = f"Combined {parts}, {counted(combined.n_events, 'event')}"
     bounds = [worker["bound_us"] for worker in workers[1:] if worker["bound_us"] is not None]
@@ -125,7 +125,7 @@ def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked
 
 
 def _members(job: JobFiles, files: Sequence[Path]) -> list[Member]:
-    """Return the traces with their worker, rank and host; `files` are what is to be read for each."""
+    """Give each trace its worker, rank and host; `files` are the files to read for them."""
     from analyzer.answers.combine.sources import Member
 
     return [
@@ -135,14 +135,14 @@ def _members(job: JobFiles, files: Sequence[Path]) -> list[Member]:
 
 
 def _owner(job: JobFiles, source: Source) -> Path:
-    """Return the path that names a host: the directory of its worker, else its file."""
+    """Choose the path that names a host: the directory of its worker, else its file."""
     if job.kind == "gpu":
         return job.root
     return source.path.parent.parent if job.has_gpus and job.root.is_dir() else source.path
 
 
 def _workers(combined: Combined) -> list[dict[str, Any]]:
-    """Return one entry for each host."""
+    """Make an entry for each host."""
     entries: dict[int, dict[str, Any]] = {}
     for member, clock, rank in zip(combined.members, combined.clocks, combined.ranks, strict=True):
         entry = entries.setdefault(

@@ -130,7 +130,7 @@ def _notes(rows: Sequence[SweepRow], output: Path) -> list[str]:
 
 
 def _average(i: int, name: str) -> Column:
-    """Return the column of the i-th run; the names of runs are unique."""
+    """Make the column of the i-th run; names of runs are unique."""
     return Column(f"avg_ms {name}", f"{name} (ms)", "float", value=lambda row: _ms(row)[i])
 
 

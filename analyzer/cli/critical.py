@@ -72,7 +72,7 @@ def run(args: Namespace) -> Result:
 
 
 def step_number(text: str | None) -> int | None:
-    """Return the number that `--step` gives: ``7`` or, as Kineto calls it, ``ProfilerStep#7``."""
+    """Read the number in `--step`: ``7`` or, as Kineto writes it, ``ProfilerStep#7``."""
     if text is None:
         return None
     number = whole_number(text.rpartition("#")[2])
@@ -183,7 +183,7 @@ def _slack_table(operations: Sequence[OperationSlack]) -> Table:
 
 
 def _about_operations(recording: Recording, slack: Table) -> LazySequence[Sequence[str]]:
-    """Return the keys of the operations in a table of slack, where several ranks prefix the names."""
+    """List the keys of the operations in a table of slack; with several ranks the names have prefixes."""
     from analyzer.cli.step_timeline import key_of
 
     several = len(recording.owners) > 1
@@ -203,7 +203,7 @@ def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: Cr
 
 
 def _mean(args: Namespace) -> Result:
-    """Return the longest chain of average durations through the DAG of each GPU, without gaps."""
+    """Find the longest chain of average durations through the DAG of each GPU, without gaps."""
     from dag_utils import longest_chain, mean_dags
 
     refuse(args, NO_STEP, *READING, "del_queue", "output", "why")

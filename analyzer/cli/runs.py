@@ -20,7 +20,7 @@ _NAMED = 3  # damaged files
 
 
 def group_of(args: Namespace) -> str | None:
-    """Return the `--group_by` that puts the work of devices together; None for other rows."""
+    """Get the `--group_by` that groups the work of devices; None for other rows."""
     return args.group_by if args.group_by in GROUPS else None
 
 
@@ -63,7 +63,7 @@ def saved(args: Namespace, paths: Sequence[Path]) -> JobFigures:
 
 
 def digest_note(args: Namespace, name: str = "") -> list[str]:
-    """Return a note that says where `--save` wrote the digest of a run, if it did."""
+    """Note where `--save` wrote the digest of a run."""
     return [] if args.save is None else [f"Digest{f' of {name}' if name else ''}: {args.save}"]
 
 
@@ -83,7 +83,7 @@ def check_runs(args: Namespace) -> None:
 
 
 def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
-    """Return the `wanted` figures of the runs without their warm-up, and `--save` the last one's digest."""
+    """Load the `wanted` figures of the runs without warm-up steps; `--save` writes the last run's digest."""
     from msgspec.structs import replace
 
     from analyzer.model.figures.digest import read_digest
@@ -119,7 +119,7 @@ def damage_of(paths: Sequence[Path]) -> list[str]:
 
 
 def labels(paths: Sequence[Path]) -> list[str]:
-    """Return a short name for each run: the last part of its path, more parts where that is ambiguous.
+    """Name each run by the last part of its path, by more parts where that is ambiguous.
 
     A run that is given again gets `` (2)``, `` (3)``, … after the name.
     """

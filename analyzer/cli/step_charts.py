@@ -29,7 +29,7 @@ def doubt(change: Change) -> str:
 def joined_steps(
     steps: Sequence[str], values: NDArray[np.float64], most: int
 ) -> tuple[Sequence[str], NDArray[np.float64]]:
-    """Return at most `most` columns of `values` (rows, steps), and what they are called.
+    """Reduce `values` (rows, steps) to at most `most` columns; return also their names.
 
     Where there are more steps, each column has the largest values of some that follow each other.
     """

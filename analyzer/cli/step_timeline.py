@@ -45,7 +45,7 @@ def step_timeline(
     first: Collection[str] = (),
     lasts_ns: float | None = None,
 ) -> Timeline:
-    """Return `step` drawn to scale, from the start of the step on the owner that ends last.
+    """Draw `step` to scale, from its start on the owner that ends last.
 
     Parameters
     ----------
@@ -96,17 +96,17 @@ def _apart(recording: Recording, owners: Sequence[int], path: CriticalPath) -> I
 
 
 def key_of(owner: str, name: str) -> str:
-    """Return the key of what an owner does under a name (see `Table.about`)."""
+    """Make the key of an operation of an owner (see `Table.about`)."""
     return f"{owner}.{name}"
 
 
 def stretch_key(place: int) -> str:
-    """Return the key of the stretch at `place` of a `named_path`."""
+    """Make the key of a stretch by its number in a `named_path`."""
     return f"#{place}"
 
 
 def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Collection[str]) -> list[int]:
-    """Return the owners that are drawn, in their order."""
+    """Choose the owners to draw, in their order."""
     n = len(recording.owners)
     on_path = np.bincount(path.owners, path.end_ns - path.start_ns, n)
     work = np.bincount(step.owner, step.work_ns, n)
@@ -120,7 +120,7 @@ def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Col
 
 
 def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int]) -> _Lanes:
-    """Return the lanes: per owner its input, computation, device, and communication."""
+    """Give each owner its lanes: input, computation, device, communication."""
     kinds = [_kind(operation, len(owners)) for operation in recording.operations]
     begin = np.full(len(kinds), np.iinfo(np.int64).max)
     of_shown = np.isin(step.owner, owners)
@@ -150,7 +150,7 @@ def _kind(operation: Operation, n_owners: int) -> str:
 
 
 def _is_part(recording: Recording) -> Bool:
-    """Return which operations (n,) are drawn: all but wholes of which the parts are."""
+    """Mark the operations (n,) to draw: all except communications whose parts are drawn."""
     divided = {(one.owner, one.transfer.whole) for one in recording.operations if one.transfer.whole}
     return recording.which(lambda one: (one.owner, one.name) not in divided)
 
@@ -176,7 +176,7 @@ def _span(recording: Recording, step: StepGraph, lanes: _Lanes, event: int, zero
 
 
 def _words(name: str, operation: Operation, *, is_idle: bool) -> str:
-    """Return the words for a stretch of the path: with the stage of a transfer, without decoration.
+    """Name a stretch of the path, with the stage of a transfer and without decoration.
 
     ``PULL dense0_weight``; ``idle before Memset`` where nothing ran; ``forward`` for ``## forward ##``.
     """
@@ -190,7 +190,7 @@ def _words(name: str, operation: Operation, *, is_idle: bool) -> str:
 
 
 def group_of(operation: Operation) -> str:
-    """Return the group that decides the colour: the stage of a transfer, else the kind of work."""
+    """Choose the group that decides the colour: the stage of a transfer, else the kind of work."""
     return operation.transfer.stage or kind_of_work(operation) or "other"
 
 
@@ -198,7 +198,7 @@ def group_of(operation: Operation) -> str:
 
 
 def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: bool) -> list[OnPath]:
-    """Return the stretches that are drawn, their events in place of boxes.
+    """Choose the stretches to draw; their `span` is still the number of an event.
 
     One without an event is drawn beside the next one that has, or the last.
     """

@@ -25,7 +25,7 @@ _MOST = 400  # characters of a text that is drawn: shaping a longer one takes mi
 
 
 def short_names(names: Sequence[str], width: int) -> list[str]:
-    """Return each name in at most `width` columns of a terminal.
+    """Shorten names to at most `width` columns of a terminal.
 
     Functions of C++ first lose ``void``, namespaces and parameters, then what `brief` leaves out. Then names
     lose their middle. Where that leaves two alike, functions show in which words of their templates they
@@ -49,7 +49,7 @@ def _alike(short: Mapping[str, str]) -> list[list[str]]:
 
 
 def _with_arguments(names: list[str], width: int) -> list[str]:
-    """Return functions that are alike when cut, with the words of their templates in which they differ."""
+    """Tell functions apart that are alike when cut: by the words in which their templates differ."""
     words = [Counter(_WORDS.findall(without_parameters(name))) for name in names]
     common = functools.reduce(Counter.__and__, words)
     told = []
@@ -60,7 +60,7 @@ def _with_arguments(names: list[str], width: int) -> list[str]:
 
 
 def with_short_functions(rows: Sequence[Sequence[Cell]]) -> Sequence[Sequence[Cell]]:
-    """Return the rows of a table with their functions cut as of `short_functions`."""
+    """Shorten the functions in the rows of a table; see `short_functions`."""
     short = short_functions(cell for row in rows for cell in row)
     if not short:
         return rows
@@ -68,7 +68,7 @@ def with_short_functions(rows: Sequence[Sequence[Cell]]) -> Sequence[Sequence[Ce
 
 
 def short_functions(texts: Iterable[object]) -> dict[str, str]:
-    """Return the functions among some cells, cut to at most `_WIDE` columns; no two alike.
+    """Shorten the functions among some cells to at most `_WIDE` columns, no two alike.
 
     Other long ones stay: paths and sentences, which a page can break.
     """
@@ -83,13 +83,13 @@ def _is_sentence(text: str) -> bool:
 
 
 def bounded(text: str, most: int = _MOST) -> str:
-    """Return `text` printable and in at most `most` characters, its middle replaced by ``…``."""
+    """Make `text` printable and at most `most` characters long, its middle replaced by ``…``."""
     text = printable(text if len(text) <= most else text[: most // 2] + ELLIPSIS + text[-most // 2 :])
     return text if len(text) <= most else text[: most // 2] + ELLIPSIS + text[1 - most // 2 :]
 
 
 def labels(names: Sequence[str], width: int) -> list[str]:
-    """Return names fit to be drawn in `width` columns: shortened, printable, none of them long by marks.
+    """Make names fit for drawings of `width` columns: short, printable, with few combining marks.
 
     A character may carry any number of combining ones, which take no column but have to be drawn.
     """

@@ -244,11 +244,11 @@ class Result(NamedTuple):
 
 
 def ms_column(key: str, title: str, of: str, **settings: Any) -> Column:
-    """Return a column of milliseconds; `of` is the attribute of its items that holds the nanoseconds."""
+    """Make a column of milliseconds; `of` is the attribute of its items that holds nanoseconds."""
     get = attrgetter(of)
     return Column(key, f"{title} (ms)", "float", value=lambda item: ms_of(get(item)), **settings)
 
 
 def card_texts(cards: Iterable[Card]) -> list[str]:
-    """Return the cards as lines of text."""
+    """Write the cards as lines of text."""
     return [text for place, card in enumerate(cards, 1) for text in card.texts(place)]

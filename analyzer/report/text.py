@@ -72,7 +72,7 @@ def _parts(
     quiet: bool,
     colour: bool,
 ) -> list[list[str]]:
-    """Return the lines of the parts of the page."""
+    """Write the parts of the page, in lines."""
     shown = shown_tables(result)
     headline = bold(_wrapped([result.headline] if result.headline else [], width))
     parts = [[*headline, *_wrapped([result.further] if result.further else [], width)]]
@@ -94,7 +94,7 @@ def _styled(style: str, lines: Iterable[str]) -> list[str]:
 
 
 def _shares(chart: Bars, width: int | None) -> list[str]:
-    """Return a single stacked bar as a line of its parts, the last ones as one where bars had no room.
+    """Write a single stacked bar as one line; its last parts are joined where the line has no room.
 
     Nothing for other bars.
     """
@@ -115,7 +115,7 @@ def _shares(chart: Bars, width: int | None) -> list[str]:
 
 
 def _card(card: Card, place: int, width: int | None, bold: _Style) -> list[str]:
-    """Return the lines of a card: its title and why, and each further text behind its label."""
+    """Write a card: its title and cause, then each further text behind its label."""
     head, *rest = card.texts(place)
     lines = [*_wrapped([head], width)]
     title = f"{place}. {card.title}"
@@ -125,7 +125,7 @@ def _card(card: Card, place: int, width: int | None, bold: _Style) -> list[str]:
 
 
 def _width(stream: TextIO) -> int | None:
-    """Return the columns there are, or None where nothing limits them."""
+    """Measure the terminal; None where nothing limits the width."""
     if not stream.isatty() and not os.environ.get("COLUMNS"):
         return None
     import shutil
@@ -198,23 +198,23 @@ def _table(
 
 
 def bar_of(share: float, width: int) -> str:
-    """Return a bar of a share of `width` columns, to an eighth of one."""
+    """Draw a bar for a share of `width` columns, to an eighth of a column."""
     full, eighths = divmod(round(share * max(width, 0) * 8), 8)
     return "█" * full + " ▏▎▍▌▋▊▉"[eighths].strip()
 
 
 def most_rows(args: Namespace) -> int | None:
-    """Return how many rows of a table people see; None for all."""
+    """Limit the rows of a table for people; None shows all."""
     return None if args.full else max(args.head or 0, _MOST_ROWS)
 
 
 def shown_tables(result: Result) -> list[Table]:
-    """Return the tables that people see on standard output."""
+    """Choose the tables for standard output."""
     return [table for table in result.tables if not table.detail]
 
 
 def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, is_tall: bool) -> list[_Part]:
-    """Return the columns with their headers in one line, or in as many as make them narrow."""
+    """Lay out the columns; headers take one line or, if `is_tall`, as many as make columns narrow."""
     parts = []
     for column, values in zip(columns, zip(*rows, strict=True), strict=True):
         cells = cell_texts(column, values)
@@ -227,18 +227,18 @@ def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, is_t
 
 
 def _pointed(cells: Sequence[str]) -> list[str]:
-    """Return numbers with blanks after them: aligned to the right, their points are below each other."""
+    """Pad numbers so that, aligned to the right, their decimal points are below each other."""
     after = [len(cell) - at if (at := cell.find(".")) >= 0 else 0 for cell in cells]
     return [cell + " " * (max(after) - n) for cell, n in zip(cells, after, strict=True)]
 
 
 def _stacked(title: str, width: int) -> list[str]:
-    """Return the words of a header below each other."""
+    """Put the words of a header below each other."""
     return textwrap.wrap(title, max(width, _HEADER), break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
-    """Return the columns that fit in `width`, words shortened, and those that were left out.
+    """Fit columns into `width` by shortening words; return also the columns left out.
 
     Empty ones go without a word, then those to the right; the first stays.
     """
@@ -286,7 +286,7 @@ def _total(widths: Iterable[int]) -> int:
 
 
 def _even_share(widths: Sequence[int], room: int) -> int:
-    """Return the largest cap under which `widths`, each cut to it, take no more than `room`."""
+    """Find the largest cap at which `widths`, each cut to it, fit into `room`."""
     for taken, width in enumerate(sorted(widths)):
         share = room // (len(widths) - taken)
         if width > share:
@@ -296,7 +296,7 @@ def _even_share(widths: Sequence[int], room: int) -> int:
 
 
 def _colours(table: Table, rows: Sequence[Sequence[Cell]]) -> dict[str, list[str]]:
-    """Return the colours of each column of changes, by its key; only rows that are certain have one."""
+    """Choose the colours of each column of changes, by its key; only significant rows have one."""
     certain = table.certain_at
     is_certain = [certain is None or row[certain] is True for row in rows]
     return {

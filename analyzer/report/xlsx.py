@@ -97,7 +97,7 @@ def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) ->
 
 
 def _cut(table: Table) -> Table:
-    """Return the table with the rows that a sheet holds; say where that cuts it."""
+    """Cut a table to the rows of a sheet, and say so."""
     if len(table.rows) < ROWS_A_SHEET:
         return table
     most = ROWS_A_SHEET - 1
@@ -106,7 +106,7 @@ def _cut(table: Table) -> Table:
 
 
 def sheet_name(wanted: str, taken: set[str]) -> str:
-    r"""Return a legal sheet name like `wanted` that differs from those `taken`, and add it to them.
+    r"""Make a legal sheet name like `wanted` that is not yet `taken`, and add it there.
 
     At most 31 characters, all printable, none of ``[]:*?/\``, no apostrophe at an end, not "History"; names
     that differ only in case are the same.
@@ -136,7 +136,7 @@ class _Formats:
         self.words = workbook.add_format({"text_wrap": True, "valign": "top"})
 
     def of(self, column: Column) -> Any:
-        """Return the format of the column's cells, None for text."""
+        """Choose the format of the column's cells; None for text."""
         if is_text(column):
             return None
         if column.kind == "id":
@@ -180,7 +180,7 @@ def _write_cell(sheet: Any, row: int, column: int, cell: Cell, cell_format: Any)
 
 
 def _width(table: Table, index: int) -> int:
-    """Return how many characters wide a column is shown, by its header and first rows."""
+    """Choose the width of a column, in characters, by its header and first rows."""
     column = table.columns[index]
     values = [row[index] for row in table.rows[:_WIDTH_SAMPLE]]
     texts = cell_texts(column, values)
@@ -189,7 +189,7 @@ def _width(table: Table, index: int) -> int:
 
 
 def _shortened(name: str, suffix: str) -> str:
-    """Return `name` and `suffix` in 31 of the format's characters (UTF-16 units)."""
+    """Shorten `name` so that it has 31 of the format's characters (UTF-16 units) with `suffix`."""
     room = _NAME_CHARACTERS - len(suffix)
     for width in range(room, 0, -1):
         text = shorten(name, width)
@@ -199,5 +199,5 @@ def _shortened(name: str, suffix: str) -> str:
 
 
 def _legal(text: str) -> str:
-    """Return `text` with what UTF-8 cannot carry (lone surrogates) as escapes."""
+    """Escape lone surrogates in `text`, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")

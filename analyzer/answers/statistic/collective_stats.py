@@ -67,7 +67,7 @@ class CollectiveStats(Struct, frozen=True):
 
 
 def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Request) -> CollectiveStats:
-    """Return the collectives of the job at `paths`; `asked` says which, and how it is read.
+    """Summarise the collectives of the job at `paths`; `asked` selects them and the way files are read.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Reque
 def _on_one_clock(
     ranks: Sequence[_RankCollectives], names: Sequence[str], hosts: Sequence[int]
 ) -> tuple[Sequence[_RankCollectives], list[bool], list[str]]:
-    """Return the ranks on the first host's clock, whether it is known of each, and remarks on the clocks."""
+    """Move the ranks to the first host's clock; return also whose clock is known, and remarks."""
     hosts = numbered(hosts)[1].tolist()
     if max(hosts) == 0:
         return ranks, [True] * len(ranks), []
@@ -137,7 +137,7 @@ class _Members(Struct, frozen=True):
 
 
 def _members(ranks: Sequence[_RankCollectives], is_tied: Sequence[bool]) -> _Members:
-    """Return each rank's part in each collective; matched are those that all ranks have as often."""
+    """Match the ranks' parts of each collective: those that all ranks recorded equally often."""
     keys: dict[Hashable, int] = {}
     calls: dict[Call, int] = {}
     parts = []
@@ -169,7 +169,7 @@ def _members(ranks: Sequence[_RankCollectives], is_tied: Sequence[bool]) -> _Mem
 
 
 def _unlike(key: Int64, base: Int64, rank: Int64) -> Mask:
-    """Return which collectives (k,) are of a key that ranks have a different number of for one base."""
+    """Mark collectives (k,) of which ranks recorded different numbers for one key and base."""
     order = np.lexsort((rank, base, key))
     of = _runs(key[order], base[order])
     of_rank = _runs(of, rank[order])
@@ -182,7 +182,7 @@ def _unlike(key: Int64, base: Int64, rank: Int64) -> Mask:
 
 
 def _runs(*columns: Int64) -> Int64:
-    """Return a number for each row (k,) of ordered columns, from 0: the same for equal neighbours."""
+    """Number the runs of equal rows (k,) of ordered columns from 0."""
     is_new = np.zeros(len(columns[0]), np.bool_)
     for column in columns:
         is_new[1:] |= column[1:] != column[:-1]
@@ -317,7 +317,7 @@ class _RankCollectives(Struct, frozen=True):
 
 
 def _rank_collectives(source: Source, trace: Trace, partitions: Partitions) -> _RankCollectives:
-    """Return the collectives of a rank's trace that was read for `Need.SIZES`, `SYNC` and `STEPS`."""
+    """Find the collectives in a rank's trace, which was read for `Need.SIZES`, `SYNC` and `STEPS`."""
     if not len(trace):
         none = np.empty(0, np.int64)
         return _RankCollectives((), none, none, none, none, none.astype(float), none.astype(float))
@@ -332,7 +332,7 @@ def _rank_collectives(source: Source, trace: Trace, partitions: Partitions) -> _
 
 
 def _times(trace: Trace, roles: NDArray[np.int8], rows: Int64) -> tuple[Float64, Float64]:
-    """Return how much of the time of some communication (k,) no computation hides, and all of its time.
+    """Measure the exposed time and the whole time of each communication (k,).
 
     As in `figures.time_by_role.breakdown`: each instant counts once.
     """

@@ -47,7 +47,7 @@ def run(args: Namespace) -> Result:
 
 
 def _collect(args: Namespace) -> Result:
-    """Return the final traces, and what captures and server logs below the paths hold."""
+    """Renew the final traces, and read the captures and server logs below the paths."""
     from analyzer.cli.collect.time_tables import time_result
     from trace_utils import find_gpus
 
@@ -124,7 +124,7 @@ def _iter_time(args: Namespace) -> Result:
 
 
 def _counts(trace: Trace) -> dict[str, int]:
-    """Return how many slices there are per category: BytePS's kind of operation, else the event's own."""
+    """Count slices per category: BytePS's kind of operation, else the event's category."""
     import numpy as np
 
     from analyzer.base.opname import OpName
@@ -138,7 +138,7 @@ def _counts(trace: Trace) -> dict[str, int]:
 
 
 def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
-    """Return a name for each GPU: its worker and local rank where these differ, else its path."""
+    """Name each GPU by worker and local rank where these differ, else by its path."""
     from trace_utils import Source
 
     names = {gpu.path: Source(gpu.path, gpu.worker, gpu.rank).prefix.rstrip(".") for gpu in gpus}
@@ -147,7 +147,7 @@ def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
 
 
 def _one_source(args: Namespace, variant: str) -> Result:
-    """Return the transfers in the captures, or in the logs of the servers, under one path."""
+    """Read the transfers in the captures, or in the servers' logs, under one path."""
     from analyzer.cli.collect import network_tables
     from analyzer.cli.collect.time_tables import time_result
 

@@ -117,7 +117,7 @@ def _share(key: ServerKey, part_ns: int | None) -> float | None:
 
 
 def _headline(keys: Sequence[ServerKey]) -> str:
-    """Say how long transfers take on average, and where they spend it."""
+    """Split the mean transfer time into wire, server and waiting."""
     n, total = sum(key.n_push + key.n_pull for key in keys), sum(key.push_ns + key.pull_ns for key in keys)
     if not total:
         return "No transfer of a known key was captured."

@@ -103,7 +103,7 @@ def run(args: Namespace) -> Result:
 
 
 def _most_changed(pairs: Sequence[Comparison]) -> Sequence[Comparison]:
-    """Return the pairs to show in detail: of many those whose iteration time changed most."""
+    """Choose the pairs to show in detail: of many, those whose iteration time changed most."""
     if len(pairs) <= _MOST_SHOWN:
         return pairs
     return sorted(pairs, key=lambda pair: -abs(pair.iteration.ns or 0))[:_MOST_SHOWN]
@@ -122,7 +122,7 @@ def _is_left(pair: Comparison, detailed: Sequence[Comparison]) -> bool:
 
 
 def _limit(pairs: Sequence[Comparison], regressed: Sequence[Comparison], percent: float | None) -> list[str]:
-    """Say which runs are over the limit of `--fail_above`, and for which it cannot be told."""
+    """Name the runs above the limit of `--fail_above`, and those with too few steps to tell."""
     if percent is None:
         return []
     return [f"{pair.names[1]}: slower than --fail_above {percent:g} allows" for pair in regressed] + [

@@ -15,7 +15,7 @@ _BULK = 0.25  # of the change: what one operation must explain to be named
 
 
 def verdict(comparison: Comparison) -> str:
-    """Say how the step changed, and why: ``Slower: 127 → 139 ms (+9.8 %, 95 % CI +9.1 to +15.6 ms): …``."""
+    """Write the change of the step and its causes: ``Slower: 127 → 139 ms (+9.8 %, 95 % CI …): PUSH …``."""
     iteration = comparison.iteration
     if iteration.ns is None:
         return _without_steps(comparison)
@@ -31,7 +31,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def _without_steps(comparison: Comparison) -> str:
-    """Say which operations changed in runs of which one marks no steps."""
+    """Name the changed operations where a run marks no steps."""
     ops = comparison.operations
     changed = [op for op in ops if op.average.significant]
     stepless = (

@@ -66,7 +66,7 @@ def _is_drawing(path: Path) -> bool:
 
 
 def _has_dag(args: Namespace) -> bool:
-    """Whether the DAG itself is drawn: of a GML file, or of one GPU unless a flag needs a recorded step."""
+    """Choose the DAG, of a GML file or of one GPU, unless a flag needs a recorded step."""
     from analyzer.reading.formats.gml import is_gml
     from analyzer.reading.formats.stream import find_file
 
@@ -77,7 +77,7 @@ def _has_dag(args: Namespace) -> bool:
 
 
 def _structure(args: Namespace) -> _Loaded:
-    """Return the graph of a GML file or of one GPU, with average durations where a trace lies beside it."""
+    """Load the graph of a GML file or of one GPU, with the average durations in the trace beside it."""
     from msgspec.structs import replace
 
     from dag_utils import longest_path, mean_dags

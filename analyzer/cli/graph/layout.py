@@ -37,7 +37,7 @@ _ASPECT = 1.6
 
 
 def draw(dag: Dag, path: LongestPath, title: str = "", *, placed: bool = True) -> Network:
-    """Return the graph with a place for each node; files for other programs need none (`placed`).
+    """Lay out the graph; files for other programs need no positions (`placed`).
 
     Without durations there is no slack to show.
     """
@@ -62,7 +62,7 @@ def draw(dag: Dag, path: LongestPath, title: str = "", *, placed: bool = True) -
 
 
 def _edges(dag: Dag) -> list[tuple[int, int, str]]:
-    """Return the edges between drawn nodes, each pair once, those to the next step too."""
+    """List the edges between drawn nodes, each pair once, with those into the next step."""
     kinds: dict[tuple[int, int], str] = {}
     for a, b, kind in dag.edges.tolist():
         if a != b:
@@ -75,7 +75,7 @@ def _edges(dag: Dag) -> list[tuple[int, int, str]]:
 def _places(
     layer: Sequence[int], spine: Collection[int], edges: Sequence[tuple[int, int, str]]
 ) -> tuple[list[float], list[float]]:
-    """Return column and row of every node, folded into bands."""
+    """Find the column and the row of every node, folded into bands."""
     before: list[list[int]] = [[] for _ in layer]
     for a, b, _ in edges:
         if layer[a] < layer[b]:
@@ -113,7 +113,7 @@ def _fill(column: list[int], row: list[int], spine: Collection[int], before: Seq
 
 
 def _nearest_free(taken: Collection[int], wish: int) -> int:
-    """Return the row from 1 on nearest to `wish` that is not taken, the upper of two."""
+    """Find the free row from 1 on that is nearest to `wish`, the upper of two."""
     rows = (row for distance in itertools.count() for row in (wish - distance, wish + distance))
     return next(row for row in rows if row >= 1 and row not in taken)
 
@@ -121,7 +121,7 @@ def _nearest_free(taken: Collection[int], wish: int) -> int:
 def drawn_step(
     recording: Recording, step: StepGraph, path: CriticalPath, slack_ns: Int64, *, parts: bool
 ) -> tuple[Dag, LongestPath, Counter[str]]:
-    """Return the graph of `step`, its critical path as nodes of it, and how many nodes a category has.
+    """Turn a recorded step into a graph; return also its critical path and the number of nodes per category.
 
     A node's group is its kind of work. Without `parts`, a communication and its partitions and stages are
     one node. Edges between such nodes lead from what started first, so that ranks that wait for each other
@@ -167,7 +167,7 @@ def _nodes(recording: Recording, step: StepGraph, parts: bool) -> tuple[Int64, l
 
 
 def _names(recording: Recording, step: StepGraph, first: list[int], parts: bool) -> list[str]:
-    """Return a name for each node; those that recur in the step carry their turn."""
+    """Name each node; names that recur in the step carry a number."""
     names = []
     seen: Counter[str] = Counter()
     several = len(recording.owners) > 1

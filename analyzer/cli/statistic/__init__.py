@@ -98,7 +98,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> Result:
-    """Return the statistics of the operations, or the variant that `--sub_option` names."""
+    """Answer with the statistics of operations, or the variant that `--sub_option` names."""
     if args.sub_option in _DASF:
         refuse(args, variant_of(args), *READING, "save", "sort", "group_by")
         return _dasf(args)
@@ -188,7 +188,7 @@ def _headline(stats: Sequence[Stat]) -> str:
 
 
 def _of_groups(stats: Sequence[Stat]) -> list[Column]:
-    """Return the columns of what the work of devices belongs to: with its share of all of that work."""
+    """Describe the groups of device work, with their share of all device work."""
     whole = max(sum(stat.total_ns for stat in stats), 1)
     share = Column("share", "share", "percent", 1, value=lambda stat: stat.total_ns / whole)
     return [_OVER_RANKS[0]._replace(title="work of"), *_OVER_RANKS[1:4], share, *_OVER_RANKS[4:]]
@@ -248,7 +248,7 @@ def _steps(job: JobFigures) -> Table:
 
 
 def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
-    """Say how long a step is, and how much of it is exposed communication."""
+    """State the length of a step and its exposed communication."""
     if not ranks:
         return "No step is recorded."
     lengths = job.iteration_ns

@@ -31,7 +31,7 @@ _HOW = (
 
 
 def collectives(args: Namespace) -> Result:
-    """Return the table of the collectives of the job at `--path`."""
+    """List the collectives of the job at `--path`."""
     from dag_utils import read_partitions
     from trace_utils import held_by
 

@@ -40,7 +40,7 @@ def paint(chart: HeatMap, width: float) -> Drawing:
 
 
 def _ends(chart: HeatMap) -> tuple[float, float, str]:
-    """Return the values of the lightest and the darkest colour, and words for those beyond."""
+    """Choose the values of the lightest and the darkest colour, and words for values beyond."""
     known = sorted(
         value for row in chart.values for value in row if value is not None and math.isfinite(value)
     )
@@ -82,7 +82,7 @@ def _said(chart: HeatMap, row: str, column: str, value: float) -> str:
 
 
 def figure(chart: HeatMap) -> dict[str, Any]:
-    """Return data and layout for plotly: a line up from the floor for each cell.
+    """Make data and layout for plotly: a line up from the floor for each cell.
 
     plotly reads markup in texts, so each is escaped.
     """
@@ -117,7 +117,7 @@ def figure(chart: HeatMap) -> dict[str, Any]:
 
 
 def _named(names: Sequence[str], title: str) -> dict[str, Any]:
-    """Return an axis of places 0, 1, 2, … with as many names as there is room for."""
+    """Make an axis of places 0, 1, 2, … with as many names as fit."""
     places = range(0, len(names), math.ceil(len(names) / _MOST_TICKS) or 1)
     texts = [html.escape(name) for name in labels([names[place] for place in places], _TICK)]
     return {"tickvals": [*places], "ticktext": texts, "title": {"text": title}}

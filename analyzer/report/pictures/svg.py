@@ -92,7 +92,7 @@ def swatch(colour: str) -> str:
 
 
 def swatches(shades: Mapping[str, str], names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return a legend of colours; `names` are fit to be drawn."""
+    """Draw a legend of colours; `names` are fit for drawings."""
     return [(swatch(shade), name) for shade, name in zip(shades.values(), names, strict=True)]
 
 
@@ -126,7 +126,7 @@ def line(x0: float, y0: float, x1: float, y1: float, kind: str) -> str:
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[tuple[float, str]]:
-    """Return round values that enclose `low` to `high`, and their words.
+    """Choose round values that enclose `low` to `high`, with their labels.
 
     >>> ticks(0, 12)
     [(0.0, '0'), (2.0, '2'), (4.0, '4'), (6.0, '6'), (8.0, '8'), (10.0, '10'), (12.0, '12')]
@@ -140,7 +140,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[tuple[float, str]]:
 
 
 def escaped(words: str) -> str:
-    """Return a text as XML has it."""
+    """Escape a text for XML."""
     return html.escape(legal(words))
 
 
