@@ -65,9 +65,9 @@ def run(args: Namespace) -> Result:
         members = _members(job, to_read)
         seen: set[str] = set()
         for path in (member.source.path for member in members):
-            if (place := os.path.realpath(path)) in seen:
+            if (real := os.path.realpath(path)) in seen:
                 raise UsageError(f"{path}: given twice")
-            seen.add(place)
+            seen.add(real)
         combined = combine(
             members,
             output,

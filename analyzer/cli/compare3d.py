@@ -112,7 +112,7 @@ def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Seq
     """Draw the longest operations."""
     from analyzer.reading.dialects.system import is_frame_of_all
 
-    order = {row.cat: at for at, row in enumerate(categories)}
+    order = {row.cat: number for number, row in enumerate(categories)}
     parts = [row for row in rows if not is_frame_of_all(row.name)] or rows  # would dwarf what is in them
     shown = sorted(sorted(parts, key=_shorter)[:_MOST_ROWS], key=lambda row: order[row.cat])
     operations, values = [row.name for row in shown], [_ms(row) for row in shown]

@@ -218,9 +218,9 @@ def _mean(args: Namespace) -> Result:
     scopes: list[Scope] = []
     operations: list[OperationSlack] = []
     for gpu in loaded.gpus:
-        scope, own = longest_chain(*gpu)
+        scope, of_gpu = longest_chain(*gpu)
         scopes.append(scope)
-        operations += own
+        operations += of_gpu
     longest = max(scopes, key=lambda scope: scope.length_ns)
     worker = "" if longest.worker is None or len(scopes) == 1 else f"worker-{longest.worker} "
     path = longest.path()

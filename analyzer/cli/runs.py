@@ -125,9 +125,9 @@ def labels(paths: Sequence[Path]) -> list[str]:
     """
     parts = [path.resolve().parts for path in paths]
     depth, deepest = 1, max(map(len, parts))
-    while depth < deepest and len({each[-depth:] for each in parts}) < len(set(parts)):
+    while depth < deepest and len({part[-depth:] for part in parts}) < len(set(parts)):
         depth += 1
-    names = ["/".join(each[-depth:]) for each in parts]
+    names = ["/".join(part[-depth:]) for part in parts]
     turns = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [name if turn == 1 else f"{name} ({turn})" for name, turn in zip(names, turns, strict=True)]
 

@@ -37,8 +37,8 @@ def joined_steps(
     if every <= 1:
         return steps, values
     begins = range(0, len(steps), every)
-    groups = [steps[at : at + every] for at in begins]
-    names = [own[0] if len(own) == 1 else f"{own[0]}–{own[-1]}" for own in groups]
+    groups = [steps[begin : begin + every] for begin in begins]
+    names = [group[0] if len(group) == 1 else f"{group[0]}–{group[-1]}" for group in groups]
     return names, np.fmax.reduceat(values, list(begins), axis=1)
 
 

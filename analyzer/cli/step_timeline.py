@@ -100,9 +100,9 @@ def key_of(owner: str, name: str) -> str:
     return f"{owner}.{name}"
 
 
-def stretch_key(place: int) -> str:
+def stretch_key(number: int) -> str:
     """Make the key of a stretch by its number in a `named_path`."""
-    return f"#{place}"
+    return f"#{number}"
 
 
 def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Collection[str]) -> list[int]:
@@ -126,8 +126,8 @@ def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int]) -> _Lan
     of_shown = np.isin(step.owner, owners)
     np.minimum.at(begin, step.operation[of_shown], step.start_ns[of_shown])
     begun: dict[str, int] = {}
-    for at in unique(step.operation[of_shown]).tolist():
-        begun[kinds[at]] = min(begun.get(kinds[at], int(begin[at])), int(begin[at]))
+    for number in unique(step.operation[of_shown]).tolist():
+        begun[kinds[number]] = min(begun.get(kinds[number], int(begin[number])), int(begin[number]))
     fixed = ("input", "computation", "device")
     known = {kind: i for i, kind in enumerate(fixed)}
     order = sorted(begun, key=lambda kind: (known.get(kind, len(fixed)), begun[kind]))
@@ -151,20 +151,24 @@ def _kind(operation: Operation, n_owners: int) -> str:
 
 def _is_part(recording: Recording) -> Bool:
     """Mark the operations (n,) to draw: all except communications whose parts are drawn."""
-    divided = {(one.owner, one.transfer.whole) for one in recording.operations if one.transfer.whole}
-    return recording.which(lambda one: (one.owner, one.name) not in divided)
+    divided = {
+        (operation.owner, operation.transfer.whole)
+        for operation in recording.operations
+        if operation.transfer.whole
+    }
+    return recording.which(lambda operation: (operation.owner, operation.name) not in divided)
 
 
 # ---- boxes
 
 
 def _span(recording: Recording, step: StepGraph, lanes: _Lanes, event: int, zero: int) -> Span:
-    at = int(step.operation[event])
-    operation = recording.operations[at]
+    number = int(step.operation[event])
+    operation = recording.operations[number]
     owner = recording.owners[operation.owner]
     keys = dict.fromkeys((key_of(owner, operation.main), key_of(owner, operation.label)))
     start, end = int(step.start_ns[event]), int(step.end_ns[event])
-    lane = lanes.names[lanes.of[at]]
+    lane = lanes.names[lanes.of[number]]
     return Span(
         lane,
         brief(operation.label),
@@ -231,9 +235,9 @@ def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: boo
             duration,
             _words(named.labels[label].name, recording.operations[step.operation[event]], is_idle=is_idle),
             is_idle,
-            (keys[label], stretch_key(place)),
+            (keys[label], stretch_key(number)),
         )
-        for event, start, duration, label, is_idle, place in zip(
+        for event, start, duration, label, is_idle, number in zip(
             *(column.tolist() for column in columns), strict=True
         )
     ]

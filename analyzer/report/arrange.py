@@ -23,7 +23,7 @@ def ordered(table: Table) -> Table:
     if not table.order:
         return table
     places = sorted(range(len(table.rows)), key=table.order.__getitem__)
-    about = [table.about[place] for place in places] if table.about else ()
+    about = [table.about[row] for row in places] if table.about else ()
     return table._replace(rows=LazySequence(places, table.rows.__getitem__), about=about, order=())
 
 

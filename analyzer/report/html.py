@@ -197,10 +197,10 @@ def _timeline(chart: Timeline, keys: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _times(one: Span | OnPath) -> tuple[float, float]:
+def _times(box: Span | OnPath) -> tuple[float, float]:
     """Round start and duration to 10 ns so that touching boxes still touch."""
-    start = round(one.start_ms, 5)
-    return start, round(round(one.start_ms + one.dur_ms, 5) - start, 5)
+    start = round(box.start_ms, 5)
+    return start, round(round(box.start_ms + box.dur_ms, 5) - start, 5)
 
 
 def _known(texts: Iterable[str], keys: Mapping[str, int]) -> list[int]:

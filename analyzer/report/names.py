@@ -52,11 +52,11 @@ def _with_arguments(names: list[str], width: int) -> list[str]:
     """Tell functions apart that are alike when cut: by the words in which their templates differ."""
     words = [Counter(_WORDS.findall(without_parameters(name))) for name in names]
     common = functools.reduce(Counter.__and__, words)
-    told = []
-    for name, own in zip(names, words, strict=True):
-        mark = shorten(f" [{', '.join(own - common)}]", width // 2) if own - common else ""
-        told.append(shorten(brief(name), width - display_width(mark)) + mark)
-    return told
+    apart = []
+    for name, of_name in zip(names, words, strict=True):
+        mark = shorten(f" [{', '.join(of_name - common)}]", width // 2) if of_name - common else ""
+        apart.append(shorten(brief(name), width - display_width(mark)) + mark)
+    return apart
 
 
 def with_short_functions(rows: Sequence[Sequence[Cell]]) -> Sequence[Sequence[Cell]]:

@@ -191,10 +191,10 @@ class Card(NamedTuple):
     step: str = ""  # in which it was seen,
     seen: str = ""  # and the key of what was seen there
 
-    def texts(self, place: int) -> Iterator[str]:
-        """Yield the lines that a reader of plain text gets; `place` counts from 1."""
+    def texts(self, number: int) -> Iterator[str]:
+        """Yield the lines that a reader of plain text gets; `number` counts from 1."""
         plain = " ".join(text for label, text in self.lines if not label)
-        yield f"{place}. {self.title}. {plain}".rstrip()
+        yield f"{number}. {self.title}. {plain}".rstrip()
         widest = max((len(label) for label, _ in self.lines), default=0)
         for label, text in self.lines:
             if label:
@@ -251,4 +251,4 @@ def ms_column(key: str, title: str, of: str, **settings: Any) -> Column:
 
 def card_texts(cards: Iterable[Card]) -> list[str]:
     """Write the cards as lines of text."""
-    return [text for place, card in enumerate(cards, 1) for text in card.texts(place)]
+    return [text for number, card in enumerate(cards, 1) for text in card.texts(number)]

@@ -82,7 +82,7 @@ def _parts(
     parts.append([*_figures(result.figures, width)])
     headed = len(shown) > 1
     parts += [[*_table(table, width, n_rows, headed=headed, colour=colour)] for table in shown]
-    parts += [_card(card, place, width, bold) for place, card in enumerate(result.cards, 1)]
+    parts += [_card(card, number, width, bold) for number, card in enumerate(result.cards, 1)]
     asked = [Command(f"next: {text}") for text in result.commands if width is not None and not quiet]
     notes, last = [*_wrapped(result.sentences, width)], dim(_wrapped(asked, width))
     parts += [[*dim(notes), *last]] if result.cards else [notes, last]
@@ -114,11 +114,11 @@ def _shares(chart: Bars, width: int | None) -> list[str]:
     return ["  ".join(map(printable, parts))]
 
 
-def _card(card: Card, place: int, width: int | None, bold: _Style) -> list[str]:
+def _card(card: Card, number: int, width: int | None, bold: _Style) -> list[str]:
     """Write a card: its title and cause, then each further text behind its label."""
-    head, *rest = card.texts(place)
+    head, *rest = card.texts(number)
     lines = [*_wrapped([head], width)]
-    title = f"{place}. {card.title}"
+    title = f"{number}. {card.title}"
     if lines[0].startswith(title):
         lines[0] = "".join(bold([title])) + lines[0][len(title) :]
     return [*lines, *_wrapped(rest, width)]

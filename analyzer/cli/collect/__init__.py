@@ -60,8 +60,8 @@ def _collect(args: Namespace) -> Result:
         from analyzer.cli.collect.network_tables import all_there_is
 
         for path in args.path:
-            for found in all_there_is(path, jobs=args.jobs, progress=args.progress):
-                result = _joined(result, found)
+            for extra in all_there_is(path, jobs=args.jobs, progress=args.progress):
+                result = _joined(result, extra)
     if not gpus and not result.tables:
         why = f" ({'; '.join(result.repairs)})" if result.repairs else ""
         raise TraceError(
@@ -155,18 +155,18 @@ def _one_source(args: Namespace, variant: str) -> Result:
         raise UsageError(f"--sub_option {variant} takes one path: the job's root, or one file")
     [path] = args.path
     if variant == "pcap":
-        found = network_tables.pcap(path, jobs=args.jobs, progress=args.progress, output=args.output)
+        transfers = network_tables.pcap(path, jobs=args.jobs, progress=args.progress, output=args.output)
     else:
-        found = network_tables.server(path, progress=args.progress, output=args.output)
-    return _joined(time_result(args, [], Repairs(), f"Collected ({variant}) from"), found)
+        transfers = network_tables.server(path, progress=args.progress, output=args.output)
+    return _joined(time_result(args, [], Repairs(), f"Collected ({variant}) from"), transfers)
 
 
-def _joined(result: Result, found: Result) -> Result:
+def _joined(result: Result, other: Result) -> Result:
     lists = ("figures", "notes", "repairs")
-    joined: dict[str, Any] = {name: [*getattr(result, name), *getattr(found, name)] for name in lists}
+    joined: dict[str, Any] = {name: [*getattr(result, name), *getattr(other, name)] for name in lists}
     return result._replace(
-        document={**result.document, **found.document},
-        headline=result.headline or found.headline,
-        tables=[*result.tables, *found.tables],
+        document={**result.document, **other.document},
+        headline=result.headline or other.headline,
+        tables=[*result.tables, *other.tables],
         **joined,
     )

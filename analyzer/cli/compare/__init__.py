@@ -97,7 +97,7 @@ def run(args: Namespace) -> Result:
             *digest_note(args, names[-1]),
             command(args, "diagnose", paths=args.path[-1:]),
         ],
-        repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
+        repairs=list(dict.fromkeys(line for job in runs for line in job.repairs)),
         exit_code=_REGRESSED if regressed else 0,
     )
 
@@ -137,8 +137,8 @@ def _document(pairs: Sequence[Comparison], paths: Sequence[Path]) -> dict[str, A
     parts = [_pair_document(pair) for pair in pairs]
     document = {**parts[0], "paths": [str(path) for path in paths]}
     if len(pairs) > 1:
-        others = (part["iteration_ms"][1] for part in parts[1:])
-        document["iteration_ms"] = [*parts[0]["iteration_ms"], *others]
+        times = (part["iteration_ms"][1] for part in parts[1:])
+        document["iteration_ms"] = [*parts[0]["iteration_ms"], *times]
         document["comparisons"] = parts
     return document
 

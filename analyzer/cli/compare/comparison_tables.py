@@ -187,7 +187,7 @@ def input_table(run: JobFigures, name: str) -> Table:
     )
     figures = (ops.count.sum(1), ops.total_ns.sum(1) / 1e6, ops.mean_ns / 1e6)
     rows = LazySequence(
-        range(len(ops.keys)), lambda at: (*ops.keys[at], *(each[at].item() for each in figures))
+        range(len(ops.keys)), lambda row: (*ops.keys[row], *(column[row].item() for column in figures))
     )
     return Table(name, f"Operations of {name}", columns, rows, detail=True)
 

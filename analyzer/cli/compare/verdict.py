@@ -64,9 +64,15 @@ def interval(change: Change) -> str:
 def _categories(comparison: Comparison) -> str:
     """Name the categories that explain most of the change, largest first."""
     size = abs(comparison.iteration.ns or 0)
-    large = [each for each in comparison.categories if abs(each.explained.ns or 0) >= _WORTH_NAMING * size]
-    named = [each for each in large if each.cat][:_MOST]
-    return ", ".join(f"{each.cat} {_signed(each.explained)}{doubt(each.explained)}" for each in named)
+    large = [
+        category
+        for category in comparison.categories
+        if abs(category.explained.ns or 0) >= _WORTH_NAMING * size
+    ]
+    named = [category for category in large if category.cat][:_MOST]
+    return ", ".join(
+        f"{category.cat} {_signed(category.explained)}{doubt(category.explained)}" for category in named
+    )
 
 
 def _operation(comparison: Comparison) -> str:

@@ -85,8 +85,8 @@ def _structure(args: Namespace) -> _Loaded:
     refuse(args, NO_STEP, *READING, "del_queue", "step")
     if len(args.path) > 1:
         raise UsageError(f"{args.path[1]}: one graph at a time; {args.path[0]} is one already")
-    found = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
-    dag = found.gpus[0][2]
+    loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
+    dag = loaded.gpus[0][2]
     path = longest_path(dag)
     if not path.length_ns:  # nothing says how long anything takes: ties would choose
         path = replace(path, nodes=[])
@@ -94,7 +94,7 @@ def _structure(args: Namespace) -> _Loaded:
     length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""
     first = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."
     ask = [command(args, "critical", "--step", "mean")] if path.length_ns else []
-    return _Loaded(dag, path, Counter(dag.cats), first, [*found.notes, *ask], found.repairs)
+    return _Loaded(dag, path, Counter(dag.cats), first, [*loaded.notes, *ask], loaded.repairs)
 
 
 def _recorded(args: Namespace) -> _Loaded:

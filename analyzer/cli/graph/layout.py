@@ -81,8 +81,8 @@ def _places(
         if layer[a] < layer[b]:
             before[b].append(a)
     columns: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
-    for node, at in enumerate(layer):
-        columns[at].append(node)
+    for node, depth in enumerate(layer):
+        columns[depth].append(node)
     row = [0] * len(layer)
     for column in columns:
         _fill(column, row, spine, before)
@@ -90,8 +90,8 @@ def _places(
     width = max(4, round(math.sqrt(_ASPECT * sum(heights) * _PLACE[1] / _PLACE[0])))
     bands = [max(heights[i : i + width]) for i in range(0, len(heights), width)]
     tops = [0, *itertools.accumulate(bands)]
-    return [float(at % width) for at in layer], [
-        float(tops[at // width] + row[i]) for i, at in enumerate(layer)
+    return [float(depth % width) for depth in layer], [
+        float(tops[depth // width] + row[i]) for i, depth in enumerate(layer)
     ]
 
 

@@ -46,24 +46,24 @@ def collectives(args: Namespace) -> Result:
             f"--sub_option collectives: {args.path[0]} is a step log, which holds no single collectives; "
             "statistic tells how long its columns are"
         )
-    found = collective_stats(args.path, read_partitions(args.path), asked(args))
-    table = Table.of("collectives", "Collectives", _COLLECTIVES, found.rows, lambda row: -row.total_ns)
-    name_files(args, found.files[0].path)
+    stats = collective_stats(args.path, read_partitions(args.path), asked(args))
+    table = Table.of("collectives", "Collectives", _COLLECTIVES, stats.rows, lambda row: -row.total_ns)
+    name_files(args, stats.files[0].path)
     return Result(
         "statistic",
         f"Collectives of {', '.join(map(str, args.path))}",
         {table.name: table},
         tables=[table],
-        headline=_headline(found),
-        notes=[_HOW, *found.notes, *damage_notes(found.files)],
-        repairs=found.repairs,
+        headline=_headline(stats),
+        notes=[_HOW, *stats.notes, *damage_notes(stats.files)],
+        repairs=stats.repairs,
     )
 
 
-def _headline(found: CollectiveStats) -> str:
-    if not found.rows:
+def _headline(stats: CollectiveStats) -> str:
+    if not stats.rows:
         return "No collective is recorded."
-    total = sum(row.total_ns for row in found.rows)
-    exposed = sum(row.total_ns * (row.exposed_share or 0.0) for row in found.rows) / max(total, 1)
-    n = sum(row.count for row in found.rows)
+    total = sum(row.total_ns for row in stats.rows)
+    exposed = sum(row.total_ns * (row.exposed_share or 0.0) for row in stats.rows) / max(total, 1)
+    n = sum(row.count for row in stats.rows)
     return f"{counted(n, 'collective')} take {in_ms(total)} per rank, {in_percent(exposed)} exposed."
