@@ -36,18 +36,18 @@ MODULES = {
 }
 
 
-#: The variant of `replay` after whose name words may be edits.
+#: The variant of `replay` that takes edits as words.
 WHAT_IF = "whatif"
-#: Words that stand for an option with one of its flags set.
+#: Short words for an option with a flag.
 SHORT: Mapping[str, tuple[str, Mapping[str, str]]] = {
     WHAT_IF: ("replay", {"sub_option": WHAT_IF}),
     "breakdown": ("statistic", {"sub_option": "breakdown"}),
     "collectives": ("statistic", {"sub_option": "collectives"}),
     "kernels": ("statistic", {"group_by": "kernel_kind"}),
 }
-#: The command of a copy that pip installed.
+#: The command that pip installs.
 INSTALLED = "analyze"
-#: What `--group_by` puts the work of devices together by.
+#: Values of `--group_by` that group the work of devices.
 GROUPS = ("operator", "module", "annotation", "kernel_kind")
 #: The shared flags that say how a job is read; see `asked`.
 READING = ("filter", "comm", "step_by", "rank_by")
@@ -81,7 +81,7 @@ def load(name: str) -> Option:
     return cast("Option", importlib.import_module(MODULES[option_of(name)]))
 
 
-# ---- what several options do with the flags that they share
+# ---- shared flags
 
 
 #: Flags and variants of earlier versions, of byteprofile and of dPRO, and what replaces them.
@@ -235,7 +235,7 @@ def asked(args: Namespace) -> Request:
     )
 
 
-# ---- the commands that answers print, as one would type them where this program was started
+# ---- commands that answers print, to be typed where this program was started
 
 
 def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) -> Command:

@@ -21,7 +21,7 @@ VERSION = "2.0.0"
 _DIRECTORY = "BYTEPS_TRACE_DIR"
 _FORMATS = ("table", "json", "csv", "markdown")
 _WIDTH = 100
-#: Values of flags that only some options have and shared code asks for.
+#: Defaults of flags that only some options declare but shared code reads.
 _NOT_GIVEN: dict[str, Any] = {
     **dict.fromkeys(("step_by", "rank_by", "sub_option", "group_by", "head", "output", "save", "picture")),
     "filter": (),
@@ -120,7 +120,7 @@ def _paths(args: argparse.Namespace) -> list[str]:
         raise UsageError(f"{edit}: no such file; for an edit: analyze.py whatif JOB {edit}")
     if words:
         return words
-    for flag in ("html", "xlsx", "cluster"):  # a word after these is theirs
+    for flag in ("html", "xlsx", "cluster"):  # these flags take the word after them
         value = getattr(args, flag)
         if isinstance(value, str) and os.path.exists(value):
             raise UsageError(f"--{flag} {value}: is taken as the value of --{flag}; write paths before it")
@@ -176,7 +176,7 @@ usage: analyze.py [OPTION] PATH... [flags]
 
 options (analyze.py OPTION --help lists the flags and variants of one):"""
 
-#: What the words say that stand for an option with a flag.
+#: Help for the short words of `cli.SHORT`.
 _SHORT_HELP = {
     WHAT_IF: "how long an edited job takes (replay --sub_option whatif); without edits, those that save most",
     "breakdown": "computation, communication and idle time of each step (statistic --sub_option breakdown)",

@@ -71,7 +71,7 @@ def run(args: Namespace) -> Result:
         combined = combine(
             members,
             output,
-            skip_broken=args.path[0].is_dir(),  # what is named itself must be a trace
+            skip_broken=args.path[0].is_dir(),  # a file that the user names must be a trace
             align=args.align == "auto",
             names=args.filter,
             comm=args.comm,
@@ -79,7 +79,9 @@ def run(args: Namespace) -> Result:
             progress=args.progress,
         )
     notes = [*job.notes, *lines]
-    if not dialects.named(combined.dialect).has_workers and len(members) > 1:  # else directories tell
+    if (
+        not dialects.named(combined.dialect).has_workers and len(members) > 1
+    ):  # otherwise the directories show missing ranks
         owned = {(m.host, rank) for m, rank in zip(combined.members, combined.ranks, strict=True)}
         ranks = [rank for _, rank in sorted(owned, key=str) if rank is not None]
         notes += job.rank_notes(ranks, combined.world_size)
@@ -150,6 +152,6 @@ def _workers(combined: Combined) -> list[dict[str, Any]]:
             {"path": str(member.owner), "ranks": [], "drift_ppm": 0.0}
             | {key: getattr(clock, key) for key in _CLOCK},
         )
-        if rank is not None and rank not in entry["ranks"]:  # several files of it are one rank
+        if rank is not None and rank not in entry["ranks"]:  # a rank may have several files
             entry["ranks"].append(rank)
     return list(entries.values())

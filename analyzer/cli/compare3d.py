@@ -27,7 +27,7 @@ _RUNS = (
     Column("steps", "steps", "int"),
     Column("iteration_ms", "iteration (ms)", "float"),
 )
-_MOST_ROWS = 80  # operations that a map can still show
+_MOST_ROWS = 80  # operations in a map at most
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -39,7 +39,9 @@ def run(args: Namespace) -> Result:
     """Put the runs side by side, in the order given."""
     check_runs(args)
     output = Path("3dcompare.html") if args.output is None else args.output
-    if args.html is True and output == Path("3dcompare.html"):  # the result's page would have that name too
+    if args.html is True and output == Path(
+        "3dcompare.html"
+    ):  # the page of the result would have the same name
         args.html = Path("3dcompare-page.html")
     name_files(args, output.parent)
     if output.suffix.lower() not in _SUFFIXES:
@@ -113,7 +115,9 @@ def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Seq
     from analyzer.reading.dialects.system import is_frame_of_all
 
     order = {row.cat: number for number, row in enumerate(categories)}
-    parts = [row for row in rows if not is_frame_of_all(row.name)] or rows  # would dwarf what is in them
+    parts = [
+        row for row in rows if not is_frame_of_all(row.name)
+    ] or rows  # frames would dwarf the operations in them
     shown = sorted(sorted(parts, key=_shorter)[:_MOST_ROWS], key=lambda row: order[row.cat])
     operations, values = [row.name for row in shown], [_ms(row) for row in shown]
     title = "Average time per operation and run"
@@ -138,5 +142,5 @@ def _ms(row: SweepRow) -> list[float | None]:
     return list(map(ms_of, row.mean_ns))
 
 
-#: An operation in JSON.
+#: Columns of an operation in JSON.
 _RECORD = (Column("name", ""), Column("cat", ""), Column("avg_ms", "", value=_ms))

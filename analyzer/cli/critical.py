@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py critical TRACE_DIR --head 10"
-#: Why a flag is refused; see `refuse`.
+#: The reason for refusing a flag; see `refuse`.
 NO_STEP = "needs a recorded step; a .gml file and --step mean have none"
 
 _NAME, _CAT = Column("name", "operation"), Column("cat", "category")
@@ -51,9 +51,9 @@ PATH = (
 )
 #: Columns of `NamedPath.rows` with the rules.
 PATH_WITH_RULES = (*PATH, Column("rule", "rule"))
-#: What people read of a `NameShare`; documents have the category alone.
+#: The kind of work, which tables show in place of the category.
 KIND = Column("kind", "kind", value=lambda share: share.kind)
-_MOST_SCOPES = 4  # whose lengths a terminal shows
+_MOST_SCOPES = 4  # scopes in the key figures at most
 
 
 def add_arguments(parser: ArgumentParser) -> None:

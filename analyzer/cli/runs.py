@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from analyzer.model.figures.rank_figures import Wanted
     from trace_utils import TraceFile
 
-_NAMED = 3  # damaged files
+_NAMED = 3  # damaged files that a note names
 
 
 def group_of(args: Namespace) -> str | None:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 #: Bars of operations in a chart.
 MOST_BARS = 20
-#: Ranks and cells of a map at most.
+#: Most ranks and cells of a map.
 _MOST_ROWS, _MOST_CELLS = 64, 2_000
-#: Of a step: a category that changed less is one of the rest.
+#: Share of a step; categories that changed less are summed up as the rest.
 LEAST_SHOWN = 0.01
 
 

@@ -17,14 +17,14 @@ from analyzer.reading.dialects.step_parts import Operation
 from analyzer.report.result import OnPath, Span, Timeline
 from dag_utils import NO_EVENT, CriticalPath, kind_of_work, named_path, step_length
 
-#: Ranks that are drawn at most, and boxes: those on the path and the longest.
+#: Most ranks and boxes in a drawing: those on the path and the longest.
 MOST_RANKS = 16
 MOST_BOXES = 8_000
-#: Stretches of the path that are drawn at most: the longest; one before shorter ones goes on in their place.
+#: Most stretches of the path in a drawing: the longest; each also covers the shorter ones after it.
 MOST_STRETCHES = 3_000
-#: Up to so many ranks each stage of communication has a lane.
+#: Most ranks with a lane for each stage of communication.
 _EACH_STAGE = 4
-#: A clock that may be further off than this part of the step: the eye would see it.
+#: Share of the step; a clock bound above it is visible in the drawing and gets a note.
 _FAR_OFF = 0.05
 
 
@@ -214,7 +214,7 @@ def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: boo
     beside = path.event[
         with_event[np.minimum(np.searchsorted(with_event, np.arange(n)), len(with_event) - 1)]
     ]
-    item = np.cumsum(np.diff(named.label, prepend=named.label[:1]) != 0)  # its place in the merged path
+    item = np.cumsum(np.diff(named.label, prepend=named.label[:1]) != 0)  # number in the merged path
     keys = [key_of(label.owner, label.name) for label in named.labels]
     first = np.arange(n)
     if n > MOST_STRETCHES:

@@ -36,10 +36,10 @@ from analyzer.report.tables import beginning
 _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = ("page.js", "table.js", "view.js", "drawing.js", "timeline.js")
 _LONGEST = 160  # characters of a name in a timeline
-_TAB = 90  # and of the title in a browser's tab
-_MOST_ROWS = 10_000  # of a table
+_TAB = 90  # characters of the title in a browser's tab
+_MOST_ROWS = 10_000  # rows of a table
 
-# Nothing may be loaded or sent, and only what is in the page may run.
+# The page may load and send nothing, and run only its own scripts.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
@@ -143,7 +143,7 @@ def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
 def _command(text: str) -> tuple[str, str]:
     """Write a command for reading, and for pasting into any shell of this machine."""
     program = re.search(rf"\S*{re.escape(PROGRAM)}", text)
-    if program is None:  # an installed copy's
+    if program is None:  # the command of an installed copy
         return text.strip(), f"cd {shlex.quote(str(Path.cwd()))} && {text.strip()}"
     after = text[program.end() :]
     typed = shlex.join([sys.executable, program[0]])

@@ -13,7 +13,7 @@ from analyzer.report.result import Card, Command, Result, Table
 from analyzer.report.tables import NO_VALUE, cell_texts, is_text
 from analyzer.report.text import most_rows, shown_tables
 
-#: What Markdown, or HTML in it, would not show as it stands; an underscore only at the edge of a word.
+#: Characters with a meaning in Markdown or HTML; an underscore only at the edge of a word.
 _SPECIAL = re.compile(r"[\\`*<\[|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 

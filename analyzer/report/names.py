@@ -12,16 +12,16 @@ from analyzer.base.function_names import brief, without_parameters
 from analyzer.report.result import Cell
 from analyzer.report.tables import ELLIPSIS, beginning, display_width, shorten
 
-_FEW_SPACES = 2  # in a name
-_NARROW = 10  # columns in which nothing can be told apart
+_FEW_SPACES = 2  # spaces in a name; sentences have more
+_NARROW = 10  # columns; narrower names cannot be told apart
 _OF_CODE = re.compile(r"[<:]|\w\(")
 _WORDS = re.compile(r"\w+")
-_WIDE = 72  # columns of a function where there is no limit
+_WIDE = 72  # columns of a function where the width is unlimited
 _OWNER = re.compile(r"(?:wk\d+\.)?(?:rank\d+\.)?")
 _PATH = re.compile(r"[./]")
-_SIGNATURE = 20_000  # characters of a function of C++ at most
+_SIGNATURE = 20_000  # characters of a C++ function at most
 IN_A_LANE = 24  # columns of a name in a timeline
-_MOST = 400  # characters of a text that is drawn: shaping a longer one takes minutes
+_MOST = 400  # characters of a drawn text; shaping a longer one takes minutes
 
 
 def short_names(names: Sequence[str], width: int) -> list[str]:
@@ -102,6 +102,6 @@ def _shortest(name: str, width: int) -> str:
     for form in (name, without_parameters(name), bare):
         if display_width(form) <= width:
             return form
-    if bare.count(" ") > _FEW_SPACES and "(" not in bare:  # a sentence, which its beginning tells best
+    if bare.count(" ") > _FEW_SPACES and "(" not in bare:  # a sentence is best known by its beginning
         return beginning(bare, width - 1).rstrip() + ELLIPSIS
     return shorten(bare, width)

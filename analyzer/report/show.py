@@ -21,18 +21,18 @@ from analyzer.base.outputs.rules import default_file
 from analyzer.report.arrange import arranged
 from analyzer.report.result import Result
 
-#: Values of `--format` and the modules that answer.
+#: Values of `--format` and their modules.
 FORMATS = {
     "table": "analyzer.report.text",
     "json": "analyzer.report.json",
     "csv": "analyzer.report.csv",
     "markdown": "analyzer.report.markdown",
 }
-#: Flags that name a file and the modules that write it.
+#: Flags that name a file, and their modules.
 FILES = {"xlsx": "analyzer.report.xlsx", "html": "analyzer.report.html"}
 #: Options whose `--output` is a drawing of the first chart.
 _DRAWN = ("graph", "3dcompare")
-#: Suffixes of drawings and the modules that make them.
+#: Suffixes of drawings and their modules.
 PICTURES = {
     ".html": "analyzer.report.html",
     **dict.fromkeys((".png", ".svg", ".pdf"), "analyzer.report.pictures.plot"),
@@ -64,7 +64,7 @@ def show(result: Result, args: Namespace, outputs: Outputs) -> None:
     failed = _write_files(summary, args, outputs)
     try:
         _print(result if args.format == "json" else summary, args)
-    except BrokenPipeError:  # whoever reads our output (`… | head`) has enough: that is not a failure
+    except BrokenPipeError:  # the reader (`… | head`) has enough, which is no error
         abandon(sys.stdout)
     if failed is not None:
         raise failed
@@ -103,7 +103,7 @@ def _print(result: Result, args: Namespace) -> None:
     if stream is None:
         raise OutputError("standard output is closed")
     if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")  # names may hold what no encoding can carry
+        stream.reconfigure(errors="backslashreplace")  # names may hold characters that the encoding lacks
     try:
         import_module(FORMATS[args.format]).write(result, stream, args)
         stream.flush()

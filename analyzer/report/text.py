@@ -19,17 +19,17 @@ from analyzer.report.names import IN_A_LANE, labels, short_names, with_short_fun
 from analyzer.report.result import Bars, Card, Cell, Column, Command, Result, Table
 from analyzer.report.tables import NO_VALUE, cell_texts, display_width, is_text, shorten
 
-_HEADER = 6  # columns of a header at least, if its words need them
+_HEADER = 6  # columns of a header at least, if it has long words
 _SPACE = "  "
-_LEGIBLE = 20  # columns of words: where there are fewer, a column is left out instead
-_LEAST_ROOM = 20  # columns of a figure, however long what stands before it
-_MOST_ROWS = 20  # of a table, unless more are asked for
-_LEAD = r"(\d+\. )?( *)(\w+ {2,})?"  # of a line: a place or a label, below which it goes on
+_LEGIBLE = 20  # columns of words; a narrower column is hidden
+_LEAST_ROOM = 20  # columns of a figure, however long its label
+_MOST_ROWS = 20  # rows of a table without `--full` and `--head`
+_LEAD = r"(\d+\. )?( *)(\w+ {2,})?"  # number or label of a line; continuation lines are indented below it
 _UNIT = re.compile(r"(?<=\d) (?=(?:ms|%)(?!\w))")
 _BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
-_WIDE = 100  # columns of what is drawn where nothing limits them
+_WIDE = 100  # columns of a drawing where the width is unlimited
 _WIDEST = 10_000  # columns: wider than all terminals
-_LEAST_BARS, _FEWEST_BARS = 20, 3  # columns of all parts of a bar in one line, and parts that it keeps
+_LEAST_BARS, _FEWEST_BARS = 20, 3  # columns of all bars in a line, and parts that it keeps
 _REST = "rest"
 _Style = Callable[[Iterable[str]], list[str]]
 
@@ -148,7 +148,7 @@ def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
     for sentence in sentences:
         text = printable(sentence)
         if width is None or isinstance(sentence, Command):
-            yield text  # a terminal goes on in the next line, and copies it as one
+            yield text  # unbroken, so that it can be copied as one line
         else:
             lead = re.match(_LEAD, text)
             indent = " " * (lead.end() if lead else 0)

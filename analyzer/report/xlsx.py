@@ -15,16 +15,16 @@ from analyzer.base.outputs.marks import PROGRAM
 from analyzer.report.result import Cell, Column, Result, Table, card_texts
 from analyzer.report.tables import cell_texts, display_width, is_text, shorten
 
-#: What the file format allows.
+#: Limits of the file format.
 ROWS_A_SHEET = 1_048_576
 _CELL_CHARACTERS = 32_767
 _NAME_CHARACTERS = 31
 _NOT_IN_NAMES = str.maketrans("[]:*?/\\", "()-----")
 _EXACT_INTEGERS = 2**53
 
-_WIDTH_SAMPLE = 1000  # rows that decide how wide a column is shown
+_WIDTH_SAMPLE = 1000  # rows that decide the width of a column
 _WIDEST = 60
-_TITLE_LINE, _TITLE_CHARACTERS = 20, 85  # points of a line of the title, and what it holds
+_TITLE_LINE, _TITLE_CHARACTERS = 20, 85  # points of a line of the title, and characters in it
 _SUMMARY, _SUMMARY_WIDTH = "Summary", (28, 100)  # in characters, of its two columns
 #: The colours of changes: good below 0, bad above.
 _BY_CHANGE = {
@@ -46,12 +46,12 @@ def write(result: Result, path: Path) -> None:
     """
     from xlsxwriter.exceptions import XlsxWriterException
 
-    packed = io.BytesIO()  # the zip writer does not survive a disk that fills up
+    packed = io.BytesIO()  # the zip writer fails badly on a full disk
     try:
         with open_output(path) as stream:
             cells_cut = _fill(packed, result)
             stream.write(packed.getbuffer())
-    except XlsxWriterException as error:  # what it makes of an OSError
+    except XlsxWriterException as error:  # how it reports an OSError
         raise OutputError(f"{path}: cannot be written: {error}") from error
     if cells_cut:
         logging.warning("%s: texts cut to %d characters: %d", path, _CELL_CHARACTERS, cells_cut)
@@ -80,7 +80,7 @@ def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) ->
     first = min(max([_SUMMARY_WIDTH[0], *(display_width(label) + 2 for label in labels)]), _WIDEST)
     sheet.set_column(0, 0, first)
     sheet.set_column(1, 1, _SUMMARY_WIDTH[1])
-    sheet.merge_range(0, 0, 0, 1, "", formats.title)  # which would take a name for a formula
+    sheet.merge_range(0, 0, 0, 1, "", formats.title)  # merged text would be taken for a formula
     sheet.write_string(0, 0, title[:_CELL_CHARACTERS], formats.title)
     sheet.set_row(0, _TITLE_LINE * math.ceil(len(title) / _TITLE_CHARACTERS))
     lines = [
@@ -184,7 +184,7 @@ def _width(table: Table, index: int) -> int:
     column = table.columns[index]
     values = [row[index] for row in table.rows[:_WIDTH_SAMPLE]]
     texts = cell_texts(column, values)
-    widest_word = max(map(len, column.title.split()), default=0) + 3  # the filter's arrow
+    widest_word = max(map(len, column.title.split()), default=0) + 3  # room for the filter's arrow
     return min(max([6, widest_word, *(display_width(text) + 2 for text in texts)]), _WIDEST)
 
 

@@ -114,7 +114,7 @@ def _on_one_clock(
     return moved, [host == 0 or clock.is_tied for host, clock in zip(hosts, of_ranks, strict=True)], notes
 
 
-# ---- which of them are one collective
+# ---- matching the parts of a collective
 
 
 class _Members(Struct, frozen=True):
@@ -160,7 +160,7 @@ def _members(ranks: Sequence[_RankCollectives], is_tied: Sequence[bool]) -> _Mem
     key, number = np.where(is_odd, -1, key), np.where(is_odd | (key < 0), np.arange(len(key)), number)
     order = np.lexsort((start, rank, number, key))
     of = _runs(key[order], number[order])
-    first = np.flatnonzero(np.diff(_runs(of, rank[order]), prepend=-1))  # tensors that are fused are one
+    first = np.flatnonzero(np.diff(_runs(of, rank[order]), prepend=-1))  # fused tensors are one collective
     at = order[first]
     last_end = np.maximum.reduceat(end[order], first)
     exposed, taken = (np.add.reduceat(column[order], first) for column in (exposed, taken))
@@ -298,7 +298,7 @@ def _notes(collectives: _Joined, members: _Members) -> Iterator[str]:
         )
 
 
-#: What hides communication, or takes a part of its time.
+#: Roles that overlap communication, or take a part of its time.
 _BESIDE = (Role.COMPUTE, Role.COMM, Role.WHOLE_COMM, Role.WAIT, Role.IDLE)
 
 

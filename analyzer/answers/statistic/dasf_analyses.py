@@ -25,7 +25,7 @@ from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.dasf_records import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
 from trace_utils import Request, read_ranks
 
-#: What the args of events are needed for, beside the points.
+#: Uses of the events' args, beside the points.
 NEEDS = (Need.EDGES, Need.SIZES)
 
 

@@ -77,7 +77,7 @@ def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> Iter
             yield pcap(root, jobs=jobs, progress=progress)
         except TraceError as error:
             yield Result("collect", "network", {}, repairs=[str(error)])
-    with contextlib.suppress(TraceError):  # there are no logs: most jobs have none
+    with contextlib.suppress(TraceError):  # most jobs have no server logs
         yield server(root, progress=progress)
 
 

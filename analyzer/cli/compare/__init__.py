@@ -157,7 +157,7 @@ def _pair_document(pair: Comparison) -> dict[str, Any]:
     }
 
 
-#: An operation or a category in JSON, both sides in one list.
+#: Columns of an operation or a category in JSON, with both sides in one list.
 _RECORD = (
     Column("cat", ""),
     Column("count", "", value=lambda each: list(each.count)),

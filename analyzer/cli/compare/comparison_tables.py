@@ -23,7 +23,7 @@ def both_ms(change: Change) -> list[float | None]:
     return [ms_of(change.a_ns), ms_of(change.b_ns)]
 
 
-#: The columns that tell how a tested quantity changed; their items are `Change`s.
+#: The columns of a tested quantity; their items are `Change`s.
 CHANGE = (
     ms_column("avg_absolute_ms", "change", "ns", scale="diverging"),
     Column("avg_relative", "change", "percent", 1, scale="diverging", value=attrgetter("relative")),

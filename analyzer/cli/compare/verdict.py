@@ -8,10 +8,10 @@ from analyzer.base.function_names import brief
 from analyzer.base.units import in_ms, in_percent
 from analyzer.cli.step_charts import doubt
 
-_WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
-_UNCHANGED = 0.0005  # of the step: a smaller change counts as unchanged
-_MOST = 3  # categories that are named
-_BULK = 0.25  # of the change: what one operation must explain to be named
+_WORTH_NAMING = 0.05  # share of the change from which a category is named
+_UNCHANGED = 0.0005  # share of the step; a smaller change counts as unchanged
+_MOST = 3  # named categories at most
+_BULK = 0.25  # share of the change from which an operation is named
 
 
 def verdict(comparison: Comparison) -> str:

@@ -31,7 +31,7 @@ class _Loaded(NamedTuple):
 
     dag: Dag
     path: LongestPath
-    by_cat: Counter[str]  # how many operations have a category of the recording
+    by_cat: Counter[str]  # number of operations per recorded category
     headline: str
     notes: Sequence[str]
     repairs: Sequence[str]
@@ -88,7 +88,7 @@ def _structure(args: Namespace) -> _Loaded:
     loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
     dag = loaded.gpus[0][2]
     path = longest_path(dag)
-    if not path.length_ns:  # nothing says how long anything takes: ties would choose
+    if not path.length_ns:  # without durations any path would be arbitrary
         path = replace(path, nodes=[])
     ms = in_ms(path.length_ns)
     length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""

@@ -29,9 +29,9 @@ from dag_utils import (
     new_dag,
 )
 
-#: Nodes of a drawing that can be read.
+#: Nodes of a readable drawing at most.
 MOST_DRAWN = 1_000
-#: Width and height of a node's place: what makes a page of bands look well filled.
+#: Width and height of a node's cell, chosen so that the bands fill a page.
 _PLACE = (190, 34)
 _ASPECT = 1.6
 

@@ -22,7 +22,7 @@ EXAMPLE = "analyze.py whatif JOB bandwidth=2"
 VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", WHAT_IF)
 _DELAYED = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay")
 _IN_TURN = ("map_delay", "bottleneck")
-#: How much longer delayed operations take, unless `--delay_ratio` says otherwise.
+#: Default of `--delay_ratio`: the factor by which delayed operations take longer.
 _DELAY = 1.1
 
 

@@ -31,7 +31,7 @@ from replay.sensitivity import Effect, changed_in_turn
 from replay.timeline import write_synthetic
 
 _TRIED = "tried: the 20 operations with the most time on the critical path, of each kind"
-#: How much faster `bottleneck` makes each candidate.
+#: The factor by which `bottleneck` shortens each candidate.
 _FASTER = 0.9
 
 
@@ -95,7 +95,7 @@ def _largest_effect(effects: Sequence[Effect], replayed: Answer, ratio: float) -
     return f"Speeding up {name} by {in_percent(1 - ratio)} helps most: {moved}."
 
 
-# ---- what all variants share
+# ---- shared by all variants
 
 
 def common(args: Namespace, loaded: LoadedSteps) -> dict[str, Any]:

@@ -24,11 +24,11 @@ from replay.selection import communication, computation
 from replay.slowdown import Slowdown, slowdown
 from replay.whatif.scaling import changed
 
-#: Edits that a what-if without any names.
+#: Edits that a what-if without edits suggests at most.
 _MOST_HELPFUL = 10
-#: A time before the edit that is less than this share of the recorded one needs a word.
+#: Below this share of the recorded step, the step before the edit lacks outliers, and the answer says so.
 _ALIKE = 0.995
-#: The edit with which the answer also has the slowdown over the ideal job.
+#: With this edit the answer has the slowdown over the ideal job, too.
 _IDEAL = EditRequest("straggler", "mean")
 
 
@@ -73,7 +73,7 @@ def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
     )
 
 
-#: An edit and its command in JSON.
+#: Columns of an edit and its command in JSON.
 _RECORD = (
     Column("set", "", value=lambda row: row[0].forecast.name),
     Column("before_ms", "", value=lambda row: row[0].forecast.before_ns / 1e6),
@@ -90,7 +90,7 @@ class _Question(NamedTuple):
 
     name: str
     edits: Sequence[Edit]
-    is_ideal: bool = False  # one of them is `_IDEAL`
+    is_ideal: bool = False  # whether `_IDEAL` is among the edits
 
 
 def forecast(args: Namespace, loaded: LoadedSteps) -> Result:

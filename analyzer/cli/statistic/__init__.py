@@ -27,14 +27,14 @@ HELP = (
 )
 EXAMPLE = "analyze.py statistic examples/lenet --sort --head 20"
 
-#: Titles of the table by `--group_by`, where it is not of operations.
+#: Titles of the table for values of `--group_by`.
 _TITLES = {
     "operator": "Operators",
     "module": "Modules",
     "annotation": "Annotations",
     "kernel_kind": "Kinds of kernels",
 }
-_MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
+_MOST_RANKS = 16  # ranks; with more, a terminal shows a row for each operation over all ranks
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 VARIANTS = ("breakdown", "collectives", *_DASF)
@@ -53,7 +53,7 @@ _OPERATIONS = (
     ms_column("p95_ms", "p95", "p95_ns"),
     ms_column("p99_ms", "p99", "p99_ns"),
 )
-#: Those of an operation over all ranks.
+#: Columns of an operation over all ranks.
 _OVER_RANKS = (
     *_OPERATIONS,
     Column("ranks", "ranks", "int"),

@@ -12,14 +12,14 @@ import math
 import re
 from collections.abc import Iterable
 
-#: Of everything drawn; its metrics are those of Arial and Helvetica.
+#: The font of all drawings; its metrics are those of Arial and Helvetica.
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
-#: Of words, and of the critical path: it lies on boxes of every colour, on a wider line in white.
+#: The colour of words and of the critical path, which has a wider white line below it.
 INK = "#1b1f24"
-#: Of what is beside the point: titles of axes, edges.
+#: The colour of minor parts: titles of axes, edges.
 SOFT = "#5a6472"
 
-#: In the order in which names without a meaning take them: those that mean most come last.
+#: The palette, in the order in which names without a meaning take colours.
 PALETTE = {
     "kernels": "#1d9fb8",
     "host": "#406c66",

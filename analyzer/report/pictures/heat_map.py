@@ -20,7 +20,7 @@ _ROW, _COLUMN = 18, 48  # pixels of a cell
 _WIDEST_NAME = 300
 _NAME = 44  # columns
 _TICK, _MOST_TICKS = 24, 14  # columns of a name in 3-D, and names of an axis
-#: The colours end where so many of the values do if the largest is so many times as large.
+#: The scale ends at this quantile of the values if the largest is so many times as large.
 _USUAL, _FAR_LARGER = 0.99, 4
 
 
@@ -47,7 +47,7 @@ def _ends(chart: HeatMap) -> tuple[float, float, str]:
     if not known:
         return 0.0, 1.0, ""
     most = known[int(_USUAL * (len(known) - 1))]
-    if most > known[0] and known[-1] > _FAR_LARGER * most:  # the others would be one colour
+    if most > known[0] and known[-1] > _FAR_LARGER * most:  # otherwise all other values would have one colour
         return known[0], most, " and more"
     return known[0], known[-1], ""
 

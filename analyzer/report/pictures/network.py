@@ -25,7 +25,7 @@ _LOOKS = {  # of an edge: colour, opacity, width, dashes; later ones are drawn o
     "short": (EDGE, 0.9, 1.0, ""),
     "critical": (INK, 1.0, 2.4, ""),
 }
-_LONG, _NEAR_ROWS = 1.5, 8  # layers and rows: longer edges are drawn faintly
+_LONG, _NEAR_ROWS = 1.5, 8  # layers and rows; longer edges are faint
 _Place = tuple[float, float]
 
 

@@ -13,14 +13,14 @@ from analyzer.report.names import bounded
 from analyzer.report.pictures.colours import FONT, INK, SOFT
 from analyzer.report.tables import display_width
 
-#: Pixels of a drawing in a page, of one that shares a row, and the height of bars that stand upright.
+#: Pixels: width of a drawing, width of one that shares a row, height of upright bars.
 WIDTH, SMALL, HEIGHT = 860, 560, 260
-#: Looks of a text: of what is beside the point, in the middle; and to the left of a mark.
+#: Styles of a text: minor, centred; and to the left of a mark.
 MIDDLE, RIGHT = f'class="soft" fill="{SOFT}" text-anchor="middle"', f'fill="{INK}" text-anchor="end"'
 _MARGIN = 16
 _TEXT, _TITLE = 11, 15  # font sizes
-_EM = 0.58  # of a character, on average
-_MOST_LEGEND = 12  # entries; a mark of any other series says its name under the pointer
+_EM = 0.58  # mean width of a character, in font sizes
+_MOST_LEGEND = 12  # entries; marks of other series show their names under the pointer
 _ILLEGAL_XML = "[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
