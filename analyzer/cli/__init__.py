@@ -139,7 +139,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "metavar": "NAME",
         "type": _part_of_a_name,
         "action": "append",
-        "help": "operations with this in their name are communication, too (repeatable)",
+        "help": "count operations with this in their name as communication (repeatable)",
     },
     "step_by": {
         "metavar": "NAME",
@@ -151,27 +151,26 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     },
     "group_by": {
         "choices": ("operation", "rank", *GROUPS),
-        "help": "a row for each operation, or for each of each rank (default; of more than 16 ranks a table "
-        "is by operation); of a device's work for each operator, module, annotation or kernel kind",
+        "help": "rows: each operation of each rank (rank, the default up to 16 ranks) or of all ranks "
+        "(operation); or device work by operator, module, annotation or kernel kind",
     },
     "sort": {"action": "store_true", "help": "largest total, or part of the change, first"},
     "head": {"metavar": "N", "type": whole_above_zero, "help": "only the first N rows"},
     "output": {
         "metavar": "FILE",
         "type": Path,
-        "help": "where the trace (.json) or picture goes (.gz packs it)",
+        "help": "write the trace (.json) or picture here (.gz compresses)",
     },
     "picture": {"metavar": "FILE", "type": Path, "help": "also draw the first chart (.svg .png .pdf)"},
     "save": {
         "metavar": "FILE",
         "type": Path,
-        "help": "also write the job's digest, which can be a path later (.gz packs it)",
+        "help": "also write the job's digest, a small file to compare with later (.gz compresses)",
     },
-    "del_queue": {"action": "store_true", "help": "a communication as its partitions and stages"},
+    "del_queue": {"action": "store_true", "help": "show each partition and stage of a communication"},
     "step": {
         "metavar": "N",
-        "help": "one recorded step by its number instead of the one of median length; critical also has "
-        "mean: the longest chain of averages",
+        "help": "which recorded step (default: the median one); in critical also mean: the average step",
     },
 }
 
@@ -182,8 +181,8 @@ def add_flags(parser: ArgumentParser, *names: str) -> None:
         parser.add_argument(f"--{name}", **SHARED[name])
 
 
-def add_variants(parser: ArgumentParser, names: Sequence[str]) -> None:
-    """Declare `--sub_option` with the option's variants."""
+def add_variants(parser: ArgumentParser, variants: Mapping[str, str]) -> None:
+    """Declare `--sub_option` with the option's variants and their help."""
 
     def variant(text: str) -> str:
         if instead := REMOVED.get(f"{parser.get_default('option')} --sub_option {text}"):
@@ -194,8 +193,8 @@ def add_variants(parser: ArgumentParser, names: Sequence[str]) -> None:
         "--sub_option",
         metavar="VARIANT",
         type=variant,
-        choices=names,
-        help=f"a variant: {', '.join(names)}",
+        choices=[*variants],
+        help="; ".join(f"{name}: {words}" for name, words in variants.items()).replace("%", "%%"),
     )
 
 

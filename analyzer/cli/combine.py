@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from analyzer.answers.combine.sources import Member
     from trace_utils import JobFiles, Source
 
-HELP = "several ranks' and workers' traces as one timeline, their clocks aligned"
+HELP = "join the traces of ranks and workers into one timeline, on one clock"
 EXAMPLE = "analyze.py combine worker_0 worker_1 --output combined.json.gz"
 
 _WORKERS = (
@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--align",
         choices=("auto", "none"),
         default="auto",
-        help="whether to estimate the offsets of the hosts' clocks (default: auto)",
+        help="estimate the offsets of the hosts' clocks (auto, the default) or keep times as recorded (none)",
     )
 
 
@@ -118,11 +118,11 @@ def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked
     if len(workers) == 1:
         return f"{sentence}, all on one clock."
     if not asked:
-        return f"{sentence}; their clocks were not compared."
+        return f"{sentence}; clocks were not compared."
     if not bounds:
-        return f"{sentence}; nothing ties their clocks together, so they may be apart."
+        return f"{sentence}; no common operation aligns their clocks."
     untied = len(workers) - 1 - len(bounds)
-    rest = f"; nothing ties {counted(untied, 'clock')} to the others" if untied else ""
+    rest = f"; {counted(untied, 'clock')} could not be aligned" if untied else ""
     return f"{sentence}; clocks agree within ± {in_ms(1e3 * max(bounds))} (by {combined.aligned_by}){rest}."
 
 

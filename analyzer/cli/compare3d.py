@@ -18,7 +18,7 @@ from analyzer.report.result import Chart, Column, HeatMap, Result, Table
 if TYPE_CHECKING:
     from analyzer.answers.compare.side_by_side import SweepRow
 
-HELP = "many runs side by side (a sweep): operations x runs x average time, as a map and in 3-D"
+HELP = "many runs side by side: the average time of each operation in each run, as a map and in 3-D"
 EXAMPLE = "analyze.py 3dcompare examples/lenet examples/lenet-100mbit --output sweep.html"
 
 _SUFFIXES = (".html", ".png", ".svg", ".pdf")

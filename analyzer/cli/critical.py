@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dag_utils import CriticalPath, LoadedSteps, NamedPath, OperationSlack, Recording, Scope, StepGraph
 
-HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
+HELP = "the chain of operations that sets the length of a step, and the slack of the others"
 EXAMPLE = "analyze.py critical TRACE_DIR --head 10"
 #: The reason for refusing a flag; see `refuse`.
 NO_STEP = "needs a recorded step; a .gml file and --step mean have none"
@@ -236,7 +236,7 @@ def _mean(args: Namespace) -> Result:
             "operations": _slack_table(operations),
         },
         headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "
-        f"on {worker}{longest.name}; it leaves out gaps and waits.",
+        f"on {worker}{longest.name}, without gaps and waits.",
         tables=(table,),
         notes=loaded.notes,
         repairs=loaded.repairs,

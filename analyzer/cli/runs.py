@@ -47,7 +47,7 @@ def check_grouped(args: Namespace, run: JobFigures) -> None:
     """Refuse (`UsageError`) a `--group_by` where the recording does not tell what it asks for."""
     if group_of(args) is not None and not run.n_slices:
         raise UsageError(
-            f"--group_by {args.group_by}: {run.path} does not tell that; it needs work of a device, recorded "
+            f"--group_by {args.group_by}: {run.path} lacks that; it needs work of a device, recorded "
             "with the host's operators"
         )
 

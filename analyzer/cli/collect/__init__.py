@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collector.gpu.parts import PartName
     from trace_utils import GpuDir
 
-HELP = "each GPU's final trace and DAG from the profilers' raw files, and the iteration time"
+HELP = "make each GPU's final trace and DAG from raw files, and compute the iteration time"
 EXAMPLE = "analyze.py collect BYTEPS_TRACE_DIR"
 
 _PARTS: Mapping[str, tuple[PartName, ...]] = {
@@ -25,7 +25,14 @@ _PARTS: Mapping[str, tuple[PartName, ...]] = {
     "io": ("io", "step"),
 }
 _NETWORK = ("pcap", "server")
-VARIANTS = ("iter_time", *_PARTS, *_NETWORK)
+VARIANTS = {
+    "iter_time": "compute the iteration time, write nothing",
+    "operator": "renew the operators of the final traces",
+    "comm": "renew the communication of the final traces",
+    "io": "renew the I/O and steps of the final traces",
+    "pcap": "make a timeline of the network from packet captures",
+    "server": "make a timeline of the servers from their logs",
+}
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -103,8 +103,8 @@ _KEYS = (
     Column("waiting_share", "waiting", "percent", digits=1, value=lambda k: _share(k, k.waiting_ns)),
 )
 _WHERE = (
-    "wire: request and response on their way; server: in the server's hands; waiting: for the PUSH of "
-    "other workers"
+    "wire: request and response in transit; server: work of the server; waiting: until other workers "
+    "have pushed"
 )
 _NOT_EVERY_WORKER = (
     "The captures do not show every worker: the server's time contains the waiting for the others."
@@ -123,8 +123,8 @@ def _headline(keys: Sequence[ServerKey]) -> str:
         return "No transfer of a known key was captured."
     wire, server, waiting = (in_percent(sum(part) / total) for part in zip(*map(_parts, keys), strict=True))
     return (
-        f"A transfer takes {in_ms(total / n)} (mean of {n:,}): {wire} on the wire, {server} in the server's "
-        f"hands, {waiting} waiting for other workers."
+        f"A transfer takes {in_ms(total / n)} (mean of {n:,}): {wire} on the wire, {server} in the "
+        f"server, {waiting} waiting for other workers."
     )
 
 

@@ -65,9 +65,7 @@ def run(args: Namespace) -> Result:
         for other, name in zip(runs[1:], names[1:], strict=True)
     ]
     detailed = _most_changed(pairs)
-    left = (
-        [f"{len(pairs) - len(detailed)} more runs, which changed less"] if len(detailed) < len(pairs) else []
-    )
+    left = [f"{len(pairs) - len(detailed)} more runs changed less"] if len(detailed) < len(pairs) else []
     verdicts = [verdict(pair) for pair in detailed]
     if len(pairs) > 1:
         verdicts = [f"{pair.names[1]}: {text}" for pair, text in zip(detailed, verdicts, strict=True)]
@@ -126,7 +124,7 @@ def _limit(pairs: Sequence[Comparison], regressed: Sequence[Comparison], percent
     if percent is None:
         return []
     return [f"{pair.names[1]}: slower than --fail_above {percent:g} allows" for pair in regressed] + [
-        f"{pair.names[1]}: too few steps to tell whether it is slower than --fail_above {percent:g} allows"
+        f"{pair.names[1]}: too few steps to compare with --fail_above {percent:g}"
         for pair in pairs
         if pair.iteration.p is None
     ]
@@ -200,7 +198,5 @@ def _notes(pair: Comparison, *, alone: bool) -> list[str]:
         operations = f"{counted(few, 'operation')} {'occurs' if few == 1 else 'occur'}"
         notes.append(f"{operations} in fewer than {FEWEST_STEPS} steps of a run: no p-value.")
     if not all(pair.steps):
-        notes.append(
-            "No steps are marked: the tests take up to ten stretches of each operation's occurrences."
-        )
+        notes.append("No steps are marked: each operation's events are tested in up to ten groups.")
     return [note if alone else f"{pair.names[1]}: {note}" for note in notes]

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from analyzer.model.figures.job_figures import JobFigures
     from analyzer.model.figures.time_by_role import RankSummary
 
-HELP = (
-    "how long each operation takes: per operation and per category; variants: each step (breakdown), "
-    "transfer, waiting and bandwidth of collectives, and the three analyses of DASF profiles"
-)
+HELP = "how long each operation takes, and the totals per category"
 EXAMPLE = "analyze.py statistic examples/lenet --sort --head 20"
 
 #: Titles of the table for values of `--group_by`.
@@ -37,7 +34,13 @@ _TITLES = {
 _MOST_RANKS = 16  # ranks; with more, a terminal shows a row for each operation over all ranks
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
-VARIANTS = ("breakdown", "collectives", *_DASF)
+VARIANTS = {
+    "breakdown": "computation, communication and idle time of each step",
+    "collectives": "size, time and bandwidth of collectives",
+    "function_bottleneck": "time and data of each function of a DASF profile",
+    "task_bottleneck": "time and memory of its tasks",
+    "task_balance": "tasks that its workers hold, by second",
+}
 
 
 _OPERATIONS = (

@@ -38,13 +38,13 @@ def collectives(args: Namespace) -> Result:
     digests = [path for path in args.path if is_digest(path)]
     if digests:
         raise UsageError(
-            f"--sub_option collectives: {digests[0]} is a digest, which holds no single collectives; "
+            f"--sub_option collectives: {digests[0]} is a digest, which has no single collectives; "
             "give the traces"
         )
     if held_by(args.path) == "steps":
         raise UsageError(
-            f"--sub_option collectives: {args.path[0]} is a step log, which holds no single collectives; "
-            "statistic tells how long its columns are"
+            f"--sub_option collectives: {args.path[0]} is a step log, which has no collectives; "
+            "analyze.py statistic shows its columns"
         )
     stats = collective_stats(args.path, read_partitions(args.path), asked(args))
     table = Table.of("collectives", "Collectives", _COLLECTIVES, stats.rows, lambda row: -row.total_ns)
