@@ -12,16 +12,16 @@ import shlex
 import shutil
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from analyzer.base.errors import UsageError, whole_number
+from analyzer.base.errors import NoteKind, UsageError, counted, listed, notes_of, whole_number
 from analyzer.base.outputs.marks import PROGRAM
 from analyzer.report.result import Command, Result
 
 if TYPE_CHECKING:
-    from trace_utils import Request
+    from trace_utils import Request, TraceFile
 
 MODULES = {
     "diagnose": "analyzer.cli.diagnose",
@@ -49,6 +49,8 @@ SHORT: Mapping[str, tuple[str, Mapping[str, str]]] = {
 INSTALLED = "analyze"
 #: Values of `--group_by` that group the work of devices.
 GROUPS = ("operator", "module", "annotation", "kernel_kind")
+#: Damaged files that a note names.
+_NAMED = 3
 #: The shared flags that say how a job is read; see `asked`.
 READING = ("filter", "comm", "step_by", "rank_by")
 
@@ -232,6 +234,22 @@ def asked(args: Namespace) -> Request:
         jobs=args.jobs,
         progress=args.progress,
     )
+
+
+def damage_notes(files: Iterable[TraceFile]) -> list[str]:
+    """Name the files that lost events, and say what to do."""
+    return damage_of(
+        [file.path for file in files if len(notes_of(NoteKind.WHOLE, file.repairs)) < len(file.repairs)]
+    )
+
+
+def damage_of(paths: Sequence[Path]) -> list[str]:
+    """Name damaged files, if there are any, and say what to do."""
+    if not paths:
+        return []
+    names = listed([path.name for path in paths], _NAMED)
+    what = f"{counted(len(paths), 'damaged file')} ({names}): the result lacks the lost events."
+    return [f"{what} Let the profiler finish writing before the job ends."]
 
 
 # ---- commands that answers print, to be typed where this program was started

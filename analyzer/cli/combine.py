@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.units import in_ms
-from analyzer.cli import add_flags, command, name_files
-from analyzer.cli.runs import damage_of
+from analyzer.cli import add_flags, command, damage_of, name_files
 from analyzer.report.result import Column, Result, Table
 
 if TYPE_CHECKING:

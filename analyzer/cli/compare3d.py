@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from analyzer.base.errors import UsageError
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, ms_of
-from analyzer.cli import READING, add_flags, command, name_files
-from analyzer.cli.runs import check_runs, damage_notes, digest_note, folder_labels, load_runs
+from analyzer.cli import READING, add_flags, command, damage_notes, name_files
+from analyzer.cli.runs import check_runs, digest_note, folder_labels, load_runs
 from analyzer.report.result import Chart, Column, HeatMap, Result, Table
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from analyzer.base.errors import TraceError, UsageError, whole_number
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.units import in_ms
-from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, refuse
-from analyzer.cli.runs import damage_notes
+from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, damage_notes, refuse
 from analyzer.report.result import Cell, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analyzer.base.errors import NoteKind, UsageError, counted, listed, notes_of
+from analyzer.base.errors import UsageError
 from analyzer.base.outputs.marks import is_digest
 from analyzer.cli import GROUPS, asked
 
 if TYPE_CHECKING:
     from analyzer.model.figures.job_figures import JobFigures
     from analyzer.model.figures.rank_figures import Wanted
-    from trace_utils import TraceFile
-
-_NAMED = 3  # damaged files that a note names
 
 
 def group_of(args: Namespace) -> str | None:
@@ -100,22 +97,6 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
             runs.append(load_figures([path], wanted, asked(args)._replace(only=())))
             check_grouped(args, runs[-1])
     return [run.settled for run in runs]
-
-
-def damage_notes(files: Iterable[TraceFile]) -> list[str]:
-    """Name the files that lost events, and say what to do."""
-    return damage_of(
-        [file.path for file in files if len(notes_of(NoteKind.WHOLE, file.repairs)) < len(file.repairs)]
-    )
-
-
-def damage_of(paths: Sequence[Path]) -> list[str]:
-    """Name damaged files, if there are any, and say what to do."""
-    if not paths:
-        return []
-    names = listed([path.name for path in paths], _NAMED)
-    what = f"{counted(len(paths), 'damaged file')} ({names}): the result lacks the lost events."
-    return [f"{what} Let the profiler finish writing before the job ends."]
 
 
 def labels(paths: Sequence[Path]) -> list[str]:

@@ -12,7 +12,7 @@ from analyzer.base.errors import UsageError, counted
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, ms_of
-from analyzer.cli import READING, above_zero, add_flags, command
+from analyzer.cli import READING, above_zero, add_flags, command, damage_notes
 from analyzer.cli.compare.comparison_tables import (
     both_ms,
     change_record,
@@ -22,7 +22,7 @@ from analyzer.cli.compare.comparison_tables import (
     tables_of,
     tested_columns,
 )
-from analyzer.cli.runs import check_runs, damage_notes, digest_note, group_of, labels, load_runs
+from analyzer.cli.runs import check_runs, digest_note, group_of, labels, load_runs
 from analyzer.report.result import Column, Result, Table
 
 if TYPE_CHECKING:

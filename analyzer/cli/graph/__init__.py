@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from analyzer.base.errors import UsageError
 from analyzer.base.units import in_ms
-from analyzer.cli import READING, add_flags, command, refuse
+from analyzer.cli import READING, add_flags, command, damage_notes, refuse
 from analyzer.cli.critical import NO_STEP, recorded_step
-from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Column, Network, Result, Table
 
 if TYPE_CHECKING:

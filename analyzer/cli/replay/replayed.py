@@ -11,10 +11,9 @@ from analyzer.base.arrays.median import FEWEST
 from analyzer.base.function_names import brief
 from analyzer.base.outputs.rules import NO_FILE
 from analyzer.base.units import in_ms, in_percent, ms_of
-from analyzer.cli import WHAT_IF, command
+from analyzer.cli import WHAT_IF, command, damage_notes
 from analyzer.cli.critical import records
 from analyzer.cli.replay.replay_tables import effect_table, path_tables, step_table, timelines
-from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Result
 from dag_utils import (
     LoadedSteps,

@@ -10,10 +10,9 @@ from analyzer.answers.diagnose.helpful_edits import helpful_edits
 from analyzer.base.errors import as_sentence
 from analyzer.base.function_names import brief
 from analyzer.base.units import in_ms, in_percent
-from analyzer.cli import WHAT_IF, command
+from analyzer.cli import WHAT_IF, command, damage_notes
 from analyzer.cli.replay import replay_tables
 from analyzer.cli.replay.replayed import common, document, in_milliseconds, in_range, path_of, write
-from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Column, Result, Table
 from dag_utils import LoadedSteps, choose_step
 from replay import edits as registry

@@ -12,8 +12,18 @@ from analyzer.base.function_names import brief
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, in_percent
-from analyzer.cli import READING, add_flags, add_variants, asked, command, name_files, refuse, variant_of
-from analyzer.cli.runs import check_digests, check_grouped, damage_notes, digest_note, group_of, saved
+from analyzer.cli import (
+    READING,
+    add_flags,
+    add_variants,
+    asked,
+    command,
+    damage_notes,
+    name_files,
+    refuse,
+    variant_of,
+)
+from analyzer.cli.runs import check_digests, check_grouped, digest_note, group_of, saved
 from analyzer.report.result import Bars, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:

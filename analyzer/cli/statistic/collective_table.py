@@ -8,8 +8,7 @@ from analyzer.answers.statistic.collective_stats import CollectiveStats, collect
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, in_percent
-from analyzer.cli import asked, name_files
-from analyzer.cli.runs import damage_notes
+from analyzer.cli import asked, damage_notes, name_files
 from analyzer.report.result import Column, Result, Table, ms_column
 
 _COLLECTIVES = (
