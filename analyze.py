@@ -21,19 +21,19 @@ from analyzer.cli import arguments
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one option; return the process's exit code (0 done, 1 unusable data, 2 wrong usage)."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # nothing here multiplies matrices
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no matrix is multiplied here, so threads only cost
     try:
         args = arguments.parse(sys.argv[1:] if argv is None else argv)
         _set_up_logging(args.logging_level)
         return _run(args)
     except AnalyzeError as error:
         return _failed(str(error), error.exit_code)
-    except BrokenPipeError:  # `--help | head` closed our standard output: nothing is wrong
+    except BrokenPipeError:  # `--help | head` closed standard output, which is no error
         from analyzer.base.outputs.atomic import abandon
 
         abandon(sys.stdout)
         return 0
-    except OSError as error:  # an error that no code nearer to the file has translated
+    except OSError as error:  # raised where no code has translated it
         return _failed(": ".join(filter(None, (error.filename, error.strerror or str(error)))))
     except MemoryError:
         return _failed("not enough memory; --jobs 1 needs less")
@@ -80,7 +80,9 @@ def _set_up_logging(level: int) -> None:
     logging.captureWarnings(True)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("analyze.py: %(levelname)s: %(message)s"))
-    handler.addFilter(lambda record: record.name == "root" or level <= logging.DEBUG)  # not libraries'
+    handler.addFilter(
+        lambda record: record.name == "root" or level <= logging.DEBUG
+    )  # libraries log only for debugging
     logging.basicConfig(level=level, handlers=[handler])
 
 
@@ -90,7 +92,7 @@ def run_command() -> NoReturn:
     gc.set_threshold(100_000, 20, 20)
     atexit.register(gc.freeze)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores one
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP
             signal.signal(number, lambda number, _: sys.exit(128 + number))  # removes temporary files
     sys.exit(main())
 

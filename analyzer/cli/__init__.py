@@ -12,16 +12,16 @@ import shlex
 import shutil
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from analyzer.base.errors import UsageError, whole_number
+from analyzer.base.errors import NoteKind, UsageError, counted, listed, notes_of, whole_number
 from analyzer.base.outputs.marks import PROGRAM
 from analyzer.report.result import Command, Result
 
 if TYPE_CHECKING:
-    from trace_utils import Request
+    from trace_utils import Request, TraceFile
 
 MODULES = {
     "diagnose": "analyzer.cli.diagnose",
@@ -36,19 +36,21 @@ MODULES = {
 }
 
 
-#: The variant of `replay` after whose name words may be edits.
+#: The variant of `replay` that takes edits as words.
 WHAT_IF = "whatif"
-#: Words that stand for an option with one of its flags set.
+#: Short words for an option with a flag.
 SHORT: Mapping[str, tuple[str, Mapping[str, str]]] = {
     WHAT_IF: ("replay", {"sub_option": WHAT_IF}),
     "breakdown": ("statistic", {"sub_option": "breakdown"}),
     "collectives": ("statistic", {"sub_option": "collectives"}),
     "kernels": ("statistic", {"group_by": "kernel_kind"}),
 }
-#: The command of a copy that pip installed.
+#: The command that pip installs.
 INSTALLED = "analyze"
-#: What `--group_by` puts the work of devices together by.
+#: Values of `--group_by` that group the work of devices.
 GROUPS = ("operator", "module", "annotation", "kernel_kind")
+#: Damaged files that a note names.
+_NAMED = 3
 #: The shared flags that say how a job is read; see `asked`.
 READING = ("filter", "comm", "step_by", "rank_by")
 
@@ -81,7 +83,7 @@ def load(name: str) -> Option:
     return cast("Option", importlib.import_module(MODULES[option_of(name)]))
 
 
-# ---- what several options do with the flags that they share
+# ---- shared flags
 
 
 #: Flags and variants of earlier versions, of byteprofile and of dPRO, and what replaces them.
@@ -106,7 +108,7 @@ REMOVED = {
 def above_zero(
     what: str, number: Callable[[str], float | None], *, or_zero: bool = False
 ) -> Callable[[str], Any]:
-    """Return the type of a flag: what `number` makes of its text (None, ValueError: nothing), above 0."""
+    """Make the type of a flag: a number above 0; `number` reads it (None or ValueError: not a number)."""
     least = "" if or_zero else " above 0"
 
     def parsed(text: str) -> float:
@@ -139,7 +141,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "metavar": "NAME",
         "type": _part_of_a_name,
         "action": "append",
-        "help": "operations with this in their name are communication, too (repeatable)",
+        "help": "count operations with this in their name as communication (repeatable)",
     },
     "step_by": {
         "metavar": "NAME",
@@ -151,27 +153,26 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     },
     "group_by": {
         "choices": ("operation", "rank", *GROUPS),
-        "help": "a row for each operation, or for each of each rank (default; of more than 16 ranks a table "
-        "is by operation); of a device's work for each operator, module, annotation or kernel kind",
+        "help": "rows: each operation of each rank (rank, the default up to 16 ranks) or of all ranks "
+        "(operation); or device work by operator, module, annotation or kernel kind",
     },
     "sort": {"action": "store_true", "help": "largest total, or part of the change, first"},
     "head": {"metavar": "N", "type": whole_above_zero, "help": "only the first N rows"},
     "output": {
         "metavar": "FILE",
         "type": Path,
-        "help": "where the trace (.json) or picture goes (.gz packs it)",
+        "help": "write the trace (.json) or picture here (.gz compresses)",
     },
     "picture": {"metavar": "FILE", "type": Path, "help": "also draw the first chart (.svg .png .pdf)"},
     "save": {
         "metavar": "FILE",
         "type": Path,
-        "help": "also write the job's digest, which can be a path later (.gz packs it)",
+        "help": "also write the job's digest, a small file to compare with later (.gz compresses)",
     },
-    "del_queue": {"action": "store_true", "help": "a communication as its partitions and stages"},
+    "del_queue": {"action": "store_true", "help": "show each partition and stage of a communication"},
     "step": {
         "metavar": "N",
-        "help": "one recorded step by its number instead of the one of median length; critical also has "
-        "mean: the longest chain of averages",
+        "help": "which recorded step (default: the median one); in critical also mean: the average step",
     },
 }
 
@@ -182,8 +183,8 @@ def add_flags(parser: ArgumentParser, *names: str) -> None:
         parser.add_argument(f"--{name}", **SHARED[name])
 
 
-def add_variants(parser: ArgumentParser, names: Sequence[str]) -> None:
-    """Declare `--sub_option` with the option's variants."""
+def add_variants(parser: ArgumentParser, variants: Mapping[str, str]) -> None:
+    """Declare `--sub_option` with the option's variants and their help."""
 
     def variant(text: str) -> str:
         if instead := REMOVED.get(f"{parser.get_default('option')} --sub_option {text}"):
@@ -194,8 +195,8 @@ def add_variants(parser: ArgumentParser, names: Sequence[str]) -> None:
         "--sub_option",
         metavar="VARIANT",
         type=variant,
-        choices=names,
-        help=f"a variant: {', '.join(names)}",
+        choices=[*variants],
+        help="; ".join(f"{name}: {words}" for name, words in variants.items()).replace("%", "%%"),
     )
 
 
@@ -207,7 +208,7 @@ def refuse(args: Namespace, why: str, *flags: str) -> None:
 
 
 def variant_of(args: Namespace) -> str:
-    """Say in which variant a flag has no effect; see `refuse`."""
+    """Make the reason why this variant refuses a flag; see `refuse`."""
     variant = f"--sub_option {args.sub_option}" if args.sub_option else f"a plain --option {args.option}"
     return f"has no effect with {variant}"
 
@@ -222,7 +223,7 @@ def name_files(args: Namespace, beside: Path) -> None:
 
 
 def asked(args: Namespace) -> Request:
-    """Return how the command line asks for jobs to be read."""
+    """Collect the flags that say how a job is read."""
     from trace_utils import Request
 
     return Request(
@@ -235,11 +236,27 @@ def asked(args: Namespace) -> Request:
     )
 
 
-# ---- the commands that answers print, as one would type them where this program was started
+def damage_notes(files: Iterable[TraceFile]) -> list[str]:
+    """Name the files that lost events, and say what to do."""
+    return damage_of(
+        [file.path for file in files if len(notes_of(NoteKind.WHOLE, file.repairs)) < len(file.repairs)]
+    )
+
+
+def damage_of(paths: Sequence[Path]) -> list[str]:
+    """Name damaged files, if there are any, and say what to do."""
+    if not paths:
+        return []
+    names = listed([path.name for path in paths], _NAMED)
+    what = f"{counted(len(paths), 'damaged file')} ({names}): the result lacks the lost events."
+    return [f"{what} Let the profiler finish writing before the job ends."]
+
+
+# ---- commands that answers print, to be typed where this program was started
 
 
 def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) -> Command:
-    """Return the command that asks the option `name`, or `whatif`, about the paths of this one, or others.
+    """Write the command that asks an option, or `whatif`, about these paths, or other `paths`.
 
     The flags that say how the recording is read go with it.
     """
@@ -257,7 +274,7 @@ def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) 
 
 
 def _program() -> list[str]:
-    """Return the words that started this program; the usual ones where another program did."""
+    """List the words that started this program, or the usual ones if another program imported it."""
     script = sys.argv[0]
     if Path(script).name == INSTALLED:
         return [INSTALLED if shutil.which(INSTALLED) == script else script]

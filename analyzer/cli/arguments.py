@@ -21,7 +21,7 @@ VERSION = "2.0.0"
 _DIRECTORY = "BYTEPS_TRACE_DIR"
 _FORMATS = ("table", "json", "csv", "markdown")
 _WIDTH = 100
-#: Values of flags that only some options have and shared code asks for.
+#: Defaults of flags that only some options declare but shared code reads.
 _NOT_GIVEN: dict[str, Any] = {
     **dict.fromkeys(("step_by", "rank_by", "sub_option", "group_by", "head", "output", "save", "picture")),
     "filter": (),
@@ -80,7 +80,7 @@ def _split_option(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 def _unrecognized(
     flag: str, argv: Sequence[str], args: argparse.Namespace, parser: argparse.ArgumentParser
 ) -> str:
-    """Say which other flag, or which edit, was perhaps meant by a flag that the option does not have."""
+    """Suggest a flag or an edit in place of a flag that the option does not have."""
     from replay.edits import as_edit
 
     name, _, value = flag.lstrip("-").partition("=")
@@ -120,7 +120,7 @@ def _paths(args: argparse.Namespace) -> list[str]:
         raise UsageError(f"{edit}: no such file; for an edit: analyze.py whatif JOB {edit}")
     if words:
         return words
-    for flag in ("html", "xlsx", "cluster"):  # a word after these is theirs
+    for flag in ("html", "xlsx", "cluster"):  # these flags take the word after them
         value = getattr(args, flag)
         if isinstance(value, str) and os.path.exists(value):
             raise UsageError(f"--{flag} {value}: is taken as the value of --{flag}; write paths before it")
@@ -131,7 +131,7 @@ def _paths(args: argparse.Namespace) -> list[str]:
 
 
 def _is_edit(word: str) -> bool:
-    """Whether a word asks for an edit, or for the list of them; a path that exists does not."""
+    """Tell edits, and `help`, from paths that exist."""
     return ("=" in word or word == "help") and not any(map(os.path.exists, (word, *word.split(","))))
 
 
@@ -151,14 +151,14 @@ def expand_paths(words: Sequence[str]) -> list[Path]:
 
 
 def help_of_all() -> str:
-    """Return the page of ``--help``: examples, the options, and the flags that most of them take."""
+    """Write the page of ``--help``: examples, options, and the flags that most options have."""
     names = [f"  {name:<12}{_summary(cli.load(name).HELP)}" for name in cli.MODULES]
     names += [f"  {name:<12}{text}" for name, text in _SHORT_HELP.items()]
     return "\n".join((_ALL_HEAD, *names, _ALL_TAIL))
 
 
 def _summary(text: str) -> str:
-    """Return the first clause."""
+    """Take the first clause."""
     return re.split(r"[:;(]", text)[0].strip()
 
 
@@ -176,7 +176,7 @@ usage: analyze.py [OPTION] PATH... [flags]
 
 options (analyze.py OPTION --help lists the flags and variants of one):"""
 
-#: What the words say that stand for an option with a flag.
+#: Help for the short words of `cli.SHORT`.
 _SHORT_HELP = {
     WHAT_IF: "how long an edited job takes (replay --sub_option whatif); without edits, those that save most",
     "breakdown": "computation, communication and idle time of each step (statistic --sub_option breakdown)",
@@ -208,7 +208,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that answers a wrong command line in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong."""
+        """Raise `UsageError` with argparse's message."""
         message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value:")
         raise UsageError(f"{message} (see --help)")
 

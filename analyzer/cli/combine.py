@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.units import in_ms
-from analyzer.cli import add_flags, command, name_files
-from analyzer.cli.runs import damage_of
+from analyzer.cli import add_flags, command, damage_of, name_files
 from analyzer.report.result import Column, Result, Table
 
 if TYPE_CHECKING:
     from analyzer.answers.combine.merge import Combined
 
-HELP = "several ranks' and workers' traces as one timeline, their clocks aligned"
+HELP = "join the traces of ranks and workers into one timeline, on one clock"
 EXAMPLE = "analyze.py combine worker_0 worker_1 --output combined.json.gz"
 
 _WORKERS = (
@@ -38,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--align",
         choices=("auto", "none"),
         default="auto",
-        help="whether to estimate the offsets of the hosts' clocks (default: auto)",
+        help="estimate the offsets of the hosts' clocks (auto, the default) or keep times as recorded (none)",
     )
 
 
@@ -66,13 +65,13 @@ def run(args: Namespace) -> Result:
         ]
         seen: set[str] = set()
         for path in (member.source.path for member in members):
-            if (place := os.path.realpath(path)) in seen:
+            if (real := os.path.realpath(path)) in seen:
                 raise UsageError(f"{path}: given twice")
-            seen.add(place)
+            seen.add(real)
         combined = combine(
             members,
             output,
-            skip_broken=args.path[0].is_dir(),  # what is named itself must be a trace
+            skip_broken=args.path[0].is_dir(),  # a file that the user names must be a trace
             align=args.align == "auto",
             names=args.filter,
             comm=args.comm,
@@ -80,7 +79,9 @@ def run(args: Namespace) -> Result:
             progress=args.progress,
         )
     notes = [*job.notes, *lines]
-    if not dialects.named(combined.dialect).has_workers and len(members) > 1:  # else directories tell
+    if (
+        not dialects.named(combined.dialect).has_workers and len(members) > 1
+    ):  # otherwise the directories show missing ranks
         owned = {(m.host, rank) for m, rank in zip(combined.members, combined.ranks, strict=True)}
         ranks = [rank for _, rank in sorted(owned, key=str) if rank is not None]
         notes += job.rank_notes(ranks, combined.world_size)
@@ -110,23 +111,23 @@ def run(args: Namespace) -> Result:
 
 
 def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked: bool) -> str:
-    """Say how many traces were combined, and how well their clocks agree."""
+    """Count the combined traces and state how well their clocks agree."""
     parts = f"{counted(len(combined.members), 'trace')} of {counted(len(workers), 'worker')}"
     sentence = f"Combined {parts}, {counted(combined.n_events, 'event')}"
     bounds = [worker["bound_us"] for worker in workers[1:] if worker["bound_us"] is not None]
     if len(workers) == 1:
         return f"{sentence}, all on one clock."
     if not asked:
-        return f"{sentence}; their clocks were not compared."
+        return f"{sentence}; clocks were not compared."
     if not bounds:
-        return f"{sentence}; nothing ties their clocks together, so they may be apart."
+        return f"{sentence}; no common operation aligns their clocks."
     untied = len(workers) - 1 - len(bounds)
-    rest = f"; nothing ties {counted(untied, 'clock')} to the others" if untied else ""
+    rest = f"; {counted(untied, 'clock')} could not be aligned" if untied else ""
     return f"{sentence}; clocks agree within ± {in_ms(1e3 * max(bounds))} (by {combined.aligned_by}){rest}."
 
 
 def _workers(combined: Combined) -> list[dict[str, Any]]:
-    """Return one entry for each host."""
+    """Make an entry for each host."""
     entries: dict[int, dict[str, Any]] = {}
     for member, clock, rank in zip(combined.members, combined.clocks, combined.ranks, strict=True):
         entry = entries.setdefault(
@@ -134,6 +135,6 @@ def _workers(combined: Combined) -> list[dict[str, Any]]:
             {"path": str(member.owner), "ranks": [], "drift_ppm": 0.0}
             | {key: getattr(clock, key) for key in _CLOCK},
         )
-        if rank is not None and rank not in entry["ranks"]:  # several files of it are one rank
+        if rank is not None and rank not in entry["ranks"]:  # a rank may have several files
             entry["ranks"].append(rank)
     return list(entries.values())

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from analyzer.base.errors import UsageError
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, ms_of
-from analyzer.cli import READING, add_flags, command, name_files
-from analyzer.cli.runs import check_runs, damage_notes, digest_note, folder_labels, load_runs
+from analyzer.cli import READING, add_flags, command, damage_notes, name_files
+from analyzer.cli.runs import check_runs, digest_note, folder_labels, load_runs
 from analyzer.report.result import Chart, Column, HeatMap, Result, Table
 
 if TYPE_CHECKING:
     from analyzer.answers.compare.side_by_side import SweepRow
 
-HELP = "many runs side by side (a sweep): operations x runs x average time, as a map and in 3-D"
+HELP = "many runs side by side: the average time of each operation in each run, as a map and in 3-D"
 EXAMPLE = "analyze.py 3dcompare examples/lenet examples/lenet-100mbit --output sweep.html"
 
 _SUFFIXES = (".html", ".png", ".svg", ".pdf")
@@ -27,7 +27,7 @@ _RUNS = (
     Column("steps", "steps", "int"),
     Column("iteration_ms", "iteration (ms)", "float"),
 )
-_MOST_ROWS = 80  # operations that a map can still show
+_MOST_ROWS = 80  # operations in a map at most
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -39,7 +39,9 @@ def run(args: Namespace) -> Result:
     """Put the runs side by side, in the order given."""
     check_runs(args)
     output = Path("3dcompare.html") if args.output is None else args.output
-    if args.html is True and output == Path("3dcompare.html"):  # the result's page would have that name too
+    if args.html is True and output == Path(
+        "3dcompare.html"
+    ):  # the page of the result would have the same name
         args.html = Path("3dcompare-page.html")
     name_files(args, output.parent)
     if output.suffix.lower() not in _SUFFIXES:
@@ -112,8 +114,10 @@ def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Seq
     """Draw the longest operations."""
     from analyzer.reading.dialects.system import is_frame_of_all
 
-    order = {row.cat: at for at, row in enumerate(categories)}
-    parts = [row for row in rows if not is_frame_of_all(row.name)] or rows  # would dwarf what is in them
+    order = {row.cat: number for number, row in enumerate(categories)}
+    parts = [
+        row for row in rows if not is_frame_of_all(row.name)
+    ] or rows  # frames would dwarf the operations in them
     shown = sorted(sorted(parts, key=_shorter)[:_MOST_ROWS], key=lambda row: order[row.cat])
     operations, values = [row.name for row in shown], [_ms(row) for row in shown]
     title = "Average time per operation and run"
@@ -130,7 +134,7 @@ def _notes(rows: Sequence[SweepRow], output: Path) -> list[str]:
 
 
 def _average(i: int, name: str) -> Column:
-    """Return the column of the i-th run; the names of runs are unique."""
+    """Make the column of the i-th run; names of runs are unique."""
     return Column(f"avg_ms {name}", f"{name} (ms)", "float", value=lambda row: _ms(row)[i])
 
 
@@ -138,5 +142,5 @@ def _ms(row: SweepRow) -> list[float | None]:
     return list(map(ms_of, row.mean_ns))
 
 
-#: An operation in JSON.
+#: Columns of an operation in JSON.
 _RECORD = (Column("name", ""), Column("cat", ""), Column("avg_ms", "", value=_ms))

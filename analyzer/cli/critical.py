@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from analyzer.base.errors import TraceError, UsageError, whole_number
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.units import in_ms
-from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, refuse
-from analyzer.cli.runs import damage_notes
+from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, damage_notes, refuse
 from analyzer.report.result import Cell, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
     from analyzer.model.graph.step_graph import Recording, StepGraph
     from dag_utils import CriticalPath, LoadedSteps, NamedPath, Scope
 
-HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
+HELP = "the chain of operations that sets the length of a step, and the slack of the others"
 EXAMPLE = "analyze.py critical TRACE_DIR --head 10"
-#: Why a flag is refused; see `refuse`.
+#: The reason for refusing a flag; see `refuse`.
 NO_STEP = "needs a recorded step; a .gml file and --step mean have none"
 
 _NAME, _CAT = Column("name", "operation"), Column("cat", "category")
@@ -53,9 +52,9 @@ PATH = (
 )
 #: Columns of `NamedPath.rows` with the rules.
 PATH_WITH_RULES = (*PATH, Column("rule", "rule"))
-#: What people read of a `NameShare`; documents have the category alone.
+#: The kind of work, which tables show in place of the category.
 KIND = Column("kind", "kind", value=lambda share: share.kind)
-_MOST_SCOPES = 4  # whose lengths a terminal shows
+_MOST_SCOPES = 4  # scopes in the key figures at most
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -74,7 +73,7 @@ def run(args: Namespace) -> Result:
 
 
 def step_number(text: str | None) -> int | None:
-    """Return the number that `--step` gives: ``7`` or, as Kineto calls it, ``ProfilerStep#7``."""
+    """Read the number in `--step`: ``7`` or, as Kineto writes it, ``ProfilerStep#7``."""
     if text is None:
         return None
     number = whole_number(text.rpartition("#")[2])
@@ -177,7 +176,7 @@ def _slack_table(operations: Sequence[OperationSlack]) -> Table:
 
 
 def _about_operations(recording: Recording, slack: Table) -> LazySequence[Sequence[str]]:
-    """Return the keys of the operations in a table of slack, where several ranks prefix the names."""
+    """List the keys of the operations in a table of slack; with several ranks the names have prefixes."""
     from analyzer.cli.step_timeline import key_of
 
     several = len(recording.owners) > 1
@@ -195,7 +194,7 @@ def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: Cr
 
 
 def _mean(args: Namespace) -> Result:
-    """Return the longest chain of average durations through the DAG of each GPU, without gaps."""
+    """Find the longest chain of average durations through the DAG of each GPU, without gaps."""
     from dag_utils import mean_dags
 
     refuse(args, NO_STEP, *READING, "del_queue", "output", "why")
@@ -227,7 +226,7 @@ def _mean(args: Namespace) -> Result:
             "operations": _slack_table(operations),
         },
         headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "
-        f"on {worker}{longest.name}; it leaves out gaps and waits.",
+        f"on {worker}{longest.name}, without gaps and waits.",
         tables=(table,),
         notes=loaded.notes,
         repairs=loaded.repairs,

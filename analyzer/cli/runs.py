@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analyzer.base.errors import NoteKind, UsageError, counted, listed, notes_of
+from analyzer.base.errors import UsageError
 from analyzer.base.outputs.marks import is_digest
 from analyzer.cli import GROUPS, asked
 
 if TYPE_CHECKING:
     from analyzer.model.figures.job_figures import JobFigures
     from analyzer.model.figures.rank_figures import Wanted
-    from trace_utils import TraceFile
-
-_NAMED = 3  # damaged files
 
 
 def group_of(args: Namespace) -> str | None:
-    """Return the `--group_by` that puts the work of devices together; None for other rows."""
+    """Get the `--group_by` that groups the work of devices; None for other rows."""
     return args.group_by if args.group_by in GROUPS else None
 
 
@@ -47,7 +44,7 @@ def check_grouped(args: Namespace, run: JobFigures) -> None:
     """Refuse (`UsageError`) a `--group_by` where the recording does not tell what it asks for."""
     if group_of(args) is not None and not run.n_slices:
         raise UsageError(
-            f"--group_by {args.group_by}: {run.path} does not tell that; it needs work of a device, recorded "
+            f"--group_by {args.group_by}: {run.path} lacks that; it needs work of a device, recorded "
             "with the host's operators"
         )
 
@@ -63,7 +60,7 @@ def saved(args: Namespace, paths: Sequence[Path]) -> JobFigures:
 
 
 def digest_note(args: Namespace, name: str = "") -> list[str]:
-    """Return a note that says where `--save` wrote the digest of a run, if it did."""
+    """Note where `--save` wrote the digest of a run."""
     return [] if args.save is None else [f"Digest{f' of {name}' if name else ''}: {args.save}"]
 
 
@@ -83,7 +80,7 @@ def check_runs(args: Namespace) -> None:
 
 
 def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
-    """Return the `wanted` figures of the runs without their warm-up, and `--save` the last one's digest."""
+    """Load the `wanted` figures of the runs without warm-up steps; `--save` writes the last run's digest."""
     from msgspec.structs import replace
 
     from analyzer.model.figures.digest import read_digest
@@ -102,32 +99,16 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
     return [run.settled for run in runs]
 
 
-def damage_notes(files: Iterable[TraceFile]) -> list[str]:
-    """Name the files that lost events, and say what to do."""
-    return damage_of(
-        [file.path for file in files if len(notes_of(NoteKind.WHOLE, file.repairs)) < len(file.repairs)]
-    )
-
-
-def damage_of(paths: Sequence[Path]) -> list[str]:
-    """Name damaged files, if there are any, and say what to do."""
-    if not paths:
-        return []
-    names = listed([path.name for path in paths], _NAMED)
-    what = f"{counted(len(paths), 'damaged file')} ({names}): the result lacks the lost events."
-    return [f"{what} Let the profiler finish writing before the job ends."]
-
-
 def labels(paths: Sequence[Path]) -> list[str]:
-    """Return a short name for each run: the last part of its path, more parts where that is ambiguous.
+    """Name each run by the last part of its path, by more parts where that is ambiguous.
 
     A run that is given again gets `` (2)``, `` (3)``, … after the name.
     """
     parts = [path.resolve().parts for path in paths]
     depth, deepest = 1, max(map(len, parts))
-    while depth < deepest and len({each[-depth:] for each in parts}) < len(set(parts)):
+    while depth < deepest and len({part[-depth:] for part in parts}) < len(set(parts)):
         depth += 1
-    names = ["/".join(each[-depth:]) for each in parts]
+    names = ["/".join(part[-depth:]) for part in parts]
     turns = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [name if turn == 1 else f"{name} ({turn})" for name, turn in zip(names, turns, strict=True)]
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 #: Bars of operations in a chart.
 MOST_BARS = 20
-#: Ranks and cells of a map at most.
+#: Most ranks and cells of a map.
 _MOST_ROWS, _MOST_CELLS = 64, 2_000
-#: Of a step: a category that changed less is one of the rest.
+#: Share of a step; categories that changed less are summed up as the rest.
 LEAST_SHOWN = 0.01
 
 
@@ -29,7 +29,7 @@ def doubt(change: Change) -> str:
 def joined_steps(
     steps: Sequence[str], values: NDArray[np.float64], most: int
 ) -> tuple[Sequence[str], NDArray[np.float64]]:
-    """Return at most `most` columns of `values` (rows, steps), and what they are called.
+    """Reduce `values` (rows, steps) to at most `most` columns; return also their names.
 
     Where there are more steps, each column has the largest values of some that follow each other.
     """
@@ -37,8 +37,8 @@ def joined_steps(
     if every <= 1:
         return steps, values
     begins = range(0, len(steps), every)
-    groups = [steps[at : at + every] for at in begins]
-    names = [own[0] if len(own) == 1 else f"{own[0]}–{own[-1]}" for own in groups]
+    groups = [steps[begin : begin + every] for begin in begins]
+    names = [group[0] if len(group) == 1 else f"{group[0]}–{group[-1]}" for group in groups]
     return names, np.fmax.reduceat(values, list(begins), axis=1)
 
 

@@ -17,14 +17,14 @@ from analyzer.reading.dialects.step_parts import Operation
 from analyzer.report.result import OnPath, Span, Timeline
 from dag_utils import CriticalPath, NamedPath, step_length
 
-#: Ranks that are drawn at most, and boxes: those on the path and the longest.
+#: Most ranks and boxes in a drawing: those on the path and the longest.
 MOST_RANKS = 16
 MOST_BOXES = 8_000
-#: Stretches of the path that are drawn at most: the longest; one before shorter ones goes on in their place.
+#: Most stretches of the path in a drawing: the longest; each also covers the shorter ones after it.
 MOST_STRETCHES = 3_000
-#: Up to so many ranks each stage of communication has a lane.
+#: Most ranks with a lane for each stage of communication.
 _EACH_STAGE = 4
-#: A clock that may be further off than this part of the step: the eye would see it.
+#: Share of the step; a clock bound above it is visible in the drawing and gets a note.
 _FAR_OFF = 0.05
 
 
@@ -45,7 +45,7 @@ def step_timeline(
     first: Collection[str] = (),
     lasts_ns: float | None = None,
 ) -> Timeline:
-    """Return `step` drawn to scale, from the start of the step on the owner that ends last.
+    """Draw `step` to scale, from its start on the owner that ends last.
 
     Parameters
     ----------
@@ -96,17 +96,17 @@ def _apart(recording: Recording, owners: Sequence[int], path: CriticalPath) -> I
 
 
 def key_of(owner: str, name: str) -> str:
-    """Return the key of what an owner does under a name (see `Table.about`)."""
+    """Make the key of an operation of an owner (see `Table.about`)."""
     return f"{owner}.{name}"
 
 
-def stretch_key(place: int) -> str:
-    """Return the key of the stretch at `place` of a `NamedPath.of`."""
-    return f"#{place}"
+def stretch_key(number: int) -> str:
+    """Make the key of a stretch by its number in `NamedPath.of`."""
+    return f"#{number}"
 
 
 def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Collection[str]) -> list[int]:
-    """Return the owners that are drawn, in their order."""
+    """Choose the owners to draw, in their order."""
     n = len(recording.owners)
     on_path = np.bincount(path.owners, path.end_ns - path.start_ns, n)
     work = np.bincount(step.owner, step.work_ns, n)
@@ -120,14 +120,14 @@ def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Col
 
 
 def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int]) -> _Lanes:
-    """Return the lanes: per owner its input, computation, device, and communication."""
+    """Give each owner its lanes: input, computation, device, communication."""
     kinds = [_kind(operation, len(owners)) for operation in recording.operations]
     begin = np.full(len(kinds), np.iinfo(np.int64).max)
     of_shown = np.isin(step.owner, owners)
     np.minimum.at(begin, step.operation[of_shown], step.start_ns[of_shown])
     begun: dict[str, int] = {}
-    for at in unique(step.operation[of_shown]).tolist():
-        begun[kinds[at]] = min(begun.get(kinds[at], int(begin[at])), int(begin[at]))
+    for number in unique(step.operation[of_shown]).tolist():
+        begun[kinds[number]] = min(begun.get(kinds[number], int(begin[number])), int(begin[number]))
     fixed = ("input", "computation", "device")
     known = {kind: i for i, kind in enumerate(fixed)}
     order = sorted(begun, key=lambda kind: (known.get(kind, len(fixed)), begun[kind]))
@@ -150,21 +150,25 @@ def _kind(operation: Operation, n_owners: int) -> str:
 
 
 def _is_part(recording: Recording) -> Bool:
-    """Return which operations (n,) are drawn: all but wholes of which the parts are."""
-    divided = {(one.owner, one.transfer.whole) for one in recording.operations if one.transfer.whole}
-    return recording.which(lambda one: (one.owner, one.name) not in divided)
+    """Mark the operations (n,) to draw: all except communications whose parts are drawn."""
+    divided = {
+        (operation.owner, operation.transfer.whole)
+        for operation in recording.operations
+        if operation.transfer.whole
+    }
+    return recording.which(lambda operation: (operation.owner, operation.name) not in divided)
 
 
 # ---- boxes
 
 
 def _span(recording: Recording, step: StepGraph, lanes: _Lanes, event: int, zero: int) -> Span:
-    at = int(step.operation[event])
-    operation = recording.operations[at]
+    number = int(step.operation[event])
+    operation = recording.operations[number]
     owner = recording.owners[operation.owner]
     keys = dict.fromkeys((key_of(owner, operation.main), key_of(owner, operation.label)))
     start, end = int(step.start_ns[event]), int(step.end_ns[event])
-    lane = lanes.names[lanes.of[at]]
+    lane = lanes.names[lanes.of[number]]
     return Span(
         lane,
         brief(operation.label),
@@ -176,7 +180,7 @@ def _span(recording: Recording, step: StepGraph, lanes: _Lanes, event: int, zero
 
 
 def _words(name: str, operation: Operation, *, is_idle: bool) -> str:
-    """Return the words for a stretch of the path: with the stage of a transfer, without decoration.
+    """Name a stretch of the path, with the stage of a transfer and without decoration.
 
     ``PULL dense0_weight``; ``idle before Memset`` where nothing ran; ``forward`` for ``## forward ##``.
     """
@@ -190,7 +194,7 @@ def _words(name: str, operation: Operation, *, is_idle: bool) -> str:
 
 
 def group_of(operation: Operation) -> str:
-    """Return the group that decides the colour: the stage of a transfer, else the kind of work."""
+    """Choose the group that decides the colour: the stage of a transfer, else the kind of work."""
     return operation.transfer.stage or operation.kind_of_work or "other"
 
 
@@ -198,7 +202,7 @@ def group_of(operation: Operation) -> str:
 
 
 def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: bool) -> list[OnPath]:
-    """Return the stretches that are drawn, their events in place of boxes.
+    """Choose the stretches to draw; their `span` is still the number of an event.
 
     One without an event is drawn beside the next one that has, or the last.
     """
@@ -210,7 +214,7 @@ def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: boo
     beside = path.event[
         with_event[np.minimum(np.searchsorted(with_event, np.arange(n)), len(with_event) - 1)]
     ]
-    item = np.cumsum(np.diff(named.label, prepend=named.label[:1]) != 0)  # its place in the merged path
+    item = np.cumsum(np.diff(named.label, prepend=named.label[:1]) != 0)  # number in the merged path
     keys = [key_of(label.owner, label.name) for label in named.labels]
     first = np.arange(n)
     if n > MOST_STRETCHES:
@@ -231,9 +235,9 @@ def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: boo
             duration,
             _words(named.labels[label].name, recording.operations[step.operation[event]], is_idle=is_idle),
             is_idle,
-            (keys[label], stretch_key(place)),
+            (keys[label], stretch_key(number)),
         )
-        for event, start, duration, label, is_idle, place in zip(
+        for event, start, duration, label, is_idle, number in zip(
             *(column.tolist() for column in columns), strict=True
         )
     ]

@@ -36,10 +36,10 @@ from analyzer.report.tables import beginning
 _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = ("page.js", "table.js", "view.js", "drawing.js", "timeline.js")
 _LONGEST = 160  # characters of a name in a timeline
-_TAB = 90  # and of the title in a browser's tab
-_MOST_ROWS = 10_000  # of a table
+_TAB = 90  # characters of the title in a browser's tab
+_MOST_ROWS = 10_000  # rows of a table
 
-# Nothing may be loaded or sent, and only what is in the page may run.
+# The page may load and send nothing, and run only its own scripts.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
@@ -104,7 +104,7 @@ def _document(result: Result) -> dict[str, Any]:
 
 
 def _cut(table: Table) -> Table:
-    """Return the table, of one that is too large for a page the first rows, with a note that says so."""
+    """Cut a table that is too large for a page, and say so in its note."""
     n_rows = len(table.rows)
     if n_rows <= _MOST_ROWS:
         return table
@@ -113,7 +113,7 @@ def _cut(table: Table) -> Table:
 
 
 def _table(table: Table, keys: dict[str, int]) -> dict[str, Any]:
-    """Return a table as the script reads it; `keys` of its subjects are numbers from here on."""
+    """Encode a table for the script; the keys of its subjects become numbers."""
     kept = ("title", "kind", "digits", "scale")
     commands = dict(_command(cell) for row in table.rows for cell in row[-1:] if isinstance(cell, Command))
     rows = [[*row[:-1], _command(str(row[-1]))[0]] for row in table.rows] if commands else table.rows
@@ -141,9 +141,9 @@ def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
 
 
 def _command(text: str) -> tuple[str, str]:
-    """Return a command as one reads it, and as it can be pasted into any shell of this machine."""
+    """Write a command for reading, and for pasting into any shell of this machine."""
     program = re.search(rf"\S*{re.escape(PROGRAM)}", text)
-    if program is None:  # an installed copy's
+    if program is None:  # the command of an installed copy
         return text.strip(), f"cd {shlex.quote(str(Path.cwd()))} && {text.strip()}"
     after = text[program.end() :]
     typed = shlex.join([sys.executable, program[0]])
@@ -151,7 +151,7 @@ def _command(text: str) -> tuple[str, str]:
 
 
 def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
-    """Return a chart as its script reads it."""
+    """Encode a chart for its script."""
     if isinstance(chart, Timeline):
         return _timeline(chart, keys)
     is_small = isinstance(chart, Bars) and chart.is_small
@@ -171,7 +171,7 @@ def _is_in_3d(chart: Chart) -> TypeGuard[HeatMap]:
 
 
 def _timeline(chart: Timeline, keys: Mapping[str, int]) -> dict[str, Any]:
-    """Return a timeline as its script reads it; repeated texts are indices into a list."""
+    """Encode a timeline for its script; repeated texts are indices into a list."""
     lanes, names, groups = _Numbered(), _Numbered(), _Numbered()
     spans = [
         (lanes[span.lane], names[bounded(span.name, _LONGEST)], *_times(span), groups[span.group],
@@ -197,10 +197,10 @@ def _timeline(chart: Timeline, keys: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _times(one: Span | OnPath) -> tuple[float, float]:
-    """Return start and duration to 10 ns, so that what touches still does."""
-    start = round(one.start_ms, 5)
-    return start, round(round(one.start_ms + one.dur_ms, 5) - start, 5)
+def _times(box: Span | OnPath) -> tuple[float, float]:
+    """Round start and duration to 10 ns so that touching boxes still touch."""
+    start = round(box.start_ms, 5)
+    return start, round(round(box.start_ms + box.dur_ms, 5) - start, 5)
 
 
 def _known(texts: Iterable[str], keys: Mapping[str, int]) -> list[int]:
@@ -230,7 +230,7 @@ def _script() -> str:
 
 
 def _plotly() -> bytes:
-    """Return plotly's script; the package is not loaded for it, which takes 0.03 s."""
+    """Read plotly's script without importing the package."""
     spec = find_spec("plotly")
     assert spec is not None
     assert spec.origin is not None
@@ -242,5 +242,5 @@ def _asset(name: str) -> str:
 
 
 def _inert(encoded: bytes) -> bytes:
-    """Return JSON in which nothing can end or begin a tag, so that it may stand inside a script."""
+    """Escape JSON for use inside a script: no text in it can begin or end a tag."""
     return encoded.replace(b"<", b"\\u003c").replace(b">", b"\\u003e").replace(b"&", b"\\u0026")

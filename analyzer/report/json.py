@@ -26,7 +26,7 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
 
 
 def encode(document: Any, indent: int = 0) -> bytes:
-    """Return `document` as JSON in UTF-8; numpy's scalars and arrays, and paths, are understood.
+    """Encode `document` as JSON in UTF-8, with numpy's scalars and arrays, and paths.
 
     The fast encoder refuses lone surrogates, integers over 64 bits and some keys; the standard
     library's takes them.
@@ -41,7 +41,7 @@ def encode(document: Any, indent: int = 0) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return the JSON value of what JSON does not know: numpy's scalars and arrays, paths, notes."""
+    """Convert values unknown to JSON: numpy's scalars and arrays, paths, notes."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "__fspath__") or isinstance(value, str):
@@ -50,7 +50,7 @@ def _plain(value: Any) -> Any:
 
 
 def _all_plain(value: Any) -> Any:
-    """Return `value` made of what the standard library's encoder takes, all the way down."""
+    """Convert `value` to types of the standard library's encoder, at every depth."""
     if isinstance(value, Mapping):
         return {str(key): _all_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

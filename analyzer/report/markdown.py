@@ -13,7 +13,7 @@ from analyzer.report.result import Card, Command, Result, Table
 from analyzer.report.tables import NO_VALUE, cell_texts, is_text
 from analyzer.report.text import most_rows, shown_tables
 
-#: What Markdown, or HTML in it, would not show as it stands; an underscore only at the edge of a word.
+#: Characters with a meaning in Markdown or HTML; an underscore only at the edge of a word.
 _SPECIAL = re.compile(r"[\\`*<\[|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
@@ -28,7 +28,7 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
             [*([_escaped(table.title), ""] if len(tables) > 1 else []), *_rows(table, n_rows)]
             for table in tables
         ),
-        [line for place, card in enumerate(result.cards, 1) for line in _item(card, place)],
+        [line for number, card in enumerate(result.cards, 1) for line in _item(card, number)],
         [_escaped(note) for note in result.sentences],
         [f"- `{printable(text)}`" for text in result.commands],
     ]
@@ -54,8 +54,8 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(map(_escaped, cells))} |"
 
 
-def _item(card: Card, place: int) -> Iterator[str]:
-    yield f"{place}. **{_escaped(card.title)}**{f' {_escaped(card.figure)}' if card.figure else ''}"
+def _item(card: Card, number: int) -> Iterator[str]:
+    yield f"{number}. **{_escaped(card.title)}**{f' {_escaped(card.figure)}' if card.figure else ''}"
     for label, text in card.lines:
         shown = f"`{printable(text)}`" if isinstance(text, Command) else _escaped(text)
         yield f"   - {f'{label}: ' if label else ''}{shown}"

@@ -12,20 +12,20 @@ from analyzer.base.function_names import brief, without_parameters
 from analyzer.report.result import Cell
 from analyzer.report.tables import ELLIPSIS, beginning, display_width, shorten
 
-_FEW_SPACES = 2  # in a name
-_NARROW = 10  # columns in which nothing can be told apart
+_FEW_SPACES = 2  # spaces in a name; sentences have more
+_NARROW = 10  # columns; narrower names cannot be told apart
 _OF_CODE = re.compile(r"[<:]|\w\(")
 _WORDS = re.compile(r"\w+")
-_WIDE = 72  # columns of a function where there is no limit
+_WIDE = 72  # columns of a function where the width is unlimited
 _OWNER = re.compile(r"(?:wk\d+\.)?(?:rank\d+\.)?")
 _PATH = re.compile(r"[./]")
-_SIGNATURE = 20_000  # characters of a function of C++ at most
+_SIGNATURE = 20_000  # characters of a C++ function at most
 IN_A_LANE = 24  # columns of a name in a timeline
-_MOST = 400  # characters of a text that is drawn: shaping a longer one takes minutes
+_MOST = 400  # characters of a drawn text; shaping a longer one takes minutes
 
 
 def short_names(names: Sequence[str], width: int) -> list[str]:
-    """Return each name in at most `width` columns of a terminal.
+    """Shorten names to at most `width` columns of a terminal.
 
     Functions of C++ first lose ``void``, namespaces and parameters, then what `brief` leaves out. Then names
     lose their middle. Where that leaves two alike, functions show in which words of their templates they
@@ -49,18 +49,18 @@ def _alike(short: Mapping[str, str]) -> list[list[str]]:
 
 
 def _with_arguments(names: list[str], width: int) -> list[str]:
-    """Return functions that are alike when cut, with the words of their templates in which they differ."""
+    """Tell functions apart that are alike when cut: by the words in which their templates differ."""
     words = [Counter(_WORDS.findall(without_parameters(name))) for name in names]
     common = functools.reduce(Counter.__and__, words)
-    told = []
-    for name, own in zip(names, words, strict=True):
-        mark = shorten(f" [{', '.join(own - common)}]", width // 2) if own - common else ""
-        told.append(shorten(brief(name), width - display_width(mark)) + mark)
-    return told
+    apart = []
+    for name, of_name in zip(names, words, strict=True):
+        mark = shorten(f" [{', '.join(of_name - common)}]", width // 2) if of_name - common else ""
+        apart.append(shorten(brief(name), width - display_width(mark)) + mark)
+    return apart
 
 
 def with_short_functions(rows: Sequence[Sequence[Cell]]) -> Sequence[Sequence[Cell]]:
-    """Return the rows of a table with their functions cut as of `short_functions`."""
+    """Shorten the functions in the rows of a table; see `short_functions`."""
     short = short_functions(cell for row in rows for cell in row)
     if not short:
         return rows
@@ -68,7 +68,7 @@ def with_short_functions(rows: Sequence[Sequence[Cell]]) -> Sequence[Sequence[Ce
 
 
 def short_functions(texts: Iterable[object]) -> dict[str, str]:
-    """Return the functions among some cells, cut to at most `_WIDE` columns; no two alike.
+    """Shorten the functions among some cells to at most `_WIDE` columns, no two alike.
 
     Other long ones stay: paths and sentences, which a page can break.
     """
@@ -83,13 +83,13 @@ def _is_sentence(text: str) -> bool:
 
 
 def bounded(text: str, most: int = _MOST) -> str:
-    """Return `text` printable and in at most `most` characters, its middle replaced by ``…``."""
+    """Make `text` printable and at most `most` characters long, its middle replaced by ``…``."""
     text = printable(text if len(text) <= most else text[: most // 2] + ELLIPSIS + text[-most // 2 :])
     return text if len(text) <= most else text[: most // 2] + ELLIPSIS + text[1 - most // 2 :]
 
 
 def labels(names: Sequence[str], width: int) -> list[str]:
-    """Return names fit to be drawn in `width` columns: shortened, printable, none of them long by marks.
+    """Make names fit for drawings of `width` columns: short, printable, with few combining marks.
 
     A character may carry any number of combining ones, which take no column but have to be drawn.
     """
@@ -102,6 +102,6 @@ def _shortest(name: str, width: int) -> str:
     for form in (name, without_parameters(name), bare):
         if display_width(form) <= width:
             return form
-    if bare.count(" ") > _FEW_SPACES and "(" not in bare:  # a sentence, which its beginning tells best
+    if bare.count(" ") > _FEW_SPACES and "(" not in bare:  # a sentence is best known by its beginning
         return beginning(bare, width - 1).rstrip() + ELLIPSIS
     return shorten(bare, width)

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.units import ms_of
 
-#: An id is a number that only tells apart; sentences wrap where names are shortened.
+#: An id is a number that is never summed or formatted; sentences wrap, names are shortened.
 ColumnKind = Literal["text", "sentence", "int", "id", "float", "percent", "bool"]
 Cell = str | int | float | bool | None
 
@@ -56,7 +56,7 @@ class Table(NamedTuple):
     certain: str = ""
     brief: bool = False  # only on standard output, in place of one of the files
     order: Sequence[Any] = ()
-    about: Sequence[Collection[str]] = ()  # for each row the keys of what a timeline shows of it
+    about: Sequence[Collection[str]] = ()  # for each row the keys of its boxes in a timeline
 
     @classmethod
     def of(
@@ -119,8 +119,8 @@ class HeatMap(NamedTuple):
     rows: Sequence[str]
     values: Sequence[Sequence[float | None]]  # values[row][column]
     unit: str = "ms"
-    by_step: bool = False  # its columns are steps, which a page lets one pick
-    in_3d: bool = False  # a page can show it in 3-D
+    by_step: bool = False  # columns are steps, which can be picked in a page
+    in_3d: bool = False  # a page offers it in 3-D
 
 
 class Span(NamedTuple):
@@ -137,7 +137,7 @@ class Span(NamedTuple):
 class OnPath(NamedTuple):
     """A stretch of a path through the boxes of a timeline."""
 
-    span: int  # the box that it lies in, or leads to
+    span: int  # the box around it, or the next one
     start_ms: float
     dur_ms: float
     name: str
@@ -184,17 +184,17 @@ class Card(NamedTuple):
     """One thing that was found: a short name, and what there is to say of it, each with its label."""
 
     title: str
-    figure: str  # what it is worth, with the unit
+    figure: str  # the saving, with its unit
     lines: Sequence[tuple[str, str]] = ()  # label ("" for none) and text
-    bar: tuple[float, float | None, float | None] | None = None  # what it is worth, from and to, to be drawn
+    bar: tuple[float, float | None, float | None] | None = None  # the saving and its bounds, to be drawn
     about: Collection[str] = ()  # keys, as of `Table.about`
-    step: str = ""  # in which it was seen,
-    seen: str = ""  # and the key of what was seen there
+    step: str = ""  # the step of the evidence,
+    seen: str = ""  # and its key there
 
-    def texts(self, place: int) -> Iterator[str]:
-        """Yield the lines that a reader of plain text gets; `place` counts from 1."""
+    def texts(self, number: int) -> Iterator[str]:
+        """Yield the lines that a reader of plain text gets; `number` counts from 1."""
         plain = " ".join(text for label, text in self.lines if not label)
-        yield f"{place}. {self.title}. {plain}".rstrip()
+        yield f"{number}. {self.title}. {plain}".rstrip()
         widest = max((len(label) for label, _ in self.lines), default=0)
         for label, text in self.lines:
             if label:
@@ -220,9 +220,9 @@ class Result(NamedTuple):
     tables: Sequence[Table] = ()
     charts: Sequence[Chart] = ()
     figures: Sequence[tuple[str, str]] = ()  # key figures: label, value with unit
-    cards: Sequence[Card] = ()  # what was found, the most important first
-    notes: Sequence[str] = ()  # sentences under the tables: verdicts, what was written where
-    repairs: Sequence[str] = ()  # for each file a line: what was repaired or skipped
+    cards: Sequence[Card] = ()  # findings, the most important first
+    notes: Sequence[str] = ()  # sentences under the tables, and commands
+    repairs: Sequence[str] = ()  # a line per file: repaired or skipped input
     exit_code: int = 0
     headline: str = ""
     further: str = ""
@@ -244,11 +244,11 @@ class Result(NamedTuple):
 
 
 def ms_column(key: str, title: str, of: str, **settings: Any) -> Column:
-    """Return a column of milliseconds; `of` is the attribute of its items that holds the nanoseconds."""
+    """Make a column of milliseconds; `of` is the attribute of its items that holds nanoseconds."""
     get = attrgetter(of)
     return Column(key, f"{title} (ms)", "float", value=lambda item: ms_of(get(item)), **settings)
 
 
 def card_texts(cards: Iterable[Card]) -> list[str]:
-    """Return the cards as lines of text."""
-    return [text for place, card in enumerate(cards, 1) for text in card.texts(place)]
+    """Write the cards as lines of text."""
+    return [text for number, card in enumerate(cards, 1) for text in card.texts(number)]

@@ -10,29 +10,29 @@ import io
 import logging
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from analyzer.base.errors import AnalyzeError, OutputError, one_line, summed_up
+from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.outputs.atomic import Outputs, abandon
 from analyzer.base.outputs.rules import default_file
-from analyzer.report.arrange import arranged
-from analyzer.report.result import Result
+from analyzer.report.result import Result, Table
 
-#: Values of `--format` and the modules that answer.
+#: Values of `--format` and their modules.
 FORMATS = {
     "table": "analyzer.report.text",
     "json": "analyzer.report.json",
     "csv": "analyzer.report.csv",
     "markdown": "analyzer.report.markdown",
 }
-#: Flags that name a file and the modules that write it.
+#: Flags that name a file, and their modules.
 FILES = {"xlsx": "analyzer.report.xlsx", "html": "analyzer.report.html"}
 #: Options whose `--output` is a drawing of the first chart.
 _DRAWN = ("graph", "3dcompare")
-#: Suffixes of drawings and the modules that make them.
+#: Suffixes of drawings and their modules.
 PICTURES = {
     ".html": "analyzer.report.html",
     **dict.fromkeys((".png", ".svg", ".pdf"), "analyzer.report.pictures.plot"),
@@ -64,7 +64,7 @@ def show(result: Result, args: Namespace, outputs: Outputs) -> None:
     failed = _write_files(summary, args, outputs)
     try:
         _print(result if args.format == "json" else summary, args)
-    except BrokenPipeError:  # whoever reads our output (`… | head`) has enough: that is not a failure
+    except BrokenPipeError:  # the reader (`… | head`) has enough, which is no error
         abandon(sys.stdout)
     if failed is not None:
         raise failed
@@ -103,7 +103,7 @@ def _print(result: Result, args: Namespace) -> None:
     if stream is None:
         raise OutputError("standard output is closed")
     if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")  # names may hold what no encoding can carry
+        stream.reconfigure(errors="backslashreplace")  # names may hold characters that the encoding lacks
     try:
         import_module(FORMATS[args.format]).write(result, stream, args)
         stream.flush()
@@ -112,3 +112,43 @@ def _print(result: Result, args: Namespace) -> None:
     except OSError as error:
         abandon(stream)
         raise OutputError(f"standard output: cannot be written: {error.strerror or error}") from error
+
+
+# ---- --sort, --head and --full: the same for the tables of every option
+
+
+def arranged(result: Result, args: Namespace) -> Result:
+    """Sort and cut the tables of a result and of its document, and choose those for standard output."""
+    return result._replace(
+        tables=[chosen(_rows(table, args), full=args.full) for table in result.tables],
+        document=_document(result.document, args),
+    )
+
+
+def ordered(table: Table) -> Table:
+    """Sort the rows by the table's `order`, the least first; without one they stay."""
+    if not table.order:
+        return table
+    places = sorted(range(len(table.rows)), key=table.order.__getitem__)
+    about = [table.about[row] for row in places] if table.about else ()
+    return table._replace(rows=LazySequence(places, table.rows.__getitem__), about=about, order=())
+
+
+def chosen(table: Table, *, full: bool) -> Table:
+    """Keep a table for the other kind of answer, with `--full` or without, from standard output."""
+    return table if table.full in (None, full) else table._replace(detail=True)
+
+
+def _rows(table: Table, args: Namespace) -> Table:
+    return (ordered(table) if args.sort else table).first(args.head)
+
+
+def _document(value: Any, args: Namespace) -> Any:
+    """Replace each table of a document by its rows as JSON objects."""
+    if isinstance(value, Table):
+        return _rows(value, args).records()
+    if isinstance(value, Mapping):
+        return {key: _document(item, args) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_document(item, args) if isinstance(item, Mapping) else item for item in value]
+    return value

@@ -16,7 +16,7 @@ ELLIPSIS = "…"
 
 
 def cell_texts(column: Column, values: Sequence[Cell]) -> list[str]:
-    r"""Return one column's cells as they are read by people; a gap, NaN or infinity is a dash.
+    r"""Write a column's cells for people; a gap, NaN or infinity is a dash.
 
     Numbers have three significant digits and at most `column.digits` decimals (`in_digits`). A text in which
     something cannot be printed shows it as an escape (``\x1b``), which keeps names from steering the
@@ -34,12 +34,12 @@ def cell_texts(column: Column, values: Sequence[Cell]) -> list[str]:
 
 
 def is_text(column: Column) -> bool:
-    """Whether the column's cells are words, which align left and may be shortened."""
+    """Tell columns of words, which align left and may be shortened, from numbers."""
     return column.kind in ("text", "sentence", "bool")
 
 
 def display_width(text: str) -> int:
-    """Return how many columns of a terminal `text` takes: two for a wide East Asian character.
+    """Count the columns of a terminal that `text` takes: two for a wide East Asian character.
 
     >>> display_width("变a")
     3
@@ -50,7 +50,7 @@ def display_width(text: str) -> int:
 
 
 def shorten(text: str, width: int) -> str:
-    """Return `text` in at most `width` columns, its middle replaced by ``…`` where it is longer.
+    """Shorten `text` to at most `width` columns by replacing its middle with ``…``.
 
     >>> shorten("abcdefghij", 7)
     'abc…hij'
@@ -86,7 +86,7 @@ def _char_width(char: str) -> int:
 
 
 def beginning(text: str, width: int) -> str:
-    """Return the longest beginning of `text` that takes at most `width` columns."""
+    """Cut `text` to its longest beginning of at most `width` columns."""
     used = 0
     for index, char in enumerate(text):
         used += _char_width(char)

@@ -19,17 +19,17 @@ from analyzer.report.names import IN_A_LANE, labels, short_names, with_short_fun
 from analyzer.report.result import Bars, Card, Cell, Column, Command, Result, Table
 from analyzer.report.tables import NO_VALUE, cell_texts, display_width, is_text, shorten
 
-_HEADER = 6  # columns of a header at least, if its words need them
+_HEADER = 6  # columns of a header at least, if it has long words
 _SPACE = "  "
-_LEGIBLE = 20  # columns of words: where there are fewer, a column is left out instead
-_LEAST_ROOM = 20  # columns of a figure, however long what stands before it
-_MOST_ROWS = 20  # of a table, unless more are asked for
-_LEAD = r"(\d+\. )?( *)(\w+ {2,})?"  # of a line: a place or a label, below which it goes on
+_LEGIBLE = 20  # columns of words; a narrower column is hidden
+_LEAST_ROOM = 20  # columns of a figure, however long its label
+_MOST_ROWS = 20  # rows of a table without `--full` and `--head`
+_LEAD = r"(\d+\. )?( *)(\w+ {2,})?"  # number or label of a line; continuation lines are indented below it
 _UNIT = re.compile(r"(?<=\d) (?=(?:ms|%)(?!\w))")
 _BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
-_WIDE = 100  # columns of what is drawn where nothing limits them
+_WIDE = 100  # columns of a drawing where the width is unlimited
 _WIDEST = 10_000  # columns: wider than all terminals
-_LEAST_BARS, _FEWEST_BARS = 20, 3  # columns of all parts of a bar in one line, and parts that it keeps
+_LEAST_BARS, _FEWEST_BARS = 20, 3  # columns of all bars in a line, and parts that it keeps
 _REST = "rest"
 _Style = Callable[[Iterable[str]], list[str]]
 
@@ -72,7 +72,7 @@ def _parts(
     quiet: bool,
     colour: bool,
 ) -> list[list[str]]:
-    """Return the lines of the parts of the page."""
+    """Write the parts of the page, in lines."""
     shown = shown_tables(result)
     headline = bold(_wrapped([result.headline] if result.headline else [], width))
     parts = [[*headline, *_wrapped([result.further] if result.further else [], width)]]
@@ -82,7 +82,7 @@ def _parts(
     parts.append([*_figures(result.figures, width)])
     headed = len(shown) > 1
     parts += [[*_table(table, width, n_rows, headed=headed, colour=colour)] for table in shown]
-    parts += [_card(card, place, width, bold) for place, card in enumerate(result.cards, 1)]
+    parts += [_card(card, number, width, bold) for number, card in enumerate(result.cards, 1)]
     asked = [Command(f"next: {text}") for text in result.commands if width is not None and not quiet]
     notes, last = [*_wrapped(result.sentences, width)], dim(_wrapped(asked, width))
     parts += [[*dim(notes), *last]] if result.cards else [notes, last]
@@ -94,7 +94,7 @@ def _styled(style: str, lines: Iterable[str]) -> list[str]:
 
 
 def _shares(chart: Bars, width: int | None) -> list[str]:
-    """Return a single stacked bar as a line of its parts, the last ones as one where bars had no room.
+    """Write a single stacked bar as one line; its last parts are joined where the line has no room.
 
     Nothing for other bars.
     """
@@ -114,18 +114,18 @@ def _shares(chart: Bars, width: int | None) -> list[str]:
     return ["  ".join(map(printable, parts))]
 
 
-def _card(card: Card, place: int, width: int | None, bold: _Style) -> list[str]:
-    """Return the lines of a card: its title and why, and each further text behind its label."""
-    head, *rest = card.texts(place)
+def _card(card: Card, number: int, width: int | None, bold: _Style) -> list[str]:
+    """Write a card: its title and cause, then each further text behind its label."""
+    head, *rest = card.texts(number)
     lines = [*_wrapped([head], width)]
-    title = f"{place}. {card.title}"
+    title = f"{number}. {card.title}"
     if lines[0].startswith(title):
         lines[0] = "".join(bold([title])) + lines[0][len(title) :]
     return [*lines, *_wrapped(rest, width)]
 
 
 def _width(stream: TextIO) -> int | None:
-    """Return the columns there are, or None where nothing limits them."""
+    """Measure the terminal; None where nothing limits the width."""
     if not stream.isatty() and not os.environ.get("COLUMNS"):
         return None
     import shutil
@@ -148,7 +148,7 @@ def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
     for sentence in sentences:
         text = printable(sentence)
         if width is None or isinstance(sentence, Command):
-            yield text  # a terminal goes on in the next line, and copies it as one
+            yield text  # unbroken, so that it can be copied as one line
         else:
             lead = re.match(_LEAD, text)
             indent = " " * (lead.end() if lead else 0)
@@ -198,23 +198,23 @@ def _table(
 
 
 def bar_of(share: float, width: int) -> str:
-    """Return a bar of a share of `width` columns, to an eighth of one."""
+    """Draw a bar for a share of `width` columns, to an eighth of a column."""
     full, eighths = divmod(round(share * max(width, 0) * 8), 8)
     return "█" * full + " ▏▎▍▌▋▊▉"[eighths].strip()
 
 
 def most_rows(args: Namespace) -> int | None:
-    """Return how many rows of a table people see; None for all."""
+    """Limit the rows of a table for people; None shows all."""
     return None if args.full else max(args.head or 0, _MOST_ROWS)
 
 
 def shown_tables(result: Result) -> list[Table]:
-    """Return the tables that people see on standard output."""
+    """Choose the tables for standard output."""
     return [table for table in result.tables if not table.detail]
 
 
 def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, is_tall: bool) -> list[_Part]:
-    """Return the columns with their headers in one line, or in as many as make them narrow."""
+    """Lay out the columns; headers take one line or, if `is_tall`, as many as make columns narrow."""
     parts = []
     for column, values in zip(columns, zip(*rows, strict=True), strict=True):
         cells = cell_texts(column, values)
@@ -227,18 +227,18 @@ def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, is_t
 
 
 def _pointed(cells: Sequence[str]) -> list[str]:
-    """Return numbers with blanks after them: aligned to the right, their points are below each other."""
+    """Pad numbers so that, aligned to the right, their decimal points are below each other."""
     after = [len(cell) - at if (at := cell.find(".")) >= 0 else 0 for cell in cells]
     return [cell + " " * (max(after) - n) for cell, n in zip(cells, after, strict=True)]
 
 
 def _stacked(title: str, width: int) -> list[str]:
-    """Return the words of a header below each other."""
+    """Put the words of a header below each other."""
     return textwrap.wrap(title, max(width, _HEADER), break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
-    """Return the columns that fit in `width`, words shortened, and those that were left out.
+    """Fit columns into `width` by shortening words; return also the columns left out.
 
     Empty ones go without a word, then those to the right; the first stays.
     """
@@ -286,7 +286,7 @@ def _total(widths: Iterable[int]) -> int:
 
 
 def _even_share(widths: Sequence[int], room: int) -> int:
-    """Return the largest cap under which `widths`, each cut to it, take no more than `room`."""
+    """Find the largest cap at which `widths`, each cut to it, fit into `room`."""
     for taken, width in enumerate(sorted(widths)):
         share = room // (len(widths) - taken)
         if width > share:
@@ -296,7 +296,7 @@ def _even_share(widths: Sequence[int], room: int) -> int:
 
 
 def _colours(table: Table, rows: Sequence[Sequence[Cell]]) -> dict[str, list[str]]:
-    """Return the colours of each column of changes, by its key; only rows that are certain have one."""
+    """Choose the colours of each column of changes, by its key; only significant rows have one."""
     certain = table.certain_at
     is_certain = [certain is None or row[certain] is True for row in rows]
     return {

@@ -15,16 +15,16 @@ from analyzer.base.outputs.marks import PROGRAM
 from analyzer.report.result import Cell, Column, Result, Table, card_texts
 from analyzer.report.tables import cell_texts, display_width, is_text, shorten
 
-#: What the file format allows.
+#: Limits of the file format.
 ROWS_A_SHEET = 1_048_576
 _CELL_CHARACTERS = 32_767
 _NAME_CHARACTERS = 31
 _NOT_IN_NAMES = str.maketrans("[]:*?/\\", "()-----")
 _EXACT_INTEGERS = 2**53
 
-_WIDTH_SAMPLE = 1000  # rows that decide how wide a column is shown
+_WIDTH_SAMPLE = 1000  # rows that decide the width of a column
 _WIDEST = 60
-_TITLE_LINE, _TITLE_CHARACTERS = 20, 85  # points of a line of the title, and what it holds
+_TITLE_LINE, _TITLE_CHARACTERS = 20, 85  # points of a line of the title, and characters in it
 _SUMMARY, _SUMMARY_WIDTH = "Summary", (28, 100)  # in characters, of its two columns
 #: The colours of changes: good below 0, bad above.
 _BY_CHANGE = {
@@ -46,12 +46,12 @@ def write(result: Result, path: Path) -> None:
     """
     from xlsxwriter.exceptions import XlsxWriterException
 
-    packed = io.BytesIO()  # the zip writer does not survive a disk that fills up
+    packed = io.BytesIO()  # the zip writer fails badly on a full disk
     try:
         with open_output(path) as stream:
             cells_cut = _fill(packed, result)
             stream.write(packed.getbuffer())
-    except XlsxWriterException as error:  # what it makes of an OSError
+    except XlsxWriterException as error:  # how it reports an OSError
         raise OutputError(f"{path}: cannot be written: {error}") from error
     if cells_cut:
         logging.warning("%s: texts cut to %d characters: %d", path, _CELL_CHARACTERS, cells_cut)
@@ -80,7 +80,7 @@ def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) ->
     first = min(max([_SUMMARY_WIDTH[0], *(display_width(label) + 2 for label in labels)]), _WIDEST)
     sheet.set_column(0, 0, first)
     sheet.set_column(1, 1, _SUMMARY_WIDTH[1])
-    sheet.merge_range(0, 0, 0, 1, "", formats.title)  # which would take a name for a formula
+    sheet.merge_range(0, 0, 0, 1, "", formats.title)  # merged text would be taken for a formula
     sheet.write_string(0, 0, title[:_CELL_CHARACTERS], formats.title)
     sheet.set_row(0, _TITLE_LINE * math.ceil(len(title) / _TITLE_CHARACTERS))
     lines = [
@@ -97,7 +97,7 @@ def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) ->
 
 
 def _cut(table: Table) -> Table:
-    """Return the table with the rows that a sheet holds; say where that cuts it."""
+    """Cut a table to the rows of a sheet, and say so."""
     if len(table.rows) < ROWS_A_SHEET:
         return table
     most = ROWS_A_SHEET - 1
@@ -106,7 +106,7 @@ def _cut(table: Table) -> Table:
 
 
 def sheet_name(wanted: str, taken: set[str]) -> str:
-    r"""Return a legal sheet name like `wanted` that differs from those `taken`, and add it to them.
+    r"""Make a legal sheet name like `wanted` that is not yet `taken`, and add it there.
 
     At most 31 characters, all printable, none of ``[]:*?/\``, no apostrophe at an end, not "History"; names
     that differ only in case are the same.
@@ -136,7 +136,7 @@ class _Formats:
         self.words = workbook.add_format({"text_wrap": True, "valign": "top"})
 
     def of(self, column: Column) -> Any:
-        """Return the format of the column's cells, None for text."""
+        """Choose the format of the column's cells; None for text."""
         if is_text(column):
             return None
         if column.kind == "id":
@@ -180,16 +180,16 @@ def _write_cell(sheet: Any, row: int, column: int, cell: Cell, cell_format: Any)
 
 
 def _width(table: Table, index: int) -> int:
-    """Return how many characters wide a column is shown, by its header and first rows."""
+    """Choose the width of a column, in characters, by its header and first rows."""
     column = table.columns[index]
     values = [row[index] for row in table.rows[:_WIDTH_SAMPLE]]
     texts = cell_texts(column, values)
-    widest_word = max(map(len, column.title.split()), default=0) + 3  # the filter's arrow
+    widest_word = max(map(len, column.title.split()), default=0) + 3  # room for the filter's arrow
     return min(max([6, widest_word, *(display_width(text) + 2 for text in texts)]), _WIDEST)
 
 
 def _shortened(name: str, suffix: str) -> str:
-    """Return `name` and `suffix` in 31 of the format's characters (UTF-16 units)."""
+    """Shorten `name` so that it has 31 of the format's characters (UTF-16 units) with `suffix`."""
     room = _NAME_CHARACTERS - len(suffix)
     for width in range(room, 0, -1):
         text = shorten(name, width)
@@ -199,5 +199,5 @@ def _shortened(name: str, suffix: str) -> str:
 
 
 def _legal(text: str) -> str:
-    """Return `text` with what UTF-8 cannot carry (lone surrogates) as escapes."""
+    """Escape lone surrogates in `text`, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")

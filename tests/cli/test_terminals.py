@@ -13,8 +13,8 @@ from made_jobs import Job, data_parallel
 from analyzer import cli
 from analyzer.cli import arguments
 from analyzer.report import text
-from analyzer.report.arrange import arranged
 from analyzer.report.result import Result
+from analyzer.report.show import arranged
 from conftest import REPO
 
 pytestmark = pytest.mark.slow

@@ -25,7 +25,7 @@ class SweepRow(Struct, frozen=True):
 
 
 def sweep(runs: Sequence[JobFigures]) -> tuple[list[SweepRow], list[SweepRow]]:
-    """Return the averages of operations, grouped by category, and of categories, over all ranks of each run.
+    """Average each operation, grouped by category, and each category over all ranks of each run.
 
     Partitions of a communication count as one operation. Raises `TraceError` where no operation occurs in
     more than one run.
@@ -40,7 +40,7 @@ def sweep(runs: Sequence[JobFigures]) -> tuple[list[SweepRow], list[SweepRow]]:
 
 
 def _totals(ops: Operations, system: System, *, merged: bool) -> _Totals:
-    """Return time and events of each operation without its partition; or, `merged`, of each category."""
+    """Add up time and events of each operation, partitions together; or, `merged`, of each category."""
     table: _Totals = {}
     for key, ns, events in zip(ops.keys, ops.total_ns.sum(1), ops.count.sum(1), strict=True):
         cat = system.category(key.name, key.cat)
@@ -52,7 +52,7 @@ def _totals(ops: Operations, system: System, *, merged: bool) -> _Totals:
 
 
 def _rows(tables: Sequence[_Totals]) -> list[SweepRow]:
-    """Return the averages per run, rows by first appearance."""
+    """Average each row's events per run; rows come by first appearance."""
     keys = dict.fromkeys(key for table in tables for key in table)
     return [
         SweepRow(*key, [table[key][0] / table[key][1] if key in table else None for table in tables])

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 #: A difference is significant where its p-value is at most this: the convention.
 LEVEL = 0.05
-#: Steps that a run needs for a p-value: two hardly tell how much steps vary.
+#: Steps that a run needs for a p-value: two are too few to estimate a variance.
 FEWEST_STEPS = 3
-#: Steps from which on the correlation of neighbours can be told from chance (Bartlett's bound is 0.7 then).
+#: Fewest steps for a test of the correlation of neighbours (Bartlett's bound is 0.7 then).
 _FEWEST_FOR_CORRELATION = 8
 
 
@@ -89,7 +89,7 @@ def _inflation(deviation: Float64, seen: Mask, k: Int64) -> Float64:
 
 def welch(a: Samples, b: Samples) -> Differences:
     """Test b against a with Welch's unequal-variances t-test, quantity by quantity."""
-    from scipy.special import stdtr, stdtrit  # scipy.stats asks these too, and takes 0.7 s to load
+    from scipy.special import stdtr, stdtrit  # scipy.stats calls these, too, and takes 0.7 s to load
 
     change = b.mean - a.mean
     with np.errstate(all="ignore"):

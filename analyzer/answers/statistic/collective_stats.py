@@ -69,7 +69,7 @@ class CollectiveStats(Struct, frozen=True):
 
 
 def collective_stats(paths: Sequence[Path], bytes_of: Mapping[int, int], asked: Request) -> CollectiveStats:
-    """Return the collectives of the job at `paths`; `asked` says which, and how it is read.
+    """Summarise the collectives of the job at `paths`; `asked` selects them and the way files are read.
 
     `bytes_of` are the bytes of BytePS's partitions, by key.
 
@@ -88,10 +88,10 @@ def collective_stats(paths: Sequence[Path], bytes_of: Mapping[int, int], asked: 
     hosts = job.job.hosts
     moved, is_tied, notes = _on_one_clock(ranks, names, [hosts[i] for i in kept])
     members = _members(moved)
-    found = _joined(members, ranks, np.array(is_tied, np.bool_))
+    collectives = _joined(members, ranks, np.array(is_tied, np.bool_))
     return CollectiveStats(
-        rows=[*_rows(found, members, len(ranks))],
-        notes=[*_notes(found, members), *notes],
+        rows=[*_rows(collectives, members, len(ranks))],
+        notes=[*_notes(collectives, members), *notes],
         files=job.files,
         repairs=job.repairs,
     )
@@ -100,25 +100,25 @@ def collective_stats(paths: Sequence[Path], bytes_of: Mapping[int, int], asked: 
 def _on_one_clock(
     ranks: Sequence[_RankCollectives], names: Sequence[str], hosts: Sequence[int]
 ) -> tuple[Sequence[_RankCollectives], list[bool], list[str]]:
-    """Return the ranks on the first host's clock, whether it is known of each, and remarks on the clocks."""
+    """Move the ranks to the first host's clock; return also whose clock is known, and remarks."""
     hosts = numbered(hosts)[1].tolist()
     if max(hosts) == 0:
         return ranks, [True] * len(ranks), []
     known = ([getattr(rank, key) for rank in ranks] for key in ("points", "span", "machine"))
     clocks, notes = aligned(names, hosts, *known)
-    own = [clocks[host] for host in hosts]
+    of_ranks = [clocks[host] for host in hosts]
     moved = [
         replace(
             rank,
             start_ns=rank.start_ns + clock.offset_ns,
             end_ns=rank.end_ns + clock.offset_ns,
         )
-        for rank, clock in zip(ranks, own, strict=True)
+        for rank, clock in zip(ranks, of_ranks, strict=True)
     ]
-    return moved, [host == 0 or clock.is_tied for host, clock in zip(hosts, own, strict=True)], notes
+    return moved, [host == 0 or clock.is_tied for host, clock in zip(hosts, of_ranks, strict=True)], notes
 
 
-# ---- which of them are one collective
+# ---- matching the parts of a collective
 
 
 class _Members(Struct, frozen=True):
@@ -169,7 +169,7 @@ def _members(ranks: Sequence[_RankCollectives]) -> _Members:
     key, number = np.where(is_odd, -1, key), np.where(is_odd | (key < 0), np.arange(len(key)), number)
     order = np.lexsort((start, rank, number, key))
     of = _runs(key[order], number[order])
-    first = np.flatnonzero(np.diff(_runs(of, rank[order]), prepend=-1))  # tensors that are fused are one
+    first = np.flatnonzero(np.diff(_runs(of, rank[order]), prepend=-1))  # fused tensors are one collective
     at = order[first]
     last_end = np.maximum.reduceat(end[order], first)
     exposed, taken = (np.add.reduceat(column[order], first) for column in (exposed, taken))
@@ -178,16 +178,16 @@ def _members(ranks: Sequence[_RankCollectives]) -> _Members:
 
 
 def _unlike(key: Int64, base: Int64, rank: Int64) -> Mask:
-    """Return which collectives (k,) are of a key that ranks have a different number of for one base."""
+    """Mark collectives (k,) of which ranks recorded different numbers for one key and base."""
     order = np.lexsort((rank, base, key))
     of = _runs(key[order], base[order])
     of_rank = _runs(of, rank[order])
     count = np.bincount(of_rank)[of_rank]
     bounds = np.flatnonzero(np.diff(of, prepend=-1))
     differ = np.maximum.reduceat(count, bounds) != np.minimum.reduceat(count, bounds)
-    found = np.zeros(len(key), np.bool_)
-    found[order] = differ[of]
-    return found & (key >= 0)
+    is_unlike = np.zeros(len(key), np.bool_)
+    is_unlike[order] = differ[of]
+    return is_unlike & (key >= 0)
 
 
 def _contradicted(key: Int64, number: Int64, n_bytes: Int64) -> Mask:
@@ -207,7 +207,7 @@ def _contradicted(key: Int64, number: Int64, n_bytes: Int64) -> Mask:
 
 
 def _runs(*columns: Int64) -> Int64:
-    """Return a number for each row (k,) of ordered columns, from 0: the same for equal neighbours."""
+    """Give each run of equal rows (k,) of ordered columns a number, from 0."""
     is_new = np.zeros(len(columns[0]), np.bool_)
     for column in columns:
         is_new[1:] |= column[1:] != column[:-1]
@@ -262,52 +262,58 @@ def _joined(members: _Members, ranks: Sequence[_RankCollectives], is_tied: Mask)
 # ---- tables
 
 
-def _rows(found: _Joined, members: _Members, n_recorded: int) -> Iterator[CollectiveStat]:
+def _rows(collectives: _Joined, members: _Members, n_recorded: int) -> Iterator[CollectiveStat]:
     """Yield the statistics of each kind, group and size, by first appearance."""
-    for own, at in _alike(found, members):
-        call = members.calls[members.call[found.first[own[0]]]]
-        whole = own[found.is_whole[own]]
-        n_bytes, transfer = found.n_bytes[own], found.transfer_ns[own]
-        factor = float(found.factor[own[0]]) or np.nan
+    for alike, parts in _alike(collectives, members):
+        call = members.calls[members.call[collectives.first[alike[0]]]]
+        whole = alike[collectives.is_whole[alike]]
+        n_bytes, transfer = collectives.n_bytes[alike], collectives.transfer_ns[alike]
+        factor = float(collectives.factor[alike[0]]) or np.nan
         with np.errstate(divide="ignore", invalid="ignore"):
             rates = np.where((n_bytes > 0) & (transfer > 0), n_bytes / transfer, np.nan)
         usual = _known(np.nanmax(rates)) if not np.isnan(rates).all() else None
         if len(whole):
-            moved, took = found.n_bytes[whole].sum(), int(found.transfer_ns[whole].sum())
-            usual = float(moved / took) if took and found.n_bytes[whole].all() else None
-        taken = float(members.taken_ns[at].sum())
+            moved, took = collectives.n_bytes[whole].sum(), int(collectives.transfer_ns[whole].sum())
+            usual = float(moved / took) if took and collectives.n_bytes[whole].all() else None
+        taken = float(members.taken_ns[parts].sum())
         yield CollectiveStat(
             kind=call.kind,
             group=call.group or None,
-            ranks=int(found.n_ranks[own[0]]) or None,
+            ranks=int(collectives.n_ranks[alike[0]]) or None,
             n_bytes=round(n_bytes[0]) or None,
-            count=len(own),
-            transfer_ns=float(found.transfer_ns[whole].mean() if len(whole) else transfer.min()),
-            waiting_ns=float(found.waiting_ns[whole].mean()) if len(whole) else None,
+            count=len(alike),
+            transfer_ns=float(collectives.transfer_ns[whole].mean() if len(whole) else transfer.min()),
+            waiting_ns=float(collectives.waiting_ns[whole].mean()) if len(whole) else None,
             algbw=usual,
             busbw=None if usual is None else _known(usual * factor),
-            exposed_share=float(members.exposed_ns[at].sum()) / taken if taken else None,
-            total_ns=float((members.end_ns - members.start_ns)[at].sum()) / n_recorded,
+            exposed_share=float(members.exposed_ns[parts].sum()) / taken if taken else None,
+            total_ns=float((members.end_ns - members.start_ns)[parts].sum()) / n_recorded,
         )
 
 
-def _alike(found: _Joined, members: _Members) -> Iterator[tuple[Int64, Int64]]:
+def _alike(collectives: _Joined, members: _Members) -> Iterator[tuple[Int64, Int64]]:
     """Yield the collectives of each kind, group and size, and their members."""
-    columns = (members.call[found.first], found.n_ranks, np.round(found.n_bytes).astype(np.int64))
-    order = np.lexsort((found.start_ns, *columns))
+    columns = (
+        members.call[collectives.first],
+        collectives.n_ranks,
+        np.round(collectives.n_bytes).astype(np.int64),
+    )
+    order = np.lexsort((collectives.start_ns, *columns))
     parts = np.split(order, np.flatnonzero(np.diff(_runs(*(column[order] for column in columns)))) + 1)
-    bounds = np.append(found.first, len(members.of))
-    for own in sorted((part for part in parts if len(part)), key=lambda part: found.start_ns[part[0]]):
-        yield own, ranges(bounds[own], bounds[own + 1])[0]
+    bounds = np.append(collectives.first, len(members.of))
+    for alike in sorted(
+        (part for part in parts if len(part)), key=lambda part: collectives.start_ns[part[0]]
+    ):
+        yield alike, ranges(bounds[alike], bounds[alike + 1])[0]
 
 
 def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _notes(found: _Joined, members: _Members) -> Iterator[str]:
+def _notes(collectives: _Joined, members: _Members) -> Iterator[str]:
     """Yield a line for each fact that the recording does not tell of the collectives."""
-    if n := int((~found.is_whole).sum()):
+    if n := int((~collectives.is_whole).sum()):
         yield (
             f"{counted(n, 'collective')}: transfer and waiting cannot be told apart, as it is not recorded "
             "when the last rank entered. Rows without a waiting time have the shortest time instead: the "
@@ -320,7 +326,7 @@ def _notes(found: _Joined, members: _Members) -> Iterator[str]:
         )
 
 
-#: What hides communication, or takes a part of its time.
+#: Roles that overlap communication, or take a part of its time.
 _BESIDE = (Role.COMPUTE, Role.COMM, Role.WHOLE_COMM, Role.WAIT, Role.IDLE)
 
 
@@ -345,22 +351,26 @@ class _RankCollectives(Struct, frozen=True):
 
 
 def _rank_collectives(source: Source, trace: Trace, bytes_of: Mapping[int, int]) -> _RankCollectives:
-    """Return the collectives of a rank's trace that was read for `Need.SIZES`, `SYNC` and `STEPS`."""
+    """Find the collectives in a rank's trace, which was read for `Need.SIZES`, `SYNC` and `STEPS`."""
     if not len(trace):
         none = np.empty(0, np.int64)
         return _RankCollectives((), none, none, none, none, none.astype(float), none.astype(float))
     system = dialects.of(trace)
     args_of = partial(read_args, source.path, slices=True)
-    found = system.collectives(RankTrace("", trace, bytes_of=bytes_of, args_of=args_of))
-    times = trace.ts_ns[found.row], trace.end_ns[found.row], *_times(trace, system.roles(trace), found.row)
+    collectives = system.collectives(RankTrace("", trace, bytes_of=bytes_of, args_of=args_of))
+    times = (
+        trace.ts_ns[collectives.row],
+        trace.end_ns[collectives.row],
+        *_times(trace, system.roles(trace), collectives.row),
+    )
     span = int(trace.ts_ns.min()), int(trace.end_ns.max())
     world, machine = trace.world_size or 0, system.machine(trace)
     known = span, system.sync_points(trace), machine, world
-    return _RankCollectives(found.calls, found.call, found.number, *times, *known)
+    return _RankCollectives(collectives.calls, collectives.call, collectives.number, *times, *known)
 
 
 def _times(trace: Trace, roles: NDArray[np.int8], rows: Int64) -> tuple[Float64, Float64]:
-    """Return how much of the time of some communication (k,) no computation hides, and all of its time.
+    """Measure the exposed time and the whole time of each communication (k,).
 
     As in `figures.time_by_role.breakdown`: each instant counts once.
     """

@@ -25,7 +25,7 @@ from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.dasf_records import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
 from trace_utils import Request, read_ranks
 
-#: What the args of events are needed for, beside the points.
+#: Uses of the events' args, beside the points.
 NEEDS = (Need.EDGES, Need.SIZES)
 
 
@@ -225,7 +225,7 @@ def _held_tasks(traces: Sequence[Trace]) -> HeldTasks:
 
 
 def _input_bytes(tasks: Sequence[_Task]) -> dict[str, int]:
-    """Return per task key the bytes of the results it takes; an edge counts once, whoever names it."""
+    """Add up the bytes that each task key takes; an edge counts once, whichever end names it."""
     size = {task.key: task.size for task in tasks}
     inputs: dict[str, set[str]] = {key: set() for key in size}
     for task in tasks:
@@ -239,7 +239,7 @@ def _input_bytes(tasks: Sequence[_Task]) -> dict[str, int]:
 def _usage_per_function(
     tasks: Sequence[_Task], samples: Sequence[_Sample]
 ) -> Mapping[str, list[tuple[float, float]]]:
-    """Return per function the samples that fell into its tasks; one for each task that covers it."""
+    """Collect the GPU samples in the tasks of each function; a sample counts for each task that covers it."""
     from intervaltree import IntervalTree
 
     trees: dict[str, Any] = defaultdict(IntervalTree)

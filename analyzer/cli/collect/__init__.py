@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from analyzer.reading.traces.gpu_folders import GpuDir
     from collector.gpu.parts import PartName
 
-HELP = "each GPU's final trace and DAG from the profilers' raw files, and the iteration time"
+HELP = "make each GPU's final trace and DAG from raw files, and compute the iteration time"
 EXAMPLE = "analyze.py collect BYTEPS_TRACE_DIR"
 
 _PARTS: Mapping[str, tuple[PartName, ...]] = {
@@ -25,7 +25,14 @@ _PARTS: Mapping[str, tuple[PartName, ...]] = {
     "io": ("io", "step"),
 }
 _NETWORK = ("pcap", "server")
-VARIANTS = ("iter_time", *_PARTS, *_NETWORK)
+VARIANTS = {
+    "iter_time": "compute the iteration time, write nothing",
+    "operator": "renew the operators of the final traces",
+    "comm": "renew the communication of the final traces",
+    "io": "renew the I/O and steps of the final traces",
+    "pcap": "make a timeline of the network from packet captures",
+    "server": "make a timeline of the servers from their logs",
+}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -47,7 +54,7 @@ def run(args: Namespace) -> Result:
 
 
 def _collect(args: Namespace) -> Result:
-    """Return the final traces, and what captures and server logs below the paths hold."""
+    """Renew the final traces, and read the captures and server logs below the paths."""
     from analyzer.cli.collect.time_tables import time_result
     from trace_utils import find_gpus
 
@@ -60,8 +67,8 @@ def _collect(args: Namespace) -> Result:
         from analyzer.cli.collect.network_tables import all_there_is
 
         for path in args.path:
-            for found in all_there_is(path, jobs=args.jobs, progress=args.progress):
-                result = _joined(result, found)
+            for extra in all_there_is(path, jobs=args.jobs, progress=args.progress):
+                result = _joined(result, extra)
     if not gpus and not result.tables:
         why = f" ({'; '.join(result.repairs)})" if result.repairs else ""
         raise TraceError(
@@ -124,7 +131,7 @@ def _iter_time(args: Namespace) -> Result:
 
 
 def _counts(trace: Trace) -> dict[str, int]:
-    """Return how many slices there are per category: BytePS's kind of operation, else the event's own."""
+    """Count slices per category: BytePS's kind of operation, else the event's category."""
     import numpy as np
 
     from analyzer.base.opname import OpName
@@ -138,7 +145,7 @@ def _counts(trace: Trace) -> dict[str, int]:
 
 
 def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
-    """Return a name for each GPU: its worker and local rank where these differ, else its path."""
+    """Name each GPU by worker and local rank where these differ, else by its path."""
     from trace_utils import Source
 
     names = {gpu.path: Source(gpu.path, gpu.worker, gpu.rank).prefix.rstrip(".") for gpu in gpus}
@@ -147,7 +154,7 @@ def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
 
 
 def _one_source(args: Namespace, variant: str) -> Result:
-    """Return the transfers in the captures, or in the logs of the servers, under one path."""
+    """Read the transfers in the captures, or in the servers' logs, under one path."""
     from analyzer.cli.collect import network_tables
     from analyzer.cli.collect.time_tables import time_result
 
@@ -155,18 +162,18 @@ def _one_source(args: Namespace, variant: str) -> Result:
         raise UsageError(f"--sub_option {variant} takes one path: the job's root, or one file")
     [path] = args.path
     if variant == "pcap":
-        found = network_tables.pcap(path, jobs=args.jobs, progress=args.progress, output=args.output)
+        transfers = network_tables.pcap(path, jobs=args.jobs, progress=args.progress, output=args.output)
     else:
-        found = network_tables.server(path, progress=args.progress, output=args.output)
-    return _joined(time_result(args, [], Repairs(), f"Collected ({variant}) from"), found)
+        transfers = network_tables.server(path, progress=args.progress, output=args.output)
+    return _joined(time_result(args, [], Repairs(), f"Collected ({variant}) from"), transfers)
 
 
-def _joined(result: Result, found: Result) -> Result:
+def _joined(result: Result, other: Result) -> Result:
     lists = ("figures", "notes", "repairs")
-    joined: dict[str, Any] = {name: [*getattr(result, name), *getattr(found, name)] for name in lists}
+    joined: dict[str, Any] = {name: [*getattr(result, name), *getattr(other, name)] for name in lists}
     return result._replace(
-        document={**result.document, **found.document},
-        headline=result.headline or found.headline,
-        tables=[*result.tables, *found.tables],
+        document={**result.document, **other.document},
+        headline=result.headline or other.headline,
+        tables=[*result.tables, *other.tables],
         **joined,
     )

@@ -77,7 +77,7 @@ def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> Iter
             yield pcap(root, jobs=jobs, progress=progress)
         except TraceError as error:
             yield Result("collect", "network", {}, repairs=[str(error)])
-    with contextlib.suppress(TraceError):  # there are no logs: most jobs have none
+    with contextlib.suppress(TraceError):  # most jobs have no server logs
         yield server(root, progress=progress)
 
 
@@ -103,8 +103,8 @@ _KEYS = (
     Column("waiting_share", "waiting", "percent", digits=1, value=lambda k: _share(k, k.waiting_ns)),
 )
 _WHERE = (
-    "wire: request and response on their way; server: in the server's hands; waiting: for the PUSH of "
-    "other workers"
+    "wire: request and response in transit; server: work of the server; waiting: until other workers "
+    "have pushed"
 )
 _NOT_EVERY_WORKER = (
     "The captures do not show every worker: the server's time contains the waiting for the others."
@@ -117,14 +117,14 @@ def _share(key: ServerKey, part_ns: int | None) -> float | None:
 
 
 def _headline(keys: Sequence[ServerKey]) -> str:
-    """Say how long transfers take on average, and where they spend it."""
+    """Split the mean transfer time into wire, server and waiting."""
     n, total = sum(key.n_push + key.n_pull for key in keys), sum(key.push_ns + key.pull_ns for key in keys)
     if not total:
         return "No transfer of a known key was captured."
     wire, server, waiting = (in_percent(sum(part) / total) for part in zip(*map(_parts, keys), strict=True))
     return (
-        f"A transfer takes {in_ms(total / n)} (mean of {n:,}): {wire} on the wire, {server} in the server's "
-        f"hands, {waiting} waiting for other workers."
+        f"A transfer takes {in_ms(total / n)} (mean of {n:,}): {wire} on the wire, {server} in the "
+        f"server, {waiting} waiting for other workers."
     )
 
 

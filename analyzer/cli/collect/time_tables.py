@@ -19,7 +19,7 @@ def time_result(
     title: str,
     notes: Sequence[str] = (),
 ) -> Result:
-    """Return the result of `--option collect` for the GPUs; `title` goes before the paths."""
+    """Make the result of `--option collect` for the GPUs; `title` goes before the paths."""
     ranks = [gpu.steps for gpu in gpus if gpu.steps]
     of_job = (together(ranks) if ranks else []) or [step for rank in ranks for step in rank]
     fw_bw = ms_of(known_mean(step.fw_bw_ns for step in of_job))
@@ -42,7 +42,7 @@ def time_result(
 
 
 def _headline(steps: Sequence[StepTime], n_ranks: int) -> str:
-    """Say how long a step is; "" without steps."""
+    """State the mean length of a step; "" without steps."""
     if not steps:
         return ""
     times = [step.iteration_ns for step in steps]

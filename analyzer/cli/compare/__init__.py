@@ -12,7 +12,7 @@ from analyzer.base.errors import UsageError, counted
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, ms_of
-from analyzer.cli import READING, above_zero, add_flags, command
+from analyzer.cli import READING, above_zero, add_flags, command, damage_notes
 from analyzer.cli.compare.comparison_tables import (
     both_ms,
     change_record,
@@ -22,7 +22,7 @@ from analyzer.cli.compare.comparison_tables import (
     tables_of,
     tested_columns,
 )
-from analyzer.cli.runs import check_runs, damage_notes, digest_note, group_of, labels, load_runs
+from analyzer.cli.runs import check_runs, digest_note, group_of, labels, load_runs
 from analyzer.report.result import Column, Result, Table
 
 if TYPE_CHECKING:
@@ -65,9 +65,7 @@ def run(args: Namespace) -> Result:
         for other, name in zip(runs[1:], names[1:], strict=True)
     ]
     detailed = _most_changed(pairs)
-    left = (
-        [f"{len(pairs) - len(detailed)} more runs, which changed less"] if len(detailed) < len(pairs) else []
-    )
+    left = [f"{len(pairs) - len(detailed)} more runs changed less"] if len(detailed) < len(pairs) else []
     verdicts = [verdict(pair) for pair in detailed]
     if len(pairs) > 1:
         verdicts = [f"{pair.names[1]}: {text}" for pair, text in zip(detailed, verdicts, strict=True)]
@@ -97,13 +95,13 @@ def run(args: Namespace) -> Result:
             *digest_note(args, names[-1]),
             command(args, "diagnose", paths=args.path[-1:]),
         ],
-        repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
+        repairs=list(dict.fromkeys(line for job in runs for line in job.repairs)),
         exit_code=_REGRESSED if regressed else 0,
     )
 
 
 def _most_changed(pairs: Sequence[Comparison]) -> Sequence[Comparison]:
-    """Return the pairs to show in detail: of many those whose iteration time changed most."""
+    """Choose the pairs to show in detail: of many, those whose iteration time changed most."""
     if len(pairs) <= _MOST_SHOWN:
         return pairs
     return sorted(pairs, key=lambda pair: -abs(pair.iteration.ns or 0))[:_MOST_SHOWN]
@@ -122,11 +120,11 @@ def _is_left(pair: Comparison, detailed: Sequence[Comparison]) -> bool:
 
 
 def _limit(pairs: Sequence[Comparison], regressed: Sequence[Comparison], percent: float | None) -> list[str]:
-    """Say which runs are over the limit of `--fail_above`, and for which it cannot be told."""
+    """Name the runs above the limit of `--fail_above`, and those with too few steps to tell."""
     if percent is None:
         return []
     return [f"{pair.names[1]}: slower than --fail_above {percent:g} allows" for pair in regressed] + [
-        f"{pair.names[1]}: too few steps to tell whether it is slower than --fail_above {percent:g} allows"
+        f"{pair.names[1]}: too few steps to compare with --fail_above {percent:g}"
         for pair in pairs
         if pair.iteration.p is None
     ]
@@ -137,8 +135,8 @@ def _document(pairs: Sequence[Comparison], paths: Sequence[Path]) -> dict[str, A
     parts = [_pair_document(pair) for pair in pairs]
     document = {**parts[0], "paths": [str(path) for path in paths]}
     if len(pairs) > 1:
-        others = (part["iteration_ms"][1] for part in parts[1:])
-        document["iteration_ms"] = [*parts[0]["iteration_ms"], *others]
+        times = (part["iteration_ms"][1] for part in parts[1:])
+        document["iteration_ms"] = [*parts[0]["iteration_ms"], *times]
         document["comparisons"] = parts
     return document
 
@@ -157,7 +155,7 @@ def _pair_document(pair: Comparison) -> dict[str, Any]:
     }
 
 
-#: An operation or a category in JSON, both sides in one list.
+#: Columns of an operation or a category in JSON, with both sides in one list.
 _RECORD = (
     Column("cat", ""),
     Column("count", "", value=lambda each: list(each.count)),
@@ -200,7 +198,5 @@ def _notes(pair: Comparison, *, alone: bool) -> list[str]:
         operations = f"{counted(few, 'operation')} {'occurs' if few == 1 else 'occur'}"
         notes.append(f"{operations} in fewer than {FEWEST_STEPS} steps of a run: no p-value.")
     if not all(pair.steps):
-        notes.append(
-            "No steps are marked: the tests take up to ten stretches of each operation's occurrences."
-        )
+        notes.append("No steps are marked: each operation's events are tested in up to ten groups.")
     return [note if alone else f"{pair.names[1]}: {note}" for note in notes]

@@ -19,11 +19,11 @@ _MOST = "Operations that explain most of the change"
 
 
 def both_ms(change: Change) -> list[float | None]:
-    """Return both sides in milliseconds."""
+    """Convert both sides to milliseconds."""
     return [ms_of(change.a_ns), ms_of(change.b_ns)]
 
 
-#: The columns that tell how a tested quantity changed; their items are `Change`s.
+#: The columns of a tested quantity; their items are `Change`s.
 CHANGE = (
     ms_column("avg_absolute_ms", "change", "ns", scale="diverging"),
     Column("avg_relative", "change", "percent", 1, scale="diverging", value=attrgetter("relative")),
@@ -45,7 +45,7 @@ def part_of_the_change(op: OpChange) -> tuple[float, float]:
 
 
 def change_record(change: Change) -> dict[str, Cell]:
-    """Return the cells of the columns `CHANGE` by their keys."""
+    """Make the cells of the columns `CHANGE`, by their keys."""
     return {column.key: cell(change) for column, cell in _CHANGE_CELLS}
 
 
@@ -64,7 +64,7 @@ def _named(table: Table, run: str) -> Table:
 
 
 def _sides(key: str, what: str, of: str) -> list[Column]:
-    """Return the columns of both sides of the change `of`; `key` has a ``*`` where they differ."""
+    """Make the columns of both sides of the change `of`; in `key` a ``*`` stands for the side."""
     return [
         ms_column(key.replace("*", side), f"{name} {what}", f"{of}.{side}_ns")
         for side, name in (("a", "base"), ("b", "new"))
@@ -72,7 +72,7 @@ def _sides(key: str, what: str, of: str) -> list[Column]:
 
 
 def tested_columns() -> list[Column]:
-    """Return the columns `CHANGE` for the average durations of items."""
+    """Apply the columns `CHANGE` to the average durations of items."""
 
     def of(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
         return lambda item: value(item.average)
@@ -123,7 +123,7 @@ def _most(pair: Comparison) -> Table:
 
 
 def _is_certain(op: OpChange) -> bool:
-    """Whether its duration changed significantly; of one run only, whether it takes part of the steps."""
+    """Test the change of the average, or of the step where only one run has the operation."""
     return (op.average if all(op.count) else op.explained).significant
 
 
@@ -176,7 +176,7 @@ def _only(pair: Comparison) -> Table:
 
 
 def input_table(run: JobFigures, name: str) -> Table:
-    """Return all operations of one input, for the files."""
+    """List all operations of one input, for the files."""
     ops = run.operations(tell_workers=len(run.workers) > 1)
     columns = (
         Column("name", "operation"),
@@ -187,13 +187,13 @@ def input_table(run: JobFigures, name: str) -> Table:
     )
     figures = (ops.count.sum(1), ops.total_ns.sum(1) / 1e6, ops.mean_ns / 1e6)
     rows = LazySequence(
-        range(len(ops.keys)), lambda at: (*ops.keys[at], *(each[at].item() for each in figures))
+        range(len(ops.keys)), lambda row: (*ops.keys[row], *(column[row].item() for column in figures))
     )
     return Table(name, f"Operations of {name}", columns, rows, detail=True)
 
 
 def charts_of(pair: Comparison) -> list[Chart]:
-    """Return how much categories and operations lengthened the step, the largest changes first."""
+    """Draw by how much categories and operations lengthened the step, the largest changes first."""
     from analyzer.cli.step_charts import MOST_BARS
 
     categories = sorted(pair.categories, key=lambda each: -abs(each.explained.ns or 0.0))
@@ -204,7 +204,7 @@ def charts_of(pair: Comparison) -> list[Chart]:
 
 
 def _changes(title: str, changes: Mapping[str, Change]) -> list[Bars]:
-    """Return changes as bars to either side of zero, with their intervals."""
+    """Draw changes as bars to either side of zero, with their intervals."""
     from analyzer.cli.step_charts import doubt
 
     changes = {name: change for name, change in changes.items() if change.ns}

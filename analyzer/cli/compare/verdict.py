@@ -8,14 +8,14 @@ from analyzer.base.function_names import brief
 from analyzer.base.units import in_ms, in_percent
 from analyzer.cli.step_charts import doubt
 
-_WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
-_UNCHANGED = 0.0005  # of the step: a smaller change counts as unchanged
-_MOST = 3  # categories that are named
-_BULK = 0.25  # of the change: what one operation must explain to be named
+_WORTH_NAMING = 0.05  # share of the change from which a category is named
+_UNCHANGED = 0.0005  # share of the step; a smaller change counts as unchanged
+_MOST = 3  # named categories at most
+_BULK = 0.25  # share of the change from which an operation is named
 
 
 def verdict(comparison: Comparison) -> str:
-    """Say how the step changed, and why: ``Slower: 127 → 139 ms (+9.8 %, 95 % CI +9.1 to +15.6 ms): …``."""
+    """Write the change of the step and its causes: ``Slower: 127 → 139 ms (+9.8 %, 95 % CI …): PUSH …``."""
     iteration = comparison.iteration
     if iteration.ns is None:
         return _without_steps(comparison)
@@ -31,7 +31,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def _without_steps(comparison: Comparison) -> str:
-    """Say which operations changed in runs of which one marks no steps."""
+    """Name the changed operations where a run marks no steps."""
     ops = comparison.operations
     changed = [op for op in ops if op.average.significant]
     stepless = (
@@ -64,9 +64,15 @@ def interval(change: Change) -> str:
 def _categories(comparison: Comparison) -> str:
     """Name the categories that explain most of the change, largest first."""
     size = abs(comparison.iteration.ns or 0)
-    large = [each for each in comparison.categories if abs(each.explained.ns or 0) >= _WORTH_NAMING * size]
-    named = [each for each in large if each.cat][:_MOST]
-    return ", ".join(f"{each.cat} {_signed(each.explained)}{doubt(each.explained)}" for each in named)
+    large = [
+        category
+        for category in comparison.categories
+        if abs(category.explained.ns or 0) >= _WORTH_NAMING * size
+    ]
+    named = [category for category in large if category.cat][:_MOST]
+    return ", ".join(
+        f"{category.cat} {_signed(category.explained)}{doubt(category.explained)}" for category in named
+    )
 
 
 def _operation(comparison: Comparison) -> str:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from analyzer.base.errors import UsageError
 from analyzer.base.units import in_ms
-from analyzer.cli import READING, add_flags, command, refuse
+from analyzer.cli import READING, add_flags, command, damage_notes, refuse
 from analyzer.cli.critical import NO_STEP, recorded_step
-from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Column, Network, Result, Table
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class _Loaded(NamedTuple):
 
     dag: Dag
     path: LongestPath
-    by_cat: Counter[str]  # how many operations have a category of the recording
+    by_cat: Counter[str]  # number of operations per recorded category
     headline: str
     notes: Sequence[str]
     repairs: Sequence[str]
@@ -66,7 +65,7 @@ def _is_drawing(path: Path) -> bool:
 
 
 def _has_dag(args: Namespace) -> bool:
-    """Whether the DAG itself is drawn: of a GML file, or of one GPU unless a flag needs a recorded step."""
+    """Choose the DAG, of a GML file or of one GPU, unless a flag needs a recorded step."""
     from analyzer.reading.formats.gml import is_gml
     from analyzer.reading.formats.stream import find_file
 
@@ -77,7 +76,7 @@ def _has_dag(args: Namespace) -> bool:
 
 
 def _structure(args: Namespace) -> _Loaded:
-    """Return the graph of a GML file or of one GPU, with average durations where a trace lies beside it."""
+    """Load the graph of a GML file or of one GPU, with the average durations in the trace beside it."""
     from msgspec.structs import replace
 
     from dag_utils import mean_dags
@@ -85,16 +84,16 @@ def _structure(args: Namespace) -> _Loaded:
     refuse(args, NO_STEP, *READING, "del_queue", "step")
     if len(args.path) > 1:
         raise UsageError(f"{args.path[1]}: one graph at a time; {args.path[0]} is one already")
-    found = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
-    dag = found.gpus[0][2]
+    loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
+    dag = loaded.gpus[0][2]
     path = dag.longest_path()
-    if not path.length_ns:  # nothing says how long anything takes: ties would choose
+    if not path.length_ns:  # without durations any path would be arbitrary
         path = replace(path, nodes=[])
     ms = in_ms(path.length_ns)
     length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""
     first = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."
     ask = [command(args, "critical", "--step", "mean")] if path.length_ns else []
-    return _Loaded(dag, path, Counter(dag.cats), first, [*found.notes, *ask], found.repairs)
+    return _Loaded(dag, path, Counter(dag.cats), first, [*loaded.notes, *ask], loaded.repairs)
 
 
 def _recorded(args: Namespace) -> _Loaded:

@@ -25,15 +25,15 @@ from dag_utils import (
     LongestPath,
 )
 
-#: Nodes of a drawing that can be read.
+#: Nodes of a readable drawing at most.
 MOST_DRAWN = 1_000
-#: Width and height of a node's place: what makes a page of bands look well filled.
+#: Width and height of a node's cell, chosen so that the bands fill a page.
 _PLACE = (190, 34)
 _ASPECT = 1.6
 
 
 def draw(dag: Dag, path: LongestPath, title: str = "", *, placed: bool = True) -> Network:
-    """Return the graph with a place for each node; files for other programs need none (`placed`).
+    """Lay out the graph; files for other programs need no positions (`placed`).
 
     Without durations there is no slack to show.
     """
@@ -58,7 +58,7 @@ def draw(dag: Dag, path: LongestPath, title: str = "", *, placed: bool = True) -
 
 
 def _edges(dag: Dag) -> list[tuple[int, int, str]]:
-    """Return the edges between drawn nodes, each pair once, those to the next step too."""
+    """List the edges between drawn nodes, each pair once, with those into the next step."""
     kinds: dict[tuple[int, int], str] = {}
     for a, b, kind in dag.edges.tolist():
         if a != b:
@@ -71,14 +71,14 @@ def _edges(dag: Dag) -> list[tuple[int, int, str]]:
 def _places(
     layer: Sequence[int], spine: Collection[int], edges: Sequence[tuple[int, int, str]]
 ) -> tuple[list[float], list[float]]:
-    """Return column and row of every node, folded into bands."""
+    """Find the column and the row of every node, folded into bands."""
     before: list[list[int]] = [[] for _ in layer]
     for a, b, _ in edges:
         if layer[a] < layer[b]:
             before[b].append(a)
     columns: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
-    for node, at in enumerate(layer):
-        columns[at].append(node)
+    for node, depth in enumerate(layer):
+        columns[depth].append(node)
     row = [0] * len(layer)
     for column in columns:
         _fill(column, row, spine, before)
@@ -86,8 +86,8 @@ def _places(
     width = max(4, round(math.sqrt(_ASPECT * sum(heights) * _PLACE[1] / _PLACE[0])))
     bands = [max(heights[i : i + width]) for i in range(0, len(heights), width)]
     tops = [0, *itertools.accumulate(bands)]
-    return [float(at % width) for at in layer], [
-        float(tops[at // width] + row[i]) for i, at in enumerate(layer)
+    return [float(depth % width) for depth in layer], [
+        float(tops[depth // width] + row[i]) for i, depth in enumerate(layer)
     ]
 
 
@@ -109,7 +109,7 @@ def _fill(column: list[int], row: list[int], spine: Collection[int], before: Seq
 
 
 def _nearest_free(taken: Collection[int], wish: int) -> int:
-    """Return the row from 1 on nearest to `wish` that is not taken, the upper of two."""
+    """Find the free row from 1 on that is nearest to `wish`, the upper of two."""
     rows = (row for distance in itertools.count() for row in (wish - distance, wish + distance))
     return next(row for row in rows if row >= 1 and row not in taken)
 
@@ -117,7 +117,7 @@ def _nearest_free(taken: Collection[int], wish: int) -> int:
 def drawn_step(
     recording: Recording, step: StepGraph, path: CriticalPath, slack_ns: Int64, *, parts: bool
 ) -> tuple[Dag, LongestPath, Counter[str]]:
-    """Return the graph of `step`, its critical path as nodes of it, and how many nodes a category has.
+    """Turn a recorded step into a graph; return also its critical path and the number of nodes per category.
 
     A node's group is its kind of work. Without `parts`, a communication and its partitions and stages are
     one node. Edges between such nodes lead from what started first, so that ranks that wait for each other
@@ -163,7 +163,7 @@ def _nodes(recording: Recording, step: StepGraph, parts: bool) -> tuple[Int64, l
 
 
 def _names(recording: Recording, step: StepGraph, first: list[int], parts: bool) -> list[str]:
-    """Return a name for each node; those that recur in the step carry their turn."""
+    """Name each node; names that recur in the step carry a number."""
     names = []
     seen: Counter[str] = Counter()
     several = len(recording.owners) > 1

@@ -17,12 +17,18 @@ from analyzer.cli import (
 )
 from analyzer.report.result import Result
 
-HELP = "simulate the recorded steps, and those of a job that was not run"
+HELP = "simulate the recorded steps, as they are or with changes"
 EXAMPLE = "analyze.py whatif JOB bandwidth=2"
-VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", WHAT_IF)
+VARIANTS = {
+    "smlt_delay_cmp": "delay all computation",
+    "smlt_delay_comm": "delay all communication",
+    "map_delay": "delay each operation in turn, and rank them by the effect",
+    "bottleneck": "make each operation 10 % faster in turn, and rank them by the effect",
+    WHAT_IF: "make the edits of --set",
+}
 _DELAYED = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay")
 _IN_TURN = ("map_delay", "bottleneck")
-#: How much longer delayed operations take, unless `--delay_ratio` says otherwise.
+#: Default of `--delay_ratio`: the factor by which delayed operations take longer.
 _DELAY = 1.1
 
 
@@ -35,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--step_num",
         metavar="N",
         type=whole_above_zero,
-        help="replay N steps in sequence (default: those recorded)",
+        help="replay N steps in sequence (default: the recorded ones)",
     )
     add("--delay_ratio", metavar="R", type=float,
         help=f"factor of smlt_delay_cmp, smlt_delay_comm and map_delay (default {_DELAY:g})")  # fmt: skip

@@ -76,15 +76,17 @@ def path_tables(step: int, path: NamedPath) -> list[Table]:
     ]
 
 
-def whatif_table(found: Sequence[Forecast]) -> Table:
-    """Return before, after and change of each edit."""
-    few = any(edit.interval_ns is None for edit in found)
-    return Table.of("whatif", "What if", _WHATIF, found, note="too few steps for an interval" if few else "")
+def whatif_table(forecasts: Sequence[Forecast]) -> Table:
+    """List the step before and after each edit."""
+    few = any(edit.interval_ns is None for edit in forecasts)
+    return Table.of(
+        "whatif", "What if", _WHATIF, forecasts, note="too few steps for an interval" if few else ""
+    )
 
 
-def helpful_table(found: Sequence[HelpfulEdit], commands: Sequence[Command]) -> Table:
-    """Return the table of savings, an edit and the command that answers it a row."""
-    table = Table.of("helpful", "What each edit would save", _HELPFUL, found)
+def helpful_table(edits: Sequence[HelpfulEdit], commands: Sequence[Command]) -> Table:
+    """List the savings: a row for each edit, with its command."""
+    table = Table.of("helpful", "What each edit would save", _HELPFUL, edits)
     rows = [(*row, typed) for row, typed in zip(table.rows, commands, strict=True)]
     return table._replace(columns=(*_HELPFUL, _TYPED), rows=rows)
 
@@ -97,7 +99,7 @@ def slowdown_table(slowdown: Slowdown) -> Table:
 
 
 def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns: float) -> Table:
-    """Return the effect of each change."""
+    """List the effect of each change."""
     columns = (
         Column("kind", "kind"),
         Column("name", "name"),

@@ -11,10 +11,9 @@ from analyzer.base.arrays.median import FEWEST
 from analyzer.base.function_names import brief
 from analyzer.base.outputs.rules import NO_FILE
 from analyzer.base.units import in_ms, in_percent, ms_of
-from analyzer.cli import WHAT_IF, command
+from analyzer.cli import WHAT_IF, command, damage_notes
 from analyzer.cli.critical import records
 from analyzer.cli.replay.replay_tables import effect_table, path_tables, step_table, timelines
-from analyzer.cli.runs import damage_notes
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.report.result import Result
 from dag_utils import (
@@ -28,7 +27,7 @@ from replay.sensitivity import Effect, changed_in_turn
 from replay.timeline import write_synthetic
 
 _TRIED = "tried: the 20 operations with the most time on the critical path, of each kind"
-#: How much faster `bottleneck` makes each candidate.
+#: The factor by which `bottleneck` shortens each candidate.
 _FASTER = 0.9
 
 
@@ -92,7 +91,7 @@ def _largest_effect(effects: Sequence[Effect], replayed: Answer, ratio: float) -
     return f"Speeding up {name} by {in_percent(1 - ratio)} helps most: {moved}."
 
 
-# ---- what all variants share
+# ---- shared by all variants
 
 
 def common(args: Namespace, loaded: LoadedSteps) -> dict[str, Any]:

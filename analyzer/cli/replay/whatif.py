@@ -10,10 +10,9 @@ from analyzer.answers.diagnose.helpful_edits import helpful_edits
 from analyzer.base.errors import as_sentence
 from analyzer.base.function_names import brief
 from analyzer.base.units import in_ms, in_percent
-from analyzer.cli import WHAT_IF, command
+from analyzer.cli import WHAT_IF, command, damage_notes
 from analyzer.cli.replay import replay_tables
 from analyzer.cli.replay.replayed import common, document, in_milliseconds, in_range, path_of, write
-from analyzer.cli.runs import damage_notes
 from analyzer.report.result import Column, Result, Table
 from dag_utils import LoadedSteps
 from replay import edits as registry
@@ -24,11 +23,11 @@ from replay.selection import communication, computation
 from replay.slowdown import Slowdown, slowdown
 from replay.whatif.scaling import changed
 
-#: Edits that a what-if without any names.
+#: Edits that a what-if without edits suggests at most.
 _MOST_HELPFUL = 10
-#: A time before the edit that is less than this share of the recorded one needs a word.
+#: Below this share of the recorded step, the step before the edit lacks outliers, and the answer says so.
 _ALIKE = 0.995
-#: The edit with which the answer also has the slowdown over the ideal job.
+#: With this edit the answer has the slowdown over the ideal job, too.
 _IDEAL = EditRequest("straggler", "mean")
 
 
@@ -73,7 +72,7 @@ def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
     )
 
 
-#: An edit and its command in JSON.
+#: Columns of an edit and its command in JSON.
 _RECORD = (
     Column("set", "", value=lambda row: row[0].forecast.name),
     Column("before_ms", "", value=lambda row: row[0].forecast.before_ns / 1e6),
@@ -90,7 +89,7 @@ class _Question(NamedTuple):
 
     name: str
     edits: Sequence[Edit]
-    is_ideal: bool = False  # one of them is `_IDEAL`
+    is_ideal: bool = False  # whether `_IDEAL` is among the edits
 
 
 def forecast(args: Namespace, loaded: LoadedSteps) -> Result:

@@ -12,8 +12,18 @@ from analyzer.base.function_names import brief
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, in_percent
-from analyzer.cli import READING, add_flags, add_variants, asked, command, name_files, refuse, variant_of
-from analyzer.cli.runs import check_digests, check_grouped, damage_notes, digest_note, group_of, saved
+from analyzer.cli import (
+    READING,
+    add_flags,
+    add_variants,
+    asked,
+    command,
+    damage_notes,
+    name_files,
+    refuse,
+    variant_of,
+)
+from analyzer.cli.runs import check_digests, check_grouped, digest_note, group_of, saved
 from analyzer.report.result import Bars, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
@@ -21,23 +31,26 @@ if TYPE_CHECKING:
     from analyzer.model.figures.job_figures import JobFigures
     from analyzer.model.figures.time_by_role import RankSummary
 
-HELP = (
-    "how long each operation takes: per operation and per category; variants: each step (breakdown), "
-    "transfer, waiting and bandwidth of collectives, and the three analyses of DASF profiles"
-)
+HELP = "how long each operation takes, and the totals per category"
 EXAMPLE = "analyze.py statistic examples/lenet --sort --head 20"
 
-#: Titles of the table by `--group_by`, where it is not of operations.
+#: Titles of the table for values of `--group_by`.
 _TITLES = {
     "operator": "Operators",
     "module": "Modules",
     "annotation": "Annotations",
     "kernel_kind": "Kinds of kernels",
 }
-_MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
+_MOST_RANKS = 16  # ranks; with more, a terminal shows a row for each operation over all ranks
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
-VARIANTS = ("breakdown", "collectives", *_DASF)
+VARIANTS = {
+    "breakdown": "computation, communication and idle time of each step",
+    "collectives": "size, time and bandwidth of collectives",
+    "function_bottleneck": "time and data of each function of a DASF profile",
+    "task_bottleneck": "time and memory of its tasks",
+    "task_balance": "tasks that its workers hold, by second",
+}
 
 
 _OPERATIONS = (
@@ -53,7 +66,7 @@ _OPERATIONS = (
     ms_column("p95_ms", "p95", "p95_ns"),
     ms_column("p99_ms", "p99", "p99_ns"),
 )
-#: Those of an operation over all ranks.
+#: Columns of an operation over all ranks.
 _OVER_RANKS = (
     *_OPERATIONS,
     Column("ranks", "ranks", "int"),
@@ -98,7 +111,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> Result:
-    """Return the statistics of the operations, or the variant that `--sub_option` names."""
+    """Answer with the statistics of operations, or the variant that `--sub_option` names."""
     if args.sub_option in _DASF:
         refuse(args, variant_of(args), *READING, "save", "sort", "group_by")
         return _dasf(args)
@@ -188,7 +201,7 @@ def _headline(stats: Sequence[Stat]) -> str:
 
 
 def _of_groups(stats: Sequence[Stat]) -> list[Column]:
-    """Return the columns of what the work of devices belongs to: with its share of all of that work."""
+    """Describe the groups of device work, with their share of all device work."""
     whole = max(sum(stat.total_ns for stat in stats), 1)
     share = Column("share", "share", "percent", 1, value=lambda stat: stat.total_ns / whole)
     return [_OVER_RANKS[0]._replace(title="work of"), *_OVER_RANKS[1:4], share, *_OVER_RANKS[4:]]
@@ -248,7 +261,7 @@ def _steps(job: JobFigures) -> Table:
 
 
 def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
-    """Say how long a step is, and how much of it is exposed communication."""
+    """State the length of a step and its exposed communication."""
     if not ranks:
         return "No step is recorded."
     lengths = job.iteration_ns

@@ -8,8 +8,7 @@ from analyzer.answers.statistic.collective_stats import CollectiveStats, collect
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, in_percent
-from analyzer.cli import asked, name_files
-from analyzer.cli.runs import damage_notes
+from analyzer.cli import asked, damage_notes, name_files
 from analyzer.report.result import Column, Result, Table, ms_column
 
 _COLLECTIVES = (
@@ -31,39 +30,39 @@ _HOW = (
 
 
 def collectives(args: Namespace) -> Result:
-    """Return the table of the collectives of the job at `--path`."""
+    """List the collectives of the job at `--path`."""
     from dag_utils import read_partitions
     from trace_utils import held_by
 
     digests = [path for path in args.path if is_digest(path)]
     if digests:
         raise UsageError(
-            f"--sub_option collectives: {digests[0]} is a digest, which holds no single collectives; "
+            f"--sub_option collectives: {digests[0]} is a digest, which has no single collectives; "
             "give the traces"
         )
     if held_by(args.path) == "steps":
         raise UsageError(
-            f"--sub_option collectives: {args.path[0]} is a step log, which holds no single collectives; "
-            "statistic tells how long its columns are"
+            f"--sub_option collectives: {args.path[0]} is a step log, which has no collectives; "
+            "analyze.py statistic shows its columns"
         )
-    found = collective_stats(args.path, read_partitions(args.path).bytes_of, asked(args))
-    table = Table.of("collectives", "Collectives", _COLLECTIVES, found.rows, lambda row: -row.total_ns)
-    name_files(args, found.files[0].path)
+    stats = collective_stats(args.path, read_partitions(args.path).bytes_of, asked(args))
+    table = Table.of("collectives", "Collectives", _COLLECTIVES, stats.rows, lambda row: -row.total_ns)
+    name_files(args, stats.files[0].path)
     return Result(
         "statistic",
         f"Collectives of {', '.join(map(str, args.path))}",
         {table.name: table},
         tables=[table],
-        headline=_headline(found),
-        notes=[_HOW, *found.notes, *damage_notes(found.files)],
-        repairs=found.repairs,
+        headline=_headline(stats),
+        notes=[_HOW, *stats.notes, *damage_notes(stats.files)],
+        repairs=stats.repairs,
     )
 
 
-def _headline(found: CollectiveStats) -> str:
-    if not found.rows:
+def _headline(stats: CollectiveStats) -> str:
+    if not stats.rows:
         return "No collective is recorded."
-    total = sum(row.total_ns for row in found.rows)
-    exposed = sum(row.total_ns * (row.exposed_share or 0.0) for row in found.rows) / max(total, 1)
-    n = sum(row.count for row in found.rows)
+    total = sum(row.total_ns for row in stats.rows)
+    exposed = sum(row.total_ns * (row.exposed_share or 0.0) for row in stats.rows) / max(total, 1)
+    n = sum(row.count for row in stats.rows)
     return f"{counted(n, 'collective')} take {in_ms(total)} per rank, {in_percent(exposed)} exposed."

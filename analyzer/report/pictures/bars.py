@@ -62,7 +62,7 @@ def _parts(chart: Bars) -> Iterator[_Part]:
 
 
 def _said(chart: Bars, part: _Part) -> str:
-    """Return the words of a part: its name, its series where there are several, its value."""
+    """Describe a part: its name, its series where there are several, its value."""
     name = bounded(chart.names[part.place])
     words = [f"step {name}" if chart.by_step else name] + [bounded(part.series)] * (len(chart.series) > 1)
     return f"{', '.join(filter(None, words))}: {in_digits(part.end - part.start)} {chart.unit}"

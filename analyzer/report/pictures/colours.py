@@ -12,14 +12,14 @@ import math
 import re
 from collections.abc import Iterable
 
-#: Of everything drawn; its metrics are those of Arial and Helvetica.
+#: The font of all drawings; its metrics are those of Arial and Helvetica.
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
-#: Of words, and of the critical path: it lies on boxes of every colour, on a wider line in white.
+#: The colour of words and of the critical path, which has a wider white line below it.
 INK = "#1b1f24"
-#: Of what is beside the point: titles of axes, edges.
+#: The colour of minor parts: titles of axes, edges.
 SOFT = "#5a6472"
 
-#: In the order in which names without a meaning take them: those that mean most come last.
+#: The palette, in the order in which names without a meaning take colours.
 PALETTE = {
     "kernels": "#1d9fb8",
     "host": "#406c66",
@@ -56,7 +56,7 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 
 
 def assign(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each distinct name: of its meaning, else the next one of the palette.
+    """Give each distinct name the colour of its meaning, else the next colour of the palette.
 
     Names without a meaning (runs, series) recur to the palette's beginning when all colours are taken.
     """
@@ -68,17 +68,17 @@ def assign(names: Iterable[str]) -> dict[str, str]:
 
 
 def of(name: str) -> str:
-    """Return the colour of a name that stands alone."""
+    """Choose the colour of a single name."""
     return assign([name])[name]
 
 
 def ink_on(colour: str) -> str:
-    """Return black or white, whichever has more contrast: (L1 + 0.05) / (L2 + 0.05), by WCAG 2.2."""
+    """Choose black or white for more contrast: (L1 + 0.05) / (L2 + 0.05), by WCAG 2.2."""
     return "#000000" if luminance(colour) > math.sqrt(1.05 * 0.05) - 0.05 else "#ffffff"
 
 
 def luminance(colour: str) -> float:
-    """Return the relative luminance of ``#rrggbb``, 0 to 1, as WCAG 2.2 defines it."""
+    """Compute the relative luminance of ``#rrggbb``, 0 to 1, as WCAG 2.2 defines it."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
@@ -88,7 +88,7 @@ def luminance(colour: str) -> float:
 
 @functools.lru_cache(4096)
 def _meant(name: str) -> str:
-    """Return the colour of what a name means; "" for a name without a meaning."""
+    """Look up the colour of a name's meaning; "" for a name without one."""
     word = name[:80].lower()
     words = dict.fromkeys((word, word.rsplit("/", 1)[-1]))
     fitting = (

@@ -28,7 +28,7 @@ def write(result: Result, path: Path) -> None:
 
 
 def dot(chart: Network) -> str:
-    """Return the graph in Graphviz's language, nodes coloured as in the pictures."""
+    """Write the graph in Graphviz's language, nodes coloured as in the pictures."""
     shades = colours.assign(node.cat for node in chart.nodes)
     lines = [
         "digraph {",
@@ -49,7 +49,7 @@ def dot(chart: Network) -> str:
 
 
 def graphml(chart: Network) -> str:
-    """Return the graph as GraphML; every figure of a node is an attribute."""
+    """Write the graph as GraphML; every figure of a node is an attribute."""
     import networkx as nx
 
     graph: nx.DiGraph[str] = nx.DiGraph()

@@ -20,7 +20,7 @@ _ROW, _COLUMN = 18, 48  # pixels of a cell
 _WIDEST_NAME = 300
 _NAME = 44  # columns
 _TICK, _MOST_TICKS = 24, 14  # columns of a name in 3-D, and names of an axis
-#: The colours end where so many of the values do if the largest is so many times as large.
+#: The scale ends at this quantile of the values if the largest is so many times as large.
 _USUAL, _FAR_LARGER = 0.99, 4
 
 
@@ -40,14 +40,14 @@ def paint(chart: HeatMap, width: float) -> Drawing:
 
 
 def _ends(chart: HeatMap) -> tuple[float, float, str]:
-    """Return the values of the lightest and the darkest colour, and words for those beyond."""
+    """Choose the values of the lightest and the darkest colour, and words for values beyond."""
     known = sorted(
         value for row in chart.values for value in row if value is not None and math.isfinite(value)
     )
     if not known:
         return 0.0, 1.0, ""
     most = known[int(_USUAL * (len(known) - 1))]
-    if most > known[0] and known[-1] > _FAR_LARGER * most:  # the others would be one colour
+    if most > known[0] and known[-1] > _FAR_LARGER * most:  # otherwise all other values would have one colour
         return known[0], most, " and more"
     return known[0], known[-1], ""
 
@@ -82,7 +82,7 @@ def _said(chart: HeatMap, row: str, column: str, value: float) -> str:
 
 
 def figure(chart: HeatMap) -> dict[str, Any]:
-    """Return data and layout for plotly: a line up from the floor for each cell.
+    """Make data and layout for plotly: a line up from the floor for each cell.
 
     plotly reads markup in texts, so each is escaped.
     """
@@ -117,7 +117,7 @@ def figure(chart: HeatMap) -> dict[str, Any]:
 
 
 def _named(names: Sequence[str], title: str) -> dict[str, Any]:
-    """Return an axis of places 0, 1, 2, … with as many names as there is room for."""
+    """Make an axis of places 0, 1, 2, … with as many names as fit."""
     places = range(0, len(names), math.ceil(len(names) / _MOST_TICKS) or 1)
     texts = [html.escape(name) for name in labels([names[place] for place in places], _TICK)]
     return {"tickvals": [*places], "ticktext": texts, "title": {"text": title}}

@@ -25,7 +25,7 @@ _LOOKS = {  # of an edge: colour, opacity, width, dashes; later ones are drawn o
     "short": (EDGE, 0.9, 1.0, ""),
     "critical": (INK, 1.0, 2.4, ""),
 }
-_LONG, _NEAR_ROWS = 1.5, 8  # layers and rows: longer edges are drawn faintly
+_LONG, _NEAR_ROWS = 1.5, 8  # layers and rows; longer edges are faint
 _Place = tuple[float, float]
 
 
@@ -46,7 +46,7 @@ def paint(chart: Network, _: float) -> Drawing:
 
 
 def looks(chart: Network) -> list[tuple[int, int, str]]:
-    """Return the edges as they are drawn: those of the path as kind ``critical``."""
+    """List the edges to draw; those of the path have the kind ``critical``."""
     path = set(chart.path)
     return [(a, b, "critical" if (a, b) in path else kind) for a, b, kind in chart.edges]
 
@@ -113,7 +113,7 @@ def _boxes(chart: Network, places: Sequence[_Place], shades: Mapping[str, str]) 
 
 
 def _said(node: GraphNode) -> str:
-    """Return the figures of a node."""
+    """Describe a node in words."""
     figures = [(node.dur_ms, ""), (node.slack_ms, "slack ")]
     words = [f"{what}{in_digits(ms)} ms" for ms, what in figures if ms is not None]
     return " · ".join(

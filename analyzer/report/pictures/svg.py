@@ -13,14 +13,14 @@ from analyzer.report.names import bounded
 from analyzer.report.pictures.colours import FONT, INK, SOFT
 from analyzer.report.tables import display_width
 
-#: Pixels of a drawing in a page, of one that shares a row, and the height of bars that stand upright.
+#: Pixels: width of a drawing, width of one that shares a row, height of upright bars.
 WIDTH, SMALL, HEIGHT = 860, 560, 260
-#: Looks of a text: of what is beside the point, in the middle; and to the left of a mark.
+#: Styles of a text: minor, centred; and to the left of a mark.
 MIDDLE, RIGHT = f'class="soft" fill="{SOFT}" text-anchor="middle"', f'fill="{INK}" text-anchor="end"'
 _MARGIN = 16
 _TEXT, _TITLE = 11, 15  # font sizes
-_EM = 0.58  # of a character, on average
-_MOST_LEGEND = 12  # entries; a mark of any other series says its name under the pointer
+_EM = 0.58  # mean width of a character, in font sizes
+_MOST_LEGEND = 12  # entries; marks of other series show their names under the pointer
 _ILLEGAL_XML = "[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
@@ -92,7 +92,7 @@ def swatch(colour: str) -> str:
 
 
 def swatches(shades: Mapping[str, str], names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return a legend of colours; `names` are fit to be drawn."""
+    """Draw a legend of colours; `names` are fit for drawings."""
     return [(swatch(shade), name) for shade, name in zip(shades.values(), names, strict=True)]
 
 
@@ -126,7 +126,7 @@ def line(x0: float, y0: float, x1: float, y1: float, kind: str) -> str:
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[tuple[float, str]]:
-    """Return round values that enclose `low` to `high`, and their words.
+    """Choose round values that enclose `low` to `high`, with their labels.
 
     >>> ticks(0, 12)
     [(0.0, '0'), (2.0, '2'), (4.0, '4'), (6.0, '6'), (8.0, '8'), (10.0, '10'), (12.0, '12')]
@@ -140,7 +140,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[tuple[float, str]]:
 
 
 def escaped(words: str) -> str:
-    """Return a text as XML has it."""
+    """Escape a text for XML."""
     return html.escape(legal(words))
 
 

@@ -6,8 +6,8 @@ from argparse import Namespace
 
 import pytest
 
-from analyzer.report.arrange import arranged
 from analyzer.report.result import Column, Result, Table
+from analyzer.report.show import arranged
 
 TABLE = Table.of(
     "t", "T", (Column("n", "n", value=int),), [3, 1, 2], sort_by=int, about=[("c",), ("a",), ("b",)]
