@@ -1,4 +1,4 @@
-"""Transfers taken apart into messages: what a connection carries in turn, and what nobody explains.
+"""Split transfers into messages, which connections carry in turn, and an unexplained rest.
 
 A worker's PUSH is its bytes and the server's acknowledgement, its PULL a request and the answer. A connection
 carries them first come, first served, a request behind the bytes of PUSHes, an acknowledgement behind
@@ -24,15 +24,15 @@ from replay.links import LinkRate, bytes_of, connection, ends_of, receiving
 
 
 def as_messages(recording: Recording, network: LinkRate) -> Recording:
-    """Return the recording with each PUSH and each PULL as two messages and a rest.
+    """Split each PUSH and each PULL into two messages and a rest.
 
     Nodes send as much as the `network` carries at most, and receive no more where it says so. What the bytes
     and the queues do not explain of a recorded transfer is the work of its rest, on no link, after the
     messages: what threads of servers and workers do, and waits of unknown cause. Where only one direction is
     recorded, the link of a transfer stays as it is, and small messages take no time.
     """
-    pushes = recording.which(lambda one: one.transfer.is_sent)
-    pulls = recording.which(lambda one: one.transfer.is_answer)
+    pushes = recording.which(lambda operation: operation.transfer.is_sent)
+    pulls = recording.which(lambda operation: operation.transfer.is_answer)
     other = receiving(recording)
     transfers = np.flatnonzero(pushes | pulls)
     if not len(transfers):
@@ -69,8 +69,8 @@ def as_messages(recording: Recording, network: LinkRate) -> Recording:
     )
 
 
-def _on(one: Operation, link: str) -> Operation:
-    return one._replace(transfer=one.transfer._replace(link=link))
+def _on(operation: Operation, link: str) -> Operation:
+    return operation._replace(transfer=operation.transfer._replace(link=link))
 
 
 class _Messages:
@@ -131,7 +131,7 @@ class _Messages:
         self.begun_ns = np.minimum(self.begun_ns, self.home_ns)
 
     def steps(self) -> list[StepGraph]:
-        """Return the steps with their transfers taken apart."""
+        """Split the transfers of all steps."""
         made: list[StepGraph] = []
         ends: list[Int64] = []
         bounds = itertools.pairwise(np.cumsum([0, *map(len, self.split)]).tolist())
@@ -143,7 +143,7 @@ class _Messages:
         return made
 
     def _step(self, step: StepGraph, events: Int64, own: slice, so_far: Sequence[Int64]) -> StepGraph:
-        """Return a step; `so_far` (of each step up to it) is what is over when a recorded event was (n,)."""
+        """Split the transfers of a step; `so_far` has the last parts of events (n,) up to it."""
         ends = so_far[-1]
         n, k, what = len(step), len(events), step.operation[events]
         back, rest = (part[what] for part in self.parts)
@@ -185,7 +185,7 @@ class _Messages:
         edges = step.edges.copy()
         ended = (joint == Joint.END_TO_HEAD) | (joint == Joint.END_TO_BODY)
         edges[ended, 0] = ends[source[ended]]
-        # what held up the body of a transfer holds up its second message
+        # Edges into the body of a transfer lead to its second message.
         into_body = (joint >= Joint.END_TO_BODY) & (back[target] >= 0)
         edges[into_body, 1] = back[target[into_body]]
         pulls = np.zeros(n, np.bool_)
@@ -196,7 +196,7 @@ class _Messages:
 
 
 def _feeds(step: StepGraph, events: Int64, pull: Bool) -> Int64:
-    """Return pairs (p, 2) of a PUSH and the PULL that waits for its bytes, as places among `events`."""
+    """Pair each PUSH with the PULL that waits for its bytes (p, 2), as indices of `events`."""
     place = np.full(len(step), -1)
     place[events] = np.arange(len(events))
     source, target, joint, _ = step.edges.T

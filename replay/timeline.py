@@ -1,4 +1,4 @@
-"""A replay as a trace: the recorded events at the times the simulation gave them."""
+"""A replay as a trace: the recorded events at their simulated times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from replay.runs import Simulation
 
 
 def write_synthetic(result: Simulation, path: Path) -> int:
-    """Write the replayed events to `path` in the Chrome format, in order of time; return how many.
+    """Write the replayed events to `path` as a Chrome trace, in order of time; return their number.
 
     Names and categories are the recorded ones; with several owners names and processes carry the owner's
     prefix, as in a combined trace. Times count from the start of the first recorded step, which stands in

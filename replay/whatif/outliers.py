@@ -1,4 +1,4 @@
-"""Steps that take far longer than the others, at their usual length."""
+"""Outlier steps at their usual length."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEP = re.compile(r"step(\d{1,18})")
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit that makes steps as the others usually are; None for any other request."""
+    """Parse `step<n>=usual`; None for any other request."""
     if request.value != "usual":
         return None
     row_of = {one.number: row for row, one in enumerate(job.recording.bounds)}

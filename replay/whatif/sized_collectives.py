@@ -1,4 +1,4 @@
-"""The collectives of a job whose bytes are recorded: what each moves, how fast, and its latency."""
+"""Bytes, bandwidth and latency of a job's collectives."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects.recorded_collectives import bus_factor, size_classes
 from dag_utils import RankFacts
 
-#: The end of an event and that of its slice differ by no more than this.
+#: The end of an event and the end of its slice may differ by this much.
 _TOLERANCE_NS = 2_000
-#: What a hop of a ring or tree takes at least and likely (ns), base time included: of NCCL's own table of
-#: latencies (src/graph/tuning.cc), which goes up to 20 µs.
+#: Least and likely time of a hop in a ring or tree (ns), base time included, from NCCL's table of latencies
+#: (src/graph/tuning.cc), which goes up to 20 µs.
 _LEAST_HOP_NS, _HOP_NS = 600.0, 6_000.0
-#: Sizes that are apart by this factor tell a latency; where they do not, so much of a time may be latency.
+#: Sizes that differ by this factor determine a latency; otherwise at most this share of a time is latency.
 _LARGER, _HIDDEN = 1.5, 0.5
 
 
 class Rates(NamedTuple):
-    """The bytes that operations move (k,): one row for each operation and size that it has in some step.
+    """Bytes moved by operations: a row (k,) for each operation and size that it has in some step.
 
     Attributes
     ----------
@@ -47,11 +47,11 @@ class Rates(NamedTuple):
 
 
 class SizedCollectives:
-    """The collectives of a recording of which the traces of some `ranks` say the bytes."""
+    """The collectives of a recording whose bytes are in the traces of some `ranks`."""
 
     def __init__(self, recording: Recording, ranks: Sequence[RankFacts]) -> None:
         self._recording, self._ranks = recording, ranks
-        self._moves = recording.which(lambda one: one.is_communication)
+        self._moves = recording.which(lambda operation: operation.is_communication)
         self._by_end = []
         for rank in ranks:
             order = np.argsort(rank.sizes_end_ns, kind="stable")
@@ -62,14 +62,14 @@ class SizedCollectives:
         return len(self.rates.operation) > 0
 
     def _sized(self, step: StepGraph, owner: int, events: Int64) -> tuple[Int64, Int64]:
-        """Return those of an owner's events that are sized, and which collective of its trace each is."""
+        """Match an owner's events with the sized collectives of its trace."""
         ends, order, _ = self._by_end[owner]
         at = np.searchsorted(ends, step.end_ns[events] - _TOLERANCE_NS)
         near = ends[at] - step.end_ns[events] <= _TOLERANCE_NS
         return events[near], order[at[near]]
 
     def bytes_of(self, step: StepGraph) -> Float64:
-        """Return how many bytes each event (n,) of a recorded step moves; 0 where that is not known.
+        """Bytes that each event (n,) of a recorded step moves; 0 if unknown.
 
         An operation need not move the same in each step: threads take turns with the buckets of gradients.
         """
@@ -82,7 +82,7 @@ class SizedCollectives:
 
     @cached_property
     def rates(self) -> Rates:
-        """The bytes of operations, and how fast they move."""
+        """Bytes and bandwidth of operations."""
         found: list[tuple[float, ...]] = []
         classes: dict[object, int] = {}
         lines: dict[object, int] = {}
@@ -120,7 +120,7 @@ class SizedCollectives:
 
     @cached_property
     def latency(self) -> Float64:
-        """The time of each operation (n,) beside its bytes (ns); 0 where its bytes are not known.
+        """Latency of each operation (n,) (ns): its time without its bytes; 0 if the bytes are unknown.
 
         Where all ranks are recorded and collectives of one kind and group differ in size, it is where the
         line through their times is at 0 bytes. That of others is their hops in a ring or tree times what a
@@ -143,17 +143,17 @@ class SizedCollectives:
 
     @cached_property
     def bytes_at_once(self) -> Float64:
-        """How much each operation (n,) moves together with others that are one collective; 0: unknown."""
+        """Bytes of the collective that each operation (n,) belongs to; 0 if unknown."""
         n_bytes, known = np.zeros(len(self._recording.operations)), self.rates
         if self:
-            owner = self._recording.column(lambda one: one.owner)[known.operation]
+            owner = self._recording.column(lambda operation: operation.owner)[known.operation]
             together = owner * (known.turn.max() + 1) + known.turn
             n_bytes[known.operation] = np.bincount(together, known.n_bytes)[together]
         return n_bytes
 
 
 def _at_no_bytes(n_bytes: Float64, took: Float64, least: float) -> float:
-    """Return where the line through times (k,) by bytes is at 0 bytes; NaN where sizes do not tell it.
+    """Intercept at 0 bytes of a line through times (k,); NaN if the sizes do not determine it.
 
     Each time weighs as much as another, whatever it is (their errors are shares). A line that is by two
     standard errors below the `least` latency tells none: large ones take longer for another reason.
@@ -170,12 +170,12 @@ def _at_no_bytes(n_bytes: Float64, took: Float64, least: float) -> float:
 
 
 def turns(step: StepGraph, events: Int64) -> Int64:
-    """Return a number for each of some events of a step: the same for those that work at the same time."""
+    """Assign equal numbers to events of a step that work at the same time."""
     return overlap_groups(step.end_ns[events] - step.work_ns[events], step.end_ns[events])
 
 
 def events_by_owner(recording: Recording, step: StepGraph, chosen: Bool) -> list[Int64]:
-    """Return the events of each owner (m) in a step of which the operations (n,) are `chosen`."""
+    """Split the events of a step with `chosen` operations (n,) by owner (m)."""
     events = np.flatnonzero(chosen[step.operation])
     events = events[np.argsort(step.owner[events], kind="stable")]
     return np.split(events, np.searchsorted(step.owner[events], np.arange(1, len(recording.owners))))

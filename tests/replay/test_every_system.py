@@ -34,9 +34,11 @@ def recording(request: pytest.FixtureRequest, shared_data: Path) -> Recording:
 def test_an_identity_changes_nothing_alone_or_beside_another_edit_in_any_order(recording: Recording) -> None:
     rows = recording.whole_steps
     recorded = simulated(recording, rows).iteration_ns
-    names = Counter(one.name for one in recording.operations if one.name and "=" not in one.name)
+    names = Counter(
+        operation.name for operation in recording.operations if operation.name and "=" not in operation.name
+    )
     identities = ["rank0=1", "rank0=+0ms", f"{names.most_common(1)[0][0]}=1"]
-    identities += ["bandwidth=1"] * any(one.is_communication for one in recording.operations)
+    identities += ["bandwidth=1"] * any(operation.is_communication for operation in recording.operations)
     slower = simulated(apply(recording, ["rank0=1.5"]), rows).iteration_ns
     assert slower.sum() > recorded.sum()
     for identity in identities:

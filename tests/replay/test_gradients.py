@@ -76,7 +76,9 @@ def test_what_copies_a_reduced_bucket_back_is_no_part_of_the_backward_pass() -> 
 
 @pytest.mark.parametrize("recording", [one_gpu(), lockstep([10.0], [12.0])])
 def test_without_reductions_in_a_backward_pass_the_edit_is_refused(recording: Recording) -> None:
-    none = replace(recording, operations=[one._replace(is_collective=False) for one in recording.operations])
+    none = replace(
+        recording, operations=[operation._replace(is_collective=False) for operation in recording.operations]
+    )
     with pytest.raises(UsageError, match="no collective that reduces gradients"):
         apply(none, ["overlap=off"])
     with pytest.raises(UsageError, match="overlap is off"):
@@ -108,7 +110,7 @@ def test_at_an_absolute_bandwidth_no_collective_is_slower_than_its_peers() -> No
     edited = EditedJob(sized(recording, times, dict.fromkeys(order[1:], 4)))
 
     def last(*edits: str) -> float:
-        return ends_of(edited.after([edited.parse(EditRequest.of(one)) for one in edits]))["reduce_d"]
+        return ends_of(edited.after([edited.parse(EditRequest.of(edit)) for edit in edits]))["reduce_d"]
 
     assert last("collectives=peers") == pytest.approx(10 + 4 * 16)
     assert last("bandwidth=16Gbit") == last("collectives=peers", "bandwidth=16Gbit") < 10 + 4 * 16

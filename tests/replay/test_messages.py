@@ -61,7 +61,7 @@ def test_transfers_taken_apart_replay_as_recorded(receives: bool, recording: Rec
     rows = recording.whole_steps
     # but for transfers that are over before the bytes would be, by the rate
     assert simulated(apart, rows).iteration_ns == pytest.approx(measured_ns(recording)[rows], rel=0.01)
-    n_transfers = sum(one.transfer.stage in ("PUSH", "PULL") for one in recording.operations)
+    n_transfers = sum(operation.transfer.stage in ("PUSH", "PULL") for operation in recording.operations)
     assert len(apart.operations) == len(recording.operations) + 2 * n_transfers
 
 

@@ -147,7 +147,9 @@ def test_an_annotation_is_dropped_with_all_that_runs_inside_it() -> None:
     times = {"FW.a": (0, 4), "extra": (4, 14), "mm": (5, 9), "add": (9, 13), "BW.a": (14, 20)}
     inputs = {"extra": ["FW.a"], "mm": ["FW.a"], "add": ["mm"], "BW.a": ["extra", "add"]}
     recording = job(rank("rank0", [(times, (0, 20))], inputs))
-    one_thread = [one._replace(track=recording.operations[0].track) for one in recording.operations]
+    one_thread = [
+        operation._replace(track=recording.operations[0].track) for operation in recording.operations
+    ]
     assert iteration_ms(replace(recording, operations=one_thread), "drop=extra") == 10
 
 
@@ -290,7 +292,7 @@ def test_a_reduction_of_two_ranks_is_not_one_of_all() -> None:
         meetings = replace(step.meetings, keys=["low", "high", "all"], key=keys)
         ranks.append(replace(made, steps=[replace(step, meetings=meetings)]))
     recording = job(*ranks)
-    same_name = [one._replace(name=one.name.rstrip("_")) for one in recording.operations]
+    same_name = [operation._replace(name=operation.name.rstrip("_")) for operation in recording.operations]
     assert slowdown(replace(recording, operations=same_name)).ratio == 1, "all ranks are alike"
 
 
