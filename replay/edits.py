@@ -64,8 +64,8 @@ def parse(request: EditRequest, job: Job) -> Edit:
     """
     try:
         for module in EDITS:
-            if (found := module.parse(request, job)) is not None:
-                return replace(found, name=str(request))
+            if (edit := module.parse(request, job)) is not None:
+                return replace(edit, name=str(request))
         raise request.refused("no such edit")
     except UsageError as error:
         forms, meant = _forms(), meant_name(request.name)
@@ -73,10 +73,12 @@ def parse(request: EditRequest, job: Job) -> Edit:
             raise request.refused(f"it is {forms[meant]}; --set help lists all") from error
         if meant in ("", request.name):
             raise
-        told = forms[meant]
+        suggestion = forms[meant]
         with contextlib.suppress(UsageError):
-            told = str(parse(EditRequest(meant, request.value), job).name)
-        raise request.refused(f"there is no such edit; did you mean {told}? --set help lists all") from error
+            suggestion = str(parse(EditRequest(meant, request.value), job).name)
+        raise request.refused(
+            f"there is no such edit; did you mean {suggestion}? --set help lists all"
+        ) from error
 
 
 def _forms() -> dict[str, str]:

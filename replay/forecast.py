@@ -343,16 +343,16 @@ class Forecasts:
         """
         recording, rows = self.job.recording, self.rows
         on_device = recording.which(lambda operation: operation.on_device)
-        found = np.ones(len(rows), np.bool_)
+        is_launched = np.ones(len(rows), np.bool_)
         if not on_device.any() or (np.diff(rows) != 1).any():
-            return found
+            return is_launched
         for position, step in enumerate(map(recording.steps.__getitem__, rows)):
             works, is_asked = on_device[step.operation], np.zeros(len(step), np.bool_)
             works[step.continued[:, 1]] = False
             is_asked[step.edges[kinds_of(step.edges) == EdgeKind.LAUNCH, 1]] = True
             is_asked[step.across[step.across[:, 3] <= position, 1]] = True
-            found[position] = not works.any() or is_asked[works].mean() > _LAUNCHED
-        return found | (not found[len(found) // 2 :].all())
+            is_launched[position] = not works.any() or is_asked[works].mean() > _LAUNCHED
+        return is_launched | (not is_launched[len(is_launched) // 2 :].all())
 
     def _steps(self, recording: Recording, own_gaps: bool, rows: Sequence[int]) -> Iterator[StepGraph]:
         """Yield the steps to simulate, with usual gaps or their own."""
@@ -385,7 +385,7 @@ class Forecasts:
         """Make the recording of the edited job, with its simulated times."""
         result = self.simulation(self.edits(requests), own_gaps=True)
         edited, runs, schedule = result.recording, result.runs, result.schedule
-        position = {row: place for place, row in enumerate(self.rows)}
+        position = {row: index for index, row in enumerate(self.rows)}
         begin, end = schedule.start_ns[runs.begin_run], schedule.end_ns[runs.end_run]
         bounds = [
             StepBounds(one.number, begin[position[row]], end[position[row]]) if row in position else one

@@ -81,11 +81,11 @@ class LinkRate(NamedTuple):
 
         And what each side carries, as a share of `at_most`. Within a machine nothing limits.
         """
-        place = {link: i for i, link in enumerate(links)}
+        index_of = {link: i for i, link in enumerate(links)}
         carries = [min(self.slow.get(link, np.inf) / self.at_most, 1.0) for link in links] * 2
         sides = []
         for ends in map(ends_of, links):
-            node, target = (place.get(self.machines.get(one, one), NO_LINK) for one in ends or ("", ""))
+            node, target = (index_of.get(self.machines.get(one, one), NO_LINK) for one in ends or ("", ""))
             if node == target != NO_LINK:
                 sides.append((2 * len(links), NO_LINK))
             else:
@@ -166,9 +166,9 @@ def busy_sides(recording: Recording, machines: Mapping[str, str]) -> list[Side]:
     What is sent within one of the `machines` (of servers, the links of workers) passes neither of its sides.
     """
     recording = with_sizes(recording)
-    n_bytes, found = bytes_of(recording), []
-    place = {link: i for i, link in enumerate(recording.links)}
-    machine = np.array([*(place[machines.get(link, link)] for link in recording.links), NO_LINK])
+    n_bytes, sides = bytes_of(recording), []
+    index_of = {link: i for i, link in enumerate(recording.links)}
+    machine = np.array([*(index_of[machines.get(link, link)] for link in recording.links), NO_LINK])
     sends, receives = machine[sending(recording)], machine[receiving(recording)]
     passes = sends != receives
     for is_in, side in enumerate(np.where(passes, (sends, receives), NO_LINK)):
@@ -177,11 +177,11 @@ def busy_sides(recording: Recording, machines: Mapping[str, str]) -> list[Side]:
             size, begin, link = n_bytes[step.operation], begins(step), side[step.operation]
             sums = np.bincount(link[link >= 0], size[link >= 0])
             for one in np.flatnonzero(sums > _GOOD_PART * sums.max(initial=0)).tolist():
-                mine = np.flatnonzero(link == one)
-                fastest = _fastest(size[mine], begin[mine], step.end_ns[mine])
+                carried = np.flatnonzero(link == one)
+                fastest = _fastest(size[carried], begin[carried], step.end_ns[carried])
                 rates.setdefault(one, []).append(fastest)
-        found += [Side(recording.links[one], bool(is_in), np.array(own)) for one, own in rates.items()]
-    return found
+        sides += [Side(recording.links[one], bool(is_in), np.array(own)) for one, own in rates.items()]
+    return sides
 
 
 def slower_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, list[Side]]:
@@ -191,21 +191,25 @@ def slower_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, list[
     for side in sides:
         nodes.setdefault(side.link, []).append(side)
     both = {link: own for link, own in nodes.items() if len(own) > 1}
-    found = {}
+    slower = {}
     for link, own in both.items():
         peers = [
-            its for other, its in both.items() if other != link and (other in servers) == (link in servers)
+            sides_of
+            for other, sides_of in both.items()
+            if other != link and (other in servers) == (link in servers)
         ]
         if peers and all(
-            one.usual > _SLOWER * mine.usual for its in peers for one, mine in zip(its, own, strict=True)
+            theirs.usual > _SLOWER * side.usual
+            for sides_of in peers
+            for theirs, side in zip(sides_of, own, strict=True)
         ):
-            found[link] = own
-    return found
+            slower[link] = own
+    return slower
 
 
 def _slow_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, float]:
     """Rates of the nodes whose own limit is below their fair share of what their peers carry."""
-    servers, found = _servers(recording), {}
+    servers, rates = _servers(recording), {}
     n_servers = len(servers)
     n_workers = len(
         {operation.transfer.link for operation in recording.table.kinds if operation.transfer.is_sent}
@@ -217,8 +221,8 @@ def _slow_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, float]
             side.most for side in sides if side.link != link and (side.link in servers) == (link in servers)
         ]
         if any(one.is_level for one in own) and most * _SLOWER < share * max(peers):
-            found[link] = most
-    return found
+            rates[link] = most
+    return rates
 
 
 def _servers(recording: Recording) -> set[str]:
@@ -240,12 +244,12 @@ def local_servers(recording: Recording) -> dict[str, str]:
             what, took = step.operation[event], step.end_ns[event] - step.start_ns[event]
             rates.setdefault((int(sends[what]), int(receives[what])), []).append(n_bytes[what] / max(took, 1))
     usual = {pair: float(np.median(of)) for pair, of in rates.items()}
-    found = {}
+    worker_links = {}
     for (worker, server), rate in usual.items():
         others = [one for (a, b), one in usual.items() if (a == worker) != (b == server)]
         if len(others) > 1 and rate > _LOCAL * max(others):
-            found[recording.links[server]] = recording.links[worker]
-    return found
+            worker_links[recording.links[server]] = recording.links[worker]
+    return worker_links
 
 
 def ends_of(link: str) -> tuple[str, str] | None:
@@ -261,21 +265,21 @@ def connection(source: str, target: str) -> str:
 
 def sending(recording: Recording) -> Int64:
     """Find the sending link of each operation (n,), -1 for none."""
-    place = {link: i for i, link in enumerate(recording.links)}
-    return recording.column(lambda operation: place.get(operation.transfer.link, NO_LINK))
+    index_of = {link: i for i, link in enumerate(recording.links)}
+    return recording.column(lambda operation: index_of.get(operation.transfer.link, NO_LINK))
 
 
 def receiving(recording: Recording) -> Int64:
     """Link of the receiving node of each operation (n,), -1 for none."""
-    place = {link: i for i, link in enumerate(recording.links)}
+    index_of = {link: i for i, link in enumerate(recording.links)}
     kinds = recording.table.kinds
     server = {
-        operation.transfer.key: place.get(operation.transfer.link, NO_LINK)
+        operation.transfer.key: index_of.get(operation.transfer.link, NO_LINK)
         for operation in kinds
         if operation.transfer.is_answer
     }
     worker = {
-        operation.owner: place.get(operation.transfer.link, NO_LINK)
+        operation.owner: index_of.get(operation.transfer.link, NO_LINK)
         for operation in kinds
         if operation.transfer.is_sent
     }
@@ -306,12 +310,12 @@ def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> float:
     size, begin_ns, end_ns = size[order], begin_ns[order], end_ns[order]
     since = np.unique(begin_ns)
     since = since[np.linspace(0, len(since) - 1, min(len(since), _MOST_STRETCHES)).astype(int)]
-    found = 0.0
+    fastest = 0.0
     for first in np.array_split(since[:, None], 1 + len(since) * len(size) // _AT_ONCE):
         carried = np.cumsum(np.where(begin_ns >= first, size, 0), axis=1)
         rate = np.where(end_ns > first, carried / np.maximum(end_ns - first, 1), 0.0)
-        found = float(rate.max(initial=found, where=carried >= _GOOD_PART * total))
-    return found
+        fastest = float(rate.max(initial=fastest, where=carried >= _GOOD_PART * total))
+    return fastest
 
 
 def with_sizes(recording: Recording) -> Recording:
@@ -341,13 +345,15 @@ def with_sizes(recording: Recording) -> Recording:
 
 def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
     """Shortest copy to host memory of each partition, by (owner, key)."""
-    found: dict[tuple[int, int], float] = {}
+    shortest: dict[tuple[int, int], float] = {}
     for step in recording.steps:
         for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
             one = recording.operations[number]
             if one.transfer.key is not None and one.transfer.direction is Direction.TO_HOST:
-                found[one.owner, one.transfer.key] = min(found.get((one.owner, one.transfer.key), work), work)
-    return found
+                shortest[one.owner, one.transfer.key] = min(
+                    shortest.get((one.owner, one.transfer.key), work), work
+                )
+    return shortest
 
 
 def bytes_of(recording: Recording) -> Int64:

@@ -59,9 +59,9 @@ def as_messages(recording: Recording, network: LinkRate) -> Recording:
     operations += [*backs, *rests]
     nodes = sorted({node for one in backs for node in ends_of(one.transfer.link) or ()})
     links += [connection(*pair) for pair in itertools.permutations(nodes, 2)]
-    place = {link: i for i, link in enumerate(links)}
+    index_of = {link: i for i, link in enumerate(links)}
     sides, carries = network.limits(links, receives=network.receives is not False)
-    link = np.array([place.get(one.transfer.link, NO_LINK) for one in operations], np.int64)
+    link = np.array([index_of.get(one.transfer.link, NO_LINK) for one in operations], np.int64)
     wire_ns = bytes_of(recording) / network.at_most
     made = _Messages(recording, pulls, (to_back, rest), link, wire_ns, (np.array(sides, np.int64), carries))
     return replace(
@@ -197,13 +197,13 @@ class _Messages:
 
 def _feeds(step: StepGraph, events: Int64, pull: Bool) -> Int64:
     """Pair each PUSH with the PULL that waits for its bytes (p, 2), as indices of `events`."""
-    place = np.full(len(step), -1)
-    place[events] = np.arange(len(events))
+    index_of = np.full(len(step), -1)
+    index_of[events] = np.arange(len(events))
     source, target, joint, _ = step.edges.T
     is_pull = pull[step.operation]
-    feeds = (joint >= Joint.END_TO_BODY) & (place[source] >= 0) & (place[target] >= 0)
+    feeds = (joint >= Joint.END_TO_BODY) & (index_of[source] >= 0) & (index_of[target] >= 0)
     feeds &= ~is_pull[source] & is_pull[target]
-    return np.stack([place[source[feeds]], place[target[feeds]]], axis=1)
+    return np.stack([index_of[source[feeds]], index_of[target[feeds]]], axis=1)
 
 
 def _rows(sources: Int64, targets: Int64) -> Int64:

@@ -30,14 +30,14 @@ def slots(steps: Sequence[StepGraph]) -> list[Int64]:
     n_operations = 1 + max(int(step.operation.max(initial=0)) for step in steps)
     operation = np.concatenate([step.operation[own] for step, (own, _) in zip(steps, again, strict=True)])
     further = n_operations + pair_numbers(operation, np.concatenate([nth for _, nth in again]))
-    found = []
+    numbers = []
     for step, (own, _) in zip(steps, again, strict=True):
         number = step.operation
         if len(own):
             number = number.copy()
             number[own], further = further[: len(own)], further[len(own) :]
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def _again(operation: Int64) -> tuple[Int64, Int64]:

@@ -29,10 +29,10 @@ class Row:
     def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
         self.recording, self.rows = recording, rows
         self.owners = len(recording.owners)
-        place = np.arange(len(rows))
+        index = np.arange(len(rows))
         follows = np.diff(np.array(rows, np.int64), prepend=-2) == 1
         #: Number of steps (positions,) recorded without a break before each one.
-        self._n_before = place - np.maximum.accumulate(np.where(follows, 0, place))
+        self._n_before = index - np.maximum.accumulate(np.where(follows, 0, index))
         sizes, self.has_links = [], False
         for position in range(len(rows)):
             step = self.step(position)
@@ -179,10 +179,10 @@ class Row:
     @cached_property
     def stream_of(self) -> Int64:
         """Stream number of each operation, -1 for host operations."""
-        place: dict[tuple[int, Track], int] = {}
+        numbers: dict[tuple[int, Track], int] = {}
         return self.recording.column(
             lambda operation: (
-                place.setdefault((operation.owner, operation.track), len(place))
+                numbers.setdefault((operation.owner, operation.track), len(numbers))
                 if operation.on_device
                 else -1
             )

@@ -49,10 +49,12 @@ class Runs:
                 _by_track(recording, track[row.step(position).operation]) for position in range(len(rows))
             ]
         self._begin = np.append(row.begin_op[:, 0], row.n_ops)
-        found = [self._of_step(position) for position in range(len(rows))]
-        edges = np.concatenate([edges for edges, _ in found])
-        alone = np.concatenate([row.begin_op.ravel(), row.end_op.ravel(), *(starts for _, starts in found)])
-        del found
+        of_steps = [self._of_step(position) for position in range(len(rows))]
+        edges = np.concatenate([edges for edges, _ in of_steps])
+        alone = np.concatenate(
+            [row.begin_op.ravel(), row.end_op.ravel(), *(starts for _, starts in of_steps)]
+        )
+        del of_steps
         cuts = (alone, row.first_op, edges[:, 1], edges[:, 0] + 1, self._transfers())
         is_first, is_alone = np.zeros((2, int(self._begin[-1]) + 1), np.bool_)
         is_alone[alone] = True
@@ -112,13 +114,13 @@ class Runs:
                 dur[inside], gap[inside] = times
         for position, begin in enumerate(self.begin_run):
             gap[begin] = self._row.lead_ns(position, leads[position % round_])
-        found = [simulate(replace(self._plan, dur_ns=dur, gap_ns=gap))]
+        schedules = [simulate(replace(self._plan, dur_ns=dur, gap_ns=gap))]
         first, owners = self.begin_run[0], np.arange(len(self.begin_run[0]))
-        apart_ns = self.iteration_ns(found[0]).mean() / len(owners)
+        apart_ns = self.iteration_ns(schedules[0]).mean() / len(owners)
         for share in starts:
             gap[first] = np.rint(owners * share * apart_ns)
-            found.append(simulate(replace(self._plan, dur_ns=dur, gap_ns=gap)))
-        return found
+            schedules.append(simulate(replace(self._plan, dur_ns=dur, gap_ns=gap)))
+        return schedules
 
     def iteration_ns(self, schedule: Schedule) -> Int64:
         """Time of each owner for the step at each position (positions, m)."""
@@ -145,9 +147,9 @@ class Runs:
     def _of_step(self, position: int) -> tuple[Int64, Int64]:
         """Edges of a step between runs (e, 2), and the operations that start a run."""
         step, first = self._row.step(position), int(self._row.first_op[position])
-        place = self._places(position)
-        source, target = (place(operations) for operations in operation_edges(step.edges))
-        over = narrow(place(2 * step.overtaken + 1))
+        index_of = self._places(position)
+        source, target = (index_of(operations) for operations in operation_edges(step.edges))
+        over = narrow(index_of(2 * step.overtaken + 1))
         source, target = np.append(source, over[:, 0]), np.append(target, over[:, 1])
         begins = np.zeros(2 * len(step), np.bool_)
         begins[::2] = True
@@ -163,9 +165,9 @@ class Runs:
         order = self._order[position]
         if order is None:
             return lambda operations: operations
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        return lambda operations: 2 * place[operations >> 1] + (operations & 1)
+        index_of = np.empty_like(order)
+        index_of[order] = np.arange(len(order))
+        return lambda operations: 2 * index_of[operations >> 1] + (operations & 1)
 
     def _placed(self, edges: Int64) -> Int64:
         """Renumber edges between operations of `Row`."""

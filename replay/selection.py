@@ -55,8 +55,8 @@ def named_ranks(recording: Recording, request: EditRequest, ranks: str) -> list[
         chosen |= owners
     if chosen.all():
         raise request.refused("no rank is left to compare with")
-    found: list[int] = np.flatnonzero(chosen).tolist()
-    return found
+    owners_named: list[int] = np.flatnonzero(chosen).tolist()
+    return owners_named
 
 
 class Selection(Struct, frozen=True):
@@ -91,9 +91,9 @@ def select(
         Nothing; the message names the nearest ones.
     """
     everyone = np.ones(len(recording.owners), np.bool_)
-    found = _matching(recording, name, everyone)
-    if found:
-        return found
+    selection = _matching(recording, name, everyone)
+    if selection:
+        return selection
     owners, target = named_owners(recording, name)
     if may_be_nothing:
         return _matching(recording, target, owners & bool(target))
@@ -109,20 +109,20 @@ def named_owners(recording: Recording, name: str) -> tuple[Bool, str]:
 
 def select_of(recording: Recording, request: EditRequest, target: str, owners: Bool) -> Selection:
     """Select `target` ("": the computation) on some `owners` (m,); see `select`."""
-    found = _matching(recording, target, owners)
-    if not found and not owners.any():
+    selection = _matching(recording, target, owners)
+    if not selection and not owners.any():
         raise request.refused(f"no such rank; there are {', '.join(recording.owners)}")
-    if not found:  # as tables show it
+    if not selection:  # as tables show it
         alike = {
             name for name in {operation.name for operation in recording.table.kinds} if brief(name) == target
         }
         chosen = recording.which(lambda operation: owners[operation.owner] and operation.name in alike)
-        found = Selection(chosen, np.zeros(len(owners), np.bool_))
-    if not found:
+        selection = Selection(chosen, np.zeros(len(owners), np.bool_))
+    if not selection:
         name = target or request.name
         near = meant(name, _known(recording), most=3)
         raise request.refused(f"no operation has the name {name}{near or '; --set help lists all'}")
-    return found
+    return selection
 
 
 def computation(recording: Recording) -> Selection:

@@ -98,10 +98,10 @@ def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str
         True
     )
     groups = []
-    for place, name in enumerate(names):
+    for name_number, name in enumerate(names):
         if not name:
             continue
-        members = number == place
+        members = number == name_number
         first = recording.operations[int(members.argmax())]
         is_rank, is_forward = kind == "rank", (kind, name) == ("category", Phase.FORWARD.word)
         belongs = np.arange(len(untraced)) == first.owner if is_rank else np.full_like(untraced, is_forward)

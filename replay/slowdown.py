@@ -44,13 +44,13 @@ def slowdown(recording: Recording) -> Slowdown:
 
     def put_back(groups: Sequence[Int64], names: Mapping[int, str]) -> dict[str, float]:
         """S of each group by its name; `groups` has the group of each event (n,) of each step."""
-        found = {
+        slowdowns = {
             name: over_ideal(
                 [step.with_own(of_step == group) for step, of_step in zip(steps, groups, strict=True)]
             )
             for group, name in names.items()
         }
-        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+        return dict(sorted(slowdowns.items(), key=lambda pair: -pair[1]))
 
     by: dict[str, dict[str, float]] = {"rank": {}, "stage": {}}
     owner = recording.column(lambda operation: operation.owner)

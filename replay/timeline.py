@@ -45,5 +45,5 @@ def _rows(result: Simulation) -> list[ThreadRow]:
         slices[operation.owner, operation.track].append(box)
     return [
         recorded_row(recording.owners, owner, track, slices[owner, track])
-        for owner, track in sorted(slices, key=lambda place: place[0])
+        for owner, track in sorted(slices, key=lambda thread: thread[0])
     ]

@@ -22,8 +22,8 @@ from replay.whatif.collective_times import at_bandwidth, crowded_ns, with_latenc
 
 NAME = "bandwidth=R|200Mbit, latency=R"
 HELP = (
-    "links carry R times the bytes, or that much a second (Kbit, Mbit, Gbit); the rest of a transfer stays; "
-    "what a collective takes beside its bytes is R times as long"
+    "bandwidth: links are R times as fast, or have this rate (Kbit, Mbit, Gbit); other parts of a transfer "
+    "stay; latency: the fixed cost of a collective is R times as long"
 )
 
 _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]+)?)([KMG])bit(?:/s)?", re.IGNORECASE)

@@ -18,8 +18,8 @@ from replay.whatif.sized_collectives import events_by_owner, turns
 
 NAME = "collectives=peers|merged"
 HELP = (
-    "peers: slow collectives have the bus bandwidth of others of their kind and size; merged: of ten short "
-    "ones one is left"
+    "peers: slow collectives reach the bus bandwidth of others of their kind and size; merged: one of ten "
+    "short collectives remains"
 )
 
 #: A collective is slow if its peers reach so many times its bandwidth.

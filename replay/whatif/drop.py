@@ -18,7 +18,7 @@ from replay.edit import Edit, EditRequest, Job
 from replay.selection import Selection, named_owners, select
 
 NAME = "drop=NAME"
-HELP = "an operation costs nothing; an annotation goes with all that it contains, idle time, too"
+HELP = "the operation takes no time; an annotation is removed with everything inside, idle time included"
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
@@ -60,17 +60,17 @@ class _Spans(NamedTuple):
 def _spans_of(recording: Recording, traces: Sequence[Trace], name: str) -> list[_Spans]:
     """Spans of the slices called `name` (with or without its rank) in the owners' traces."""
     owners, bare = named_owners(recording, name)
-    found = []
+    spans = []
     for owner, trace in enumerate(traces):
         called = name if name in trace.names else bare if owners[owner] else ""
         if called not in trace.names:
             continue
         rows = np.flatnonzero(trace.name_id == trace.names.index(called))
         for track in np.unique(trace.track_id[rows]).tolist():
-            mine = rows[trace.track_id[rows] == track]
-            start = trace.ts_ns[mine]
-            found.append(_Spans(owner, trace.tracks[track], start, start + trace.dur_ns[mine]))
-    return found
+            named = rows[trace.track_id[rows] == track]
+            start = trace.ts_ns[named]
+            spans.append(_Spans(owner, trace.tracks[track], start, start + trace.dur_ns[named]))
+    return spans
 
 
 def _tracks(recording: Recording, step: StepGraph) -> tuple[dict[tuple[int, Track], int], Int64]:
@@ -108,21 +108,24 @@ def _contained(recording: Recording, chosen: Selection, spans: Sequence[_Spans],
     thread. (A span of the trace may begin a little later than the step graph has its first event.)
     """
     number, track = _tracks(recording, step)
-    found = chosen.events(step)
-    for here in np.unique(track[found]).tolist():
-        outer, events = np.flatnonzero(found & (track == here)), np.flatnonzero(track == here)
+    inside_all = chosen.events(step)
+    for number_of_track in np.unique(track[inside_all]).tolist():
+        outer, events = (
+            np.flatnonzero(inside_all & (track == number_of_track)),
+            np.flatnonzero(track == number_of_track),
+        )
         inside = _within(step.start_ns[outer], step.end_ns[outer], step.start_ns[events], step.end_ns[events])
-        found[events[inside]] = True
+        inside_all[events[inside]] = True
     middle = (step.start_ns + step.end_ns) // 2
     for span in spans:
         events = np.flatnonzero(track == number.get((span.owner, span.track), -1))
-        found[events[_within(span.start_ns, span.end_ns, middle[events], middle[events] + 1)]] = True
+        inside_all[events[_within(span.start_ns, span.end_ns, middle[events], middle[events] + 1)]] = True
     follow = step.edges[np.isin(kinds_of(step.edges), (EdgeKind.LAUNCH, EdgeKind.PART))]
     while True:
-        more = follow[found[follow[:, 0]] & ~found[follow[:, 1]], 1]
+        more = follow[inside_all[follow[:, 0]] & ~inside_all[follow[:, 1]], 1]
         if len(more) == 0:
-            return found
-        found[more] = True
+            return inside_all
+        inside_all[more] = True
 
 
 def _within(outer_start: Int64, outer_end: Int64, start: Int64, end: Int64) -> Bool:

@@ -21,8 +21,8 @@ from replay.whatif.collective_times import crowded_ns
 
 NAME = "overlap=off, bucket_cap=50MB"
 HELP = (
-    "gradients are reduced only when the backward pass of their rank has ended; recorded buckets of them are "
-    "joined until they hold so many bytes (KB, MB, GB)"
+    "overlap: gradients are reduced only after the backward pass of their rank; bucket_cap: recorded buckets "
+    "are joined until they hold this much (KB, MB, GB)"
 )
 
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)([KMG])B")
@@ -144,11 +144,11 @@ def _carriers(owner: Int64, n_bytes: Float64, cap: float) -> Int64:
     """Index (k,) of the last bucket in the group of each bucket of an `owner`, in order."""
     into: Int64 = np.arange(len(n_bytes))
     first, total = 0, 0.0
-    for place, size in enumerate(n_bytes.tolist()):
-        if (place and owner[place] != owner[place - 1]) or total >= cap:
-            first, total = place, 0.0
+    for index, size in enumerate(n_bytes.tolist()):
+        if (index and owner[index] != owner[index - 1]) or total >= cap:
+            first, total = index, 0.0
         total += size
-        into[first : place + 1] = place
+        into[first : index + 1] = index
     return into
 
 

@@ -16,8 +16,8 @@ from replay.even_work import scaled
 
 NAME = "host=none, sync=none, allocations=none"
 HELP = (
-    "the host launches in no time, and what the device has to do begins as soon as what is before it ends; "
-    "no call of the host waits for the device; memory of the device takes no time to allocate and free"
+    "host: launches take no time, and device work starts as soon as the work before it ends; sync: no host "
+    "call waits for the device; allocations: allocating and freeing device memory takes no time"
 )
 
 #: Usual gap between kernels when the next one was launched long ago.
@@ -62,8 +62,8 @@ def without_host(recording: Recording) -> Recording:
 
 def is_sync(edges: Int64, device: Bool) -> Bool:
     """Mask of edges (e,) by which a host call waits for device work; `device` is per event."""
-    found: Bool = (kinds_of(edges) == EdgeKind.SYNCHRONISE) & device[edges[:, 0]] & ~device[edges[:, 1]]
-    return found
+    waits: Bool = (kinds_of(edges) == EdgeKind.SYNCHRONISE) & device[edges[:, 0]] & ~device[edges[:, 1]]
+    return waits
 
 
 def without_synchronisation(recording: Recording, calls: Bool | None = None) -> Recording:

@@ -18,8 +18,8 @@ from replay.edit import Edit, EditRequest, Job, measured
 
 NAME = "negotiation=none, ready=first, rank1.ready=peers"
 HELP = (
-    "reductions begin as soon as the last rank is ready; all ranks are ready when the first one is; one is "
-    "ready as its peers are"
+    "negotiation: reductions start as soon as the last rank is ready; first: all ranks are ready as early as "
+    "the first; peers: a rank is ready as early as its peers"
 )
 
 #: Mean delay of the later of two ranks, and 95 % bound of the difference between two ranks, in standard
@@ -66,12 +66,12 @@ def is_wait(operation: Operation) -> bool:
 
 def waited_for(recording: Recording, rows: Sequence[int]) -> dict[str, Float64]:
     """Time (rows,) that negotiations waited for each computation, by its name."""
-    found: dict[str, Float64] = {}
-    for place, lateness in enumerate(_lateness(recording, rows)):
+    waited: dict[str, Float64] = {}
+    for position, lateness in enumerate(_lateness(recording, rows)):
         for name, (_, late, anew) in lateness.items():
             most = np.maximum.reduceat(late, np.flatnonzero(anew))
-            found.setdefault(name, np.zeros(len(rows)))[place] = float(most.sum())
-    return found
+            waited.setdefault(name, np.zeros(len(rows)))[position] = float(most.sum())
+    return waited
 
 
 def scatter_of_ready_ns(recording: Recording) -> float:

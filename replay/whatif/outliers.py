@@ -13,7 +13,7 @@ from replay.edit import Edit, EditRequest, Job, Order
 from replay.occurrences import slots, usual
 
 NAME = "step20=usual"
-HELP = "no event of these steps (step20,step31) takes longer, or comes later, than in the median step"
+HELP = "no event of these steps (step20,step31) takes longer, or starts later, than in the median step"
 
 _STEP = re.compile(r"step(\d{1,18})")
 

@@ -23,9 +23,9 @@ from replay.selection import named_ranks
 
 NAME = "rank1=peers, rank1.extra=peers, rank1.gap=peers, gap=even"
 HELP = (
-    "a rank (rank1,rank2) does its own work in its peers' usual time; extra: what not all ranks do takes so "
-    "much less that it works as long as they do; gap: with nothing recorded it is no longer than they are; "
-    "even: in each step no longer than the mean rank"
+    "a rank (rank1,rank2) works as long as its peers; extra: work that not all ranks do is shortened until "
+    "the rank works as long as they do; gap: its pauses are as short as theirs; even: no rank pauses longer in a "
+    "step than the mean rank"
 )
 
 

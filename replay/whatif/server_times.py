@@ -18,10 +18,7 @@ from replay.even_work import scaled
 from replay.links import LinkRate, Side, busy_sides, is_sized, slower_nodes
 
 NAME = "servers=even|none"
-HELP = (
-    "even: a slow server takes as long for its bytes as the others; none: pulls take no longer than their "
-    "bytes"
-)
+HELP = "even: a slow server is as fast per byte as the others; none: pulls take no longer than their bytes"
 
 #: A server is slow if its lower quartile is so many times the upper quartile of each other server.
 _SLOWER = 1.2
@@ -173,17 +170,17 @@ def _as_fast_as_others(recording: Recording, pace: Pace, own_limit: str | None) 
     n_bytes, waited = np.zeros((2, 2))
     sizes = recording.column(lambda operation: operation.transfer.n_bytes)
     for step in recording.steps:
-        for its, which in enumerate((~own, own)):
-            mine = which[step.operation]
-            n_bytes[its] += sizes[step.operation][mine & answers[step.operation]].sum()
-            waited[its] += step.work_ns[mine & waits[step.operation]].sum()
-    usual, its = waited / np.maximum(n_bytes, 1)
-    share = min(1 / pace.ratio, usual / its) if its and n_bytes[0] else 1 / pace.ratio
+        for group, members in enumerate((~own, own)):
+            chosen = members[step.operation]
+            n_bytes[group] += sizes[step.operation][chosen & answers[step.operation]].sum()
+            waited[group] += step.work_ns[chosen & waits[step.operation]].sum()
+    usual, slow = waited / np.maximum(n_bytes, 1)
+    share = min(1 / pace.ratio, usual / slow) if slow and n_bytes[0] else 1 / pace.ratio
     factor = np.where(own & waits, share, 1.0)
     if own_limit is None or not recording.carries:
         return scaled(recording, np.where(own & answers, 1 / pace.ratio, factor))
-    carries, place = list(recording.carries), recording.links.index(own_limit)
-    carries[place] = carries[place + len(recording.links)] = 1.0
+    carries, index = list(recording.carries), recording.links.index(own_limit)
+    carries[index] = carries[index + len(recording.links)] = 1.0
     return replace(scaled(recording, factor), carries=carries)
 
 

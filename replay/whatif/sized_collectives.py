@@ -73,17 +73,17 @@ class SizedCollectives:
 
         An operation need not move the same in each step: threads take turns with the buckets of gradients.
         """
-        found = np.zeros(len(step))
+        n_bytes = np.zeros(len(step))
         moving = events_by_owner(self._recording, step, self._moves)
         for owner, events in enumerate(moving[: len(self._by_end)]):
-            sized, places = self._sized(step, owner, events)
-            found[sized] = self._by_end[owner][2][places]
-        return found
+            sized, indices = self._sized(step, owner, events)
+            n_bytes[sized] = self._by_end[owner][2][indices]
+        return n_bytes
 
     @cached_property
     def rates(self) -> Rates:
         """Bytes and bandwidth of operations."""
-        found: list[tuple[float, ...]] = []
+        rows: list[tuple[float, ...]] = []
         classes: dict[object, int] = {}
         lines: dict[object, int] = {}
         recording = self._recording
@@ -96,25 +96,25 @@ class SizedCollectives:
             times: dict[tuple[int, int], list[float]] = {}
             which: dict[tuple[int, int], tuple[int, int]] = {}
             for step, by_owner in zip(steps, events, strict=True):
-                sized, places = self._sized(step, owner, by_owner[owner])
+                sized, indices = self._sized(step, owner, by_owner[owner])
                 turn = turns(step, sized)
-                for event, place, number in zip(sized.tolist(), places.tolist(), turn.tolist(), strict=True):
-                    key = int(step.operation[event]), int(n_bytes_of[place])
-                    which[key] = place, number
+                for event, index, number in zip(sized.tolist(), indices.tolist(), turn.tolist(), strict=True):
+                    key = int(step.operation[event]), int(n_bytes_of[index])
+                    which[key] = index, number
                     times.setdefault(key, []).append(float(step.work_ns[event]))
-            for key, (place, number) in which.items():
+            for key, (index, number) in which.items():
                 operation, n_bytes = key
-                call = sizes.calls[sizes.call[place]]
+                call = sizes.calls[sizes.call[index]]
                 if not n_bytes:
                     continue
                 n_ranks = call.n_ranks or max(rank.world_size or 0, 2)
-                kind = (call.kind, n_ranks, int(size_classes(n_bytes_of[[place]])[0]))
+                kind = (call.kind, n_ranks, int(size_classes(n_bytes_of[[index]])[0]))
                 took = max(float(np.median(times[key])), 1.0)
                 bus = n_bytes * bus_factor(call.kind, n_ranks) / took
                 group = classes.setdefault(kind, len(classes))
                 line = lines.setdefault((call.kind, call.group or owner, n_ranks), len(lines))
-                found.append((operation, group, bus, number, n_bytes, n_ranks, took, line))
-        table = np.array(found, np.float64).reshape(-1, 8).T
+                rows.append((operation, group, bus, number, n_bytes, n_ranks, took, line))
+        table = np.array(rows, np.float64).reshape(-1, 8).T
         operation_, group_, turn_, n_ranks_, line_ = table[[0, 1, 3, 5, 7]].astype(np.int64)
         return Rates(operation_, group_, table[2], turn_, table[4], n_ranks_, table[6], line_)
 

@@ -25,9 +25,9 @@ from replay.occurrences import medians, pair_numbers
 
 NAME = "straggler=none|even|mean|each_step"
 HELP = (
-    "none: slow ranks work like their peers; even: an operation takes what it takes on the mean rank; mean: "
-    "the ideal step, each kind of work at its mean over ranks and steps; each_step: in each step every rank "
-    "works as long as the mean one"
+    "none: slow ranks work as long as their peers; even: an operation takes its time on the mean rank; mean: "
+    "the ideal step, each kind of work at its mean over ranks and steps; each_step: every rank works as long "
+    "as the mean rank of that step"
 )
 
 #: A rank is a straggler if it works so many times as long in a step as the median of its peers.
@@ -56,12 +56,12 @@ def stragglers(recording: Recording) -> list[int]:
     group = stages(recording)
     own = recording.which(lambda operation: not operation.is_communication)
     on_device = recording.which(lambda operation: operation.on_device)
-    found: set[int] = set()
+    slow: set[int] = set()
     for which in (on_device, ~on_device):
         work = work_by_owner(recording, own & which)
         ratio = np.median(work / np.maximum(peers_usual(work, group), 1), axis=0)
-        found.update(np.flatnonzero(ratio > THRESHOLD).tolist())
-    return sorted(found)
+        slow.update(np.flatnonzero(ratio > THRESHOLD).tolist())
+    return sorted(slow)
 
 
 def why_none(recording: Recording) -> str:
