@@ -21,8 +21,8 @@ MOST_EVENTS = 20_000_000
 class Answer(Struct, frozen=True, dict=True):
     """Replayed and recorded times of some steps (`rows`) of m owners.
 
-    `replayed_ns` (steps, m) is how long each step takes. `predicted_ns` and `measured_ns` (m,) are means
-    over the steps; measured is NaN where no whole step of the owner is recorded.
+    `replayed_ns` (steps, m) has the replayed times. `predicted_ns` and `measured_ns` (m,) are means over the
+    steps; `measured_ns` is NaN for owners without a whole recorded step.
     """
 
     recording: Recording

@@ -93,11 +93,11 @@ class Edit(Struct, frozen=True):
 
     Attributes
     ----------
-    apply : returns a recording with the change
-    order : of several edits those with the smallest are made first, of one order by their `name`
-    as_recorded : whether it is about single recorded steps, which keep their unusual gaps
-    error : of its effect, what the simulation misses: a standard deviation, as a share
-    error_ns : by how much more than that its effect may be off (95 %)
+    apply : makes the changed recording
+    order : edits are applied by `order`, then by `name`
+    as_recorded : whether it concerns single recorded steps, which keep their unusual gaps
+    error : standard deviation of the error of its effect, as a share of the effect
+    error_ns : further error of its effect (95 %)
     """
 
     apply: Callable[[Recording], Recording]
@@ -112,8 +112,8 @@ class Edit(Struct, frozen=True):
 class Job:
     """Facts of a recorded job that edits use, computed once.
 
-    What an edit takes from the job (the rate of the links, whom a name means) is that of the job as it is,
-    not of what other edits made of it.
+    Edits take facts such as link rates and the meaning of names from the recorded job, never from the job as
+    changed by other edits.
     """
 
     def __init__(
@@ -151,8 +151,8 @@ class Job:
     def apart(self) -> Recording:
         """The recording that edits change: transfers are split into messages if their bytes are known.
 
-        Sides of the network that never were the limit do not hold anything up. Transfers each of which begins
-        when the one before it is over are served in turn by something else than the network: they stay whole.
+        Transfers that each start when the one before ends are served in turn by something other than the
+        network, so they stay whole.
         """
         if self.links is None or not self.recording.links or _is_serial(self.recording):
             return self.recording
@@ -168,8 +168,8 @@ def measured(
 ) -> Edit:
     """Make an edit that sets the event times that a `change` of the recorded job sets.
 
-    Where the change gives no other time than the recorded one, that of the other edits stays: so what each of
-    them compares with is the recorded job, whatever the others are.
+    Times that the change leaves as recorded keep the values of other edits. So each such edit compares with
+    the recorded job, whatever the other edits are.
     """
 
     def apply(recording: Recording) -> Recording:

@@ -105,12 +105,11 @@ class Schedule(NamedTuple):
 def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     """Start every operation when its inputs have ended, its gap has passed and its device is free.
 
-    A free device takes, of the operations that wait for it, the one with the smallest (priority, time
-    of joining the queue, number). Nothing is random: the same plan gives the same schedule.
+    A free device takes the waiting operation with the smallest (priority, time of joining the queue, number).
+    The simulation is deterministic.
 
-    Devices with sides are connections. A side `carries` what one connection alone would, or so many times as
-    much; those that are busy share it so that none could have more unless one that has no more had less
-    (max-min fairness, as of TCP).
+    Devices with sides are connections. Busy connections share the capacity of a side (`carries`, relative to
+    one connection alone) by max-min fairness, as in TCP.
 
     Parameters
     ----------
@@ -247,9 +246,9 @@ def _loop(
 ) -> int:  # fmt: skip
     """Fill in `start`, count `waiting` down, and return how many operations ended.
 
-    An event is (time, code): the end of operation `code`, or its joining the queue of its device when it is
-    `code - n`. All events of one moment are worked off before devices choose, so that the choice does not
-    depend on their order. What shares sides ends when its network says so; `dur` becomes what it took.
+    An event is (time, code): the end of operation `code`, or, from code n on, operation `code - n` joining
+    the queue of its device. All events of a moment are processed before devices choose, so their order does
+    not matter. Transfers that share sides end when the network says so; `dur` becomes their time.
     """
     n = len(dur)
     events: list[tuple[int, int]] = []

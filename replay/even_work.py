@@ -178,8 +178,8 @@ def as_peers(
 ) -> Recording:
     """Give each kind of work of the `late` owners the time that their peers need for it.
 
-    Peers are the owners of the same stage. `gaps` shortens the gaps before what the owners begin, and no late
-    owner begins or ends a step later than its peers do. For `over_steps` see `as_usual`.
+    Peers are the owners of the same stage. `gaps` shortens the gaps before events that the owners start, and
+    late owners start and end a step no later than their peers. For `over_steps` see `as_usual`.
     """
     group, is_late = stages(recording), np.isin(recording.column(lambda operation: operation.owner), late)
 

@@ -45,20 +45,19 @@ _LEAST = 1e-3
 class Forecast(Struct, frozen=True, dict=True):
     """Step times of a job with and without edits.
 
-    Both are simulated with the usual gaps; the recorded time changes in the ratio of the two. Of all three a
-    step far longer than the others counts as the longest usual one, but for what the edits themselves take
-    from it or add to it: that is the job's, whatever the rest is.
+    Both are simulated with the usual gaps; the recorded time changes by their ratio. An outlier step counts
+    as long as the longest usual step, except for the time that the edits themselves remove or add.
 
     Attributes
     ----------
-    before, after : (positions, m) how long the steps of `recorded` take, simulated
-    bounds : (positions, m) each, `after` in other rhythms
-    error : of the effect, what the simulation misses: a standard deviation, as a share
-    error_ns : by how much more than that the effect may be off (95 %)
-    as_recorded : whether it is about single recorded steps, so that it cannot be chance
-    model : what it is wrong by where nothing varies, in the same way; `error` is where that is `MODEL_ERROR`;
-        and the share of a step in which the host of devices decides: its pace is another one in each run
-    scale : recorded over simulated time, where `before` has other edits already; 0: it is the recorded job
+    before, after : simulated times of the steps of `recorded` (positions, m)
+    bounds : `after` in other rhythms, each (positions, m)
+    error : standard deviation of the error of the effect, as a share of the effect
+    error_ns : further error of the effect (95 %)
+    as_recorded : whether it concerns single recorded steps, so that chance plays no part
+    model : the model error if nothing varies (`error` refers to `MODEL_ERROR`), and the share of a step in
+        which the host sets the pace, which differs between runs
+    scale : recorded over simulated time if `before` has other edits already; 0 for the recorded job
     """
 
     name: str
@@ -101,9 +100,9 @@ class Forecast(Struct, frozen=True, dict=True):
     def interval_ns(self) -> tuple[float, float] | None:
         """The 95 % interval of the mean step of the edited job; None for too few steps.
 
-        It holds the chance in the change of these steps, the model's error, and, as far as the edits change
-        the step, what further steps may take more or less: so much of it is not common to both jobs. Of a
-        host of devices all of that is not.
+        It combines the scatter of the change over these steps, the model error, and the scatter of further
+        steps as far as the edits change the step. If the host sets the pace, all scatter of further steps
+        counts.
         """
         paired, steps = self.paired, self.after.mean(axis=1)[: len(set(self.recorded.rows))]
         further = mean_interval(steps)
@@ -166,8 +165,8 @@ class Forecast(Struct, frozen=True, dict=True):
     def _alike(self) -> tuple[Float64, Float64]:
         """Share of each step (steps,), before and after, that the edits change no more than in most steps.
 
-        Of a step before the edits: all but what they take from it and not from most others; of one after
-        them: all but what they add to it and not to most others.
+        Before the edits that is all except what they remove only here; after them, all except what they add
+        only here.
         """
         before, after = (np.maximum(one.mean(axis=1), 1.0) for one in (self.before, self.after))
         usual = float(np.median(after / before))
@@ -262,9 +261,8 @@ class Forecasts:
     def _model_error(self, edits: Sequence[Edit], lengths: Int64) -> tuple[float, float]:
         """Compute the model error, and the share of a step in which the host sets the pace.
 
-        It is smaller where devices that are all recorded work for half of a step.
-        `lengths` (positions, m) are those of the steps after some edits. A device whose clock changes from
-        step to step has another one in another run.
+        It is smaller if devices, all of them recorded, work for half of a step. `lengths` (positions, m) has
+        the step times after the edits. A clock that changes between steps also changes between runs.
         """
         error, host = MODEL_ERROR, 0.0
         if self._all_devices:
@@ -313,9 +311,8 @@ class Forecasts:
     def _simulated(self, recording: Recording, own_gaps: bool) -> Int64:
         """Simulate the steps of a recording: their times (starts, positions, m).
 
-        A single one counts from when it was recorded to begin: an owner that begins it earlier gains that.
-        Owners that share a network begin the first one as recorded, and otherwise: which rhythm they find in
-        it is chance.
+        A single step counts from its recorded start, so an owner that starts earlier gains that time. Owners
+        that share a network start as recorded and in other ways: their rhythm is chance.
         """
         rows = self.rows
         is_shared = len(recording.sides) > 0 and len(rows) > 1
@@ -339,7 +336,7 @@ class Forecasts:
     def _is_asked_here(self) -> Bool:
         """Positions (positions,) whose device work was launched within the simulated steps.
 
-        All where the host is not ahead, or where launches are not recorded.
+        All positions if the host does not run ahead, or if launches are not recorded.
         """
         recording, rows = self.job.recording, self.rows
         on_device = recording.which(lambda operation: operation.on_device)

@@ -60,14 +60,16 @@ Limits: TypeAlias = Sequence[tuple[int, int]]
 class LinkRate(NamedTuple):
     """The rate of a job's links, bytes per nanosecond, as far as the recording shows it.
 
-    A side of a node that is the limit carries the same in all steps: then the rate is told. Where none was,
-    `at_least` was sent in one step, and nobody knows how much more a link carries: `at_most` is as far beyond
-    the best, as a ratio, as the best is beyond the usual (the median of what busy sides carried at best in
-    each step), no less than what a node received, and twice the best where that may be due to threads.
-    `receives` says whether what a node receives is limited to the same rate as what it sends; None where that
-    is not known: it is taken to be, in the recorded job as in the edited one. `machines` has of servers that
-    run on a worker's machine the link by which that sends, and `slow` the rate of nodes that carry less than
-    others.
+    A side of a node that is the limit has the same rate in all steps; then the rate is known. Otherwise
+    `at_least` was reached in one step, and the true rate is uncertain: `at_most` exceeds the best rate by the
+    ratio of the best to the usual rate (the median over steps and busy sides). It is at least the best
+    receiving rate, and twice the best rate if threads may be the limit.
+
+    Attributes
+    ----------
+    receives : whether receiving is limited like sending; None: unknown, taken to be so
+    machines : the worker's link of each server on a worker's machine
+    slow : the rates of nodes that are slower than others
     """
 
     at_least: float
@@ -106,11 +108,11 @@ class LinkRate(NamedTuple):
 def link_rate(recording: Recording) -> LinkRate | None:
     """Estimate the rate of the job's links; None without sizes.
 
-    A transfer's bytes pass between its start and its end: a PUSH's start is its sending, a PULL's is its
-    asking or the sending of the last PUSH that it waits for. So no side of a node, which sends or receives,
-    is slower than the bytes of the transfers that lie within any stretch of time, over its length. Of the
-    best of these bounds in each step, over stretches that hold a good part of what the side carries there,
-    follows whether it was the limit: then it is the same in all of them. (All nodes are taken to be alike.)
+    The bytes of a transfer move between its start and its end. A PUSH starts with its sending, a PULL with
+    its request or with the sending of the last PUSH that it waits for. So a node's side is at least as fast
+    as the bytes inside any stretch of time over its length. If the best of these bounds, over stretches with
+    a good part of the side's bytes, is the same in all steps, the side was the limit. (Nodes are taken to be
+    alike.)
     """
     machines = local_servers(recording)
     sides = busy_sides(recording, machines)
@@ -163,7 +165,7 @@ class Side(NamedTuple):
 def busy_sides(recording: Recording, machines: Mapping[str, str]) -> list[Side]:
     """Measure the node sides that carry a good part of the busiest side's bytes.
 
-    What is sent within one of the `machines` (of servers, the links of workers) passes neither of its sides.
+    Transfers within one of the `machines` (server to worker link) pass neither side.
     """
     recording = with_sizes(recording)
     n_bytes, sides = bytes_of(recording), []
@@ -232,8 +234,9 @@ def _servers(recording: Recording) -> set[str]:
 def local_servers(recording: Recording) -> dict[str, str]:
     """Map each server that runs on a worker's machine to that worker's link.
 
-    What they send each other passes no network: the worker's pushes to that server are much faster than those
-    to all others, and than all others' to it. (Of two workers with one server either may be the unusual one.)
+    Their transfers pass no network: the worker's pushes to that server are much faster than its pushes to
+    other servers, and than pushes of other workers to that server. (With two workers and one server this is
+    ambiguous.)
     """
     n_bytes, sends, receives = bytes_of(recording), sending(recording), receiving(recording)
     pushes = recording.which(lambda operation: operation.transfer.is_sent) & (receives >= 0)
@@ -321,8 +324,8 @@ def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> float:
 def with_sizes(recording: Recording) -> Recording:
     """Add the sizes of partitions; relative sizes if no log has them.
 
-    The copy of a partition to host memory (COPYD2H) takes a time that grows with its size: the shortest
-    copy of all stands for nothing, that of the usual partition of a tensor that has several for one unit.
+    The copy of a partition to host memory (COPYD2H) takes longer the larger it is: the shortest copy counts
+    as 0 bytes, the usual copy of a full partition as one unit.
     """
     if any(operation.transfer.n_bytes for operation in recording.table.kinds):
         return recording

@@ -2,9 +2,9 @@
 
 A worker's PUSH is its bytes and the server's acknowledgement, its PULL a request and the answer. A connection
 carries them first come, first served, a request behind the bytes of PUSHes, an acknowledgement behind
-answers; connections share what their nodes can send and receive. So a recorded PUSH is longer than its bytes
-were on the link while the server answers others. An edit that changes who sends what, or when, changes these
-waits; so they must come out of the simulation, not be work.
+answers; connections share the bandwidth of their nodes. So a recorded PUSH is longer than the time of its
+bytes while the server answers others. Edits change these waits, so the simulation must produce them; they are
+no work.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from replay.links import LinkRate, bytes_of, connection, ends_of, receiving
 def as_messages(recording: Recording, network: LinkRate) -> Recording:
     """Split each PUSH and each PULL into two messages and a rest.
 
-    Nodes send as much as the `network` carries at most, and receive no more where it says so. What the bytes
-    and the queues do not explain of a recorded transfer is the work of its rest, on no link, after the
-    messages: what threads of servers and workers do, and waits of unknown cause. Where only one direction is
-    recorded, the link of a transfer stays as it is, and small messages take no time.
+    The `network` limits what nodes send and, if it says so, receive. The time of a transfer that bytes and
+    queues do not explain (server and worker threads, unknown waits) is the work of its rest, after the
+    messages and on no link. If only one direction is recorded, a transfer keeps its link, and small messages
+    take no time.
     """
     pushes = recording.which(lambda operation: operation.transfer.is_sent)
     pulls = recording.which(lambda operation: operation.transfer.is_answer)

@@ -92,8 +92,8 @@ def usual(column: str, steps: Sequence[StepGraph], number: Sequence[Int64]) -> t
 def pace(works: Float64) -> Float64:
     """Time of all kinds of operations in each step (steps,) relative to their usual time.
 
-    It is the median over those that every step has, by their time; `works` (steps, k) is that. When a device
-    lowers its clock all of its kernels are slower alike, and nothing else makes them so.
+    It is the median over kinds in every step, weighted by time; `works` (steps, k) has their times. Only a
+    changed clock makes all kernels of a device slower alike.
 
     >>> pace(np.array([[30, 20, 10], [30, 20, 90], [33, 22, 11]])).round(3).tolist()
     [1.0, 1.0, 1.1]
@@ -140,7 +140,7 @@ class UsualGaps:
 def with_usual_gaps(recording: Recording) -> Recording:
     """Limit gaps to the usual ones: the median of the event over the steps.
 
-    What delayed an event once (another process, a page fault) says nothing about a job that was not run.
+    A delay that happened once (another process, a page fault) need not happen in the edited job.
     """
     gaps = UsualGaps(recording)
     return recording.with_steps(itertools.starmap(gaps.capped, enumerate(recording.steps)))

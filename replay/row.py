@@ -1,9 +1,9 @@
 """Recorded steps in a row: operations, and the edges to step starts, step ends and the step before.
 
-An event is two operations, its head and its body. The head begins once everything that enters it is over and
-the gap has passed; the body once the head is over, everything that enters the body as well, and its link is
-free. It lasts the event's work. Waiting is what the simulation produces; with their own work and gaps, steps
-get back the times they were recorded with.
+An event is two operations, its head and its body. The head starts when all its inputs are over and the gap
+has passed. The body starts when the head and all inputs of the body are over and its link is free; it lasts
+the event's work. The simulation produces the waiting. With recorded work and gaps, steps get their recorded
+times.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Row:
     def lead_ns(self, position: int, own: Int64) -> Int64:
         """Delay of each owner's start (m,) behind the first owner's; `own` if the step follows no other.
 
-        Where steps that share a network come round again, owners get back the time by which they came closer
-        or went apart meanwhile: that was chance, and would add up.
+        If steps that share a network repeat, the drift between owners in the last round is undone: it was
+        chance and would add up.
         """
         if position == 0 or self._follows_a_pause(position):
             return own
@@ -152,7 +152,7 @@ class Row:
     def _runs_on(self, position: int) -> Bool:
         """Select continued events (c,) that run on without waiting for the start of this step.
 
-        So does work of a device, and of a host what was cut there.
+        Device work does, and host events that the boundary cut.
         """
         continued, _ = self._from_before(position)
         if not len(continued):

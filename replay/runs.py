@@ -100,7 +100,7 @@ class Runs:
     def simulate_from(self, steps: Iterable[StepGraph], starts: Sequence[float] = ()) -> list[Schedule]:
         """Simulate the runs; again with owners that start the first step one after the other.
 
-        So far apart are all of them together, as a share (`starts`) of how long a step takes them.
+        `starts` has the distance between the first and the last owner, as a share of their step.
         """
         dur, gap = np.zeros((2, len(self._plan)), np.int64)
         round_ = self._round
@@ -247,7 +247,7 @@ class Simulation(Struct, frozen=True):
     def step(self, position: int) -> StepGraph:
         """Make the step at `position` with its simulated times.
 
-        What a device did before the step began, ahead of its host, has no time in it and holds up nothing.
+        Device work that finished before the step began has no time in it and delays nothing.
         """
         runs, step = self.runs, self.recording.steps[self.rows[position]]
         start, end, _ = runs.events_ns(position, step, self.schedule)

@@ -21,8 +21,8 @@ _MOST_KINDS = 30
 class Slowdown(Struct, frozen=True):
     """T(own work) / T(ideal work), the mean over the steps, both without gaps.
 
-    `by` has the same for the ideal job with only one group's own work put back: by ``rank``, ``stage``
-    and ``kind``, the largest first.
+    `by` has the ratio for the ideal job with the own work of one group put back: by ``rank``, ``stage`` and
+    ``kind``, largest first.
     """
 
     ratio: float

@@ -43,11 +43,10 @@ def mean_interval(
 ) -> tuple[float, float] | None:
     """Compute the 95 % interval of the mean of equally many further steps; None for too few steps.
 
-    The n steps are resampled, once for what the recorded mean could have been and once for the further
-    steps; in logarithms, because steps are sometimes far too long and never far too short. With few steps
-    their spread is underestimated; it is widened as Student's t is wider than the normal distribution.
-    Successive steps are taken to be alike (`_ALIKE`). `model_error` is the standard deviation of what
-    else may be wrong, as a share.
+    The n steps are resampled twice, for the recorded mean and for the further steps; in logarithms, because
+    steps are sometimes far too long and never far too short. Few steps underestimate the spread, so it is
+    widened like Student's t over the normal distribution. Successive steps are correlated (`_ALIKE`).
+    `model_error` is the standard deviation of all other errors, as a share.
     """
     values = np.log(np.maximum(np.asarray(times, np.float64), 1.0))
     n = len(values)
@@ -65,8 +64,7 @@ def mean_interval(
 def without_outliers(times: Sequence[float] | Float64) -> Float64:
     """Limit step times (n,) to the longest usual one.
 
-    What delayed a step once (another process) says nothing of a job that was not run. Of few steps none is
-    taken for an outlier.
+    A delay that happened once (another process) need not happen in the edited job. Few steps have no outlier.
     """
     values = np.asarray(times, np.float64)
     return np.minimum(values, longest_usual(values))
@@ -75,7 +73,7 @@ def without_outliers(times: Sequence[float] | Float64) -> Float64:
 def paired_change(before: Float64, after: Float64) -> tuple[float, float] | None:
     """Compute the 95 % interval of the relative change of the mean step, paired by step (n,).
 
-    It says how much the answer depends on which steps were recorded, not how right it is.
+    It shows how much the answer depends on the choice of steps, not how accurate it is.
     """
     n = len(before)
     if n < FEWEST:

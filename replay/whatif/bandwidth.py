@@ -132,9 +132,9 @@ def _absolute(request: EditRequest) -> float | None:
 def times_faster(recording: Recording, factor: float, rate: float | None) -> Recording:
     """Make links of `rate` (bytes/ns) `factor` times as fast.
 
-    The time of the bytes changes, and with it, where links get faster, what messages wait longer than the
-    quick ones of their kind: behind bytes in a queue that nobody recorded. Latency and the computation of a
-    transfer stay. Where not even relative sizes are known, the whole transfer changes.
+    The time of the bytes changes. On faster links messages also wait less behind unrecorded bytes: the time
+    beyond the quick messages of their kind shrinks. Latency and the computation of a transfer stay. Without
+    even relative sizes the whole transfer changes.
     """
     if not recording.links and not any(operation.is_communication for operation in recording.table.kinds):
         raise TraceError("bandwidth: no transfer between ranks is recorded")

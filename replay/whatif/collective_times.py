@@ -58,8 +58,8 @@ class SlowCollective(NamedTuple):
 def slow_collectives(job: Job) -> list[SlowCollective]:
     """Find collectives whose bus bandwidth is far below that of others of their kind and size.
 
-    Of several ranks only what is known to meet others' counts: else its time may be all waiting, as that of
-    a transfer from stage to stage of a pipeline is.
+    With several ranks only collectives known to meet others count: any other time may be pure waiting, such
+    as a transfer between pipeline stages.
     """
     found = job.collectives.rates
     is_known = np.ones(len(found.operation), np.bool_)

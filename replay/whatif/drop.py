@@ -82,8 +82,7 @@ def _tracks(recording: Recording, step: StepGraph) -> tuple[dict[tuple[int, Trac
 def _in_gaps(recording: Recording, spans: Sequence[_Spans], step: StepGraph) -> tuple[Int64, Int64]:
     """Time of spans in the gap before each event (n,) and in each owner's tail (m,).
 
-    In a gap that begins or ends on the span's own thread; what another thread, or a device, does meanwhile
-    is not a part of it.
+    Only gaps that start or end on the span's own thread count, not those of other threads or devices.
     """
     in_gap, in_tail = np.zeros(len(step), np.int64), np.zeros(len(step.tail_ns), np.int64)
     on_host = ~recording.which(lambda operation: operation.on_device)[step.operation]
@@ -104,8 +103,8 @@ def _in_gaps(recording: Recording, spans: Sequence[_Spans], step: StepGraph) -> 
 def _contained(recording: Recording, chosen: Selection, spans: Sequence[_Spans], step: StepGraph) -> Bool:
     """Select events of a step (n,) that are `chosen`, inside a chosen event or span, or follow from these.
 
-    What is launched from inside, or is a part of what is inside, follows. Inside is on the same track or
-    thread. (A span of the trace may begin a little later than the step graph has its first event.)
+    Events inside are on the same track; events launched from inside, or parts of events inside, follow. (A
+    span may start a little later than its first event in the step graph.)
     """
     number, track = _tracks(recording, step)
     inside_all = chosen.events(step)

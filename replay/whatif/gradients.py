@@ -72,7 +72,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 def without_overlap(recording: Recording) -> Recording:
     """Start the reductions of gradients after the backward pass of their rank.
 
-    What itself waits for one of them (buckets that are copied back) is not counted to that pass.
+    Events that wait for a reduction (buckets copied back) do not count as the backward pass.
     """
     track = recording.numbered(lambda operation: (operation.owner, operation.track))[1]
 
@@ -96,11 +96,11 @@ def without_overlap(recording: Recording) -> Recording:
 def joined(job: Job, recording: Recording, cap: float, latency_ns: Float64, per_byte: Float64) -> Recording:
     """Join each owner's buckets in turn until they reach the cap.
 
-    As DDP does, the gradient with which a bucket holds the `cap` closes it. It is taken to be the last one of
-    a recorded bucket. `latency_ns` (n,) is of operations, `per_byte` as of `time_per_byte`.
+    As in DDP, the gradient that fills a bucket to the `cap` closes it; here that is the last gradient of a
+    recorded bucket. `latency_ns` (n,) is by operation; `per_byte` comes from `time_per_byte`.
 
-    The last of those that are joined reduces all, when its own gradients are ready; the others take no time,
-    and what waits for them waits for it. Its bytes take as long as those of buckets usually do.
+    The last of the joined buckets reduces everything once its own gradients are ready. The others take no
+    time, and events that wait for them wait for the last one. Its bytes take the usual time per byte.
     """
 
     def edited(step: StepGraph) -> StepGraph:
@@ -164,8 +164,8 @@ def _buckets(job: Job, recording: Recording, step: StepGraph) -> tuple[Int64, Fl
 def gradients(recording: Recording, step: StepGraph) -> tuple[Bool, Bool]:
     """Masks (n,) of a step's reductions of gradients and of its backward pass.
 
-    A rank launches the former in its backward pass, and nothing that leads to another of them waits for them.
-    (A reduction that the rest of the pass waits for is a part of the model.)
+    A rank launches the reductions in its backward pass. A reduction that the remaining pass waits for is part
+    of the model, not a reduction of gradients.
     """
     moves = recording.which(lambda operation: operation.is_communication)[step.operation]
     together = (
@@ -206,7 +206,7 @@ def _leads_to(step: StepGraph, chosen: Bool, *, but_through: Bool | None = None)
 def _reached(source: Int64, target: Int64, chosen: Bool) -> Bool:
     """Mask of heads (2i) and bodies (2i + 1) that are, or follow, the head of a chosen event.
 
-    A plan in which only these heads take time delays what comes after them, and nothing else.
+    In a plan where only these heads take time, exactly their successors are delayed.
     """
     heads = np.arange(0, 2 * len(chosen), 2)
     edges = np.concatenate((np.column_stack((source, target)), np.column_stack((heads, heads + 1))))

@@ -47,7 +47,7 @@ def prepares(operation: Operation) -> bool:
 def without_host(recording: Recording) -> Recording:
     """Remove the time of the host and the latency of launches.
 
-    Work of a device that has piled up begins as soon as what is before it ends.
+    Queued device work starts as soon as the work before it ends.
     """
     on_host, device = recording.which(prepares), recording.which(lambda operation: operation.on_device)
 
@@ -69,8 +69,8 @@ def is_sync(edges: Int64, device: Bool) -> Bool:
 def without_synchronisation(recording: Recording, calls: Bool | None = None) -> Recording:
     """Remove the waits of host calls, or of `calls` (n,), for a device.
 
-    A host that does not wait is ahead: what began a launch's latency later, while its call blocked, follows
-    the work before it.
+    A host that does not wait runs ahead: device work that started a launch latency after a blocking call then
+    follows the work before it directly.
     """
     device = recording.which(lambda operation: operation.on_device)
 

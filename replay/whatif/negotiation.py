@@ -77,8 +77,8 @@ def waited_for(recording: Recording, rows: Sequence[int]) -> dict[str, Float64]:
 def scatter_of_ready_ns(recording: Recording) -> float:
     """Compute the standard deviation over the steps of when the first rank is ready.
 
-    Ranks that are alike differ by as much from each other: they are not ready at the same moment either. A
-    step in which the first rank was far later than usual says nothing of the others.
+    Equal ranks differ from each other by as much. Steps in which the first rank was far later than usual do
+    not count.
     """
     waits = recording.which(is_wait)
     times = np.array(
@@ -127,9 +127,9 @@ def _of_step(recording: Recording, step: StepGraph, waits: Bool, gives: Bool) ->
 def ready_with_the_first(recording: Recording, who: str, later_ns: float = 0.0) -> Recording:
     """Make the computation `who` ready `later_ns` after the first rank.
 
-    What was ready earlier stays. Of a chain of computations each is shortened by how much later it was
-    than the one before it; one that was much less late began after all ranks had met again, and is a
-    chain's first.
+    A computation that was ready earlier stays. In a chain each computation is shortened by its additional
+    lateness over the one before. A computation that is much less late starts a new chain: all ranks had met
+    again.
     """
     of_steps = _lateness(recording, range(len(recording.steps)))
 

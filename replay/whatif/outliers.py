@@ -39,8 +39,8 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 def at_usual_length(recording: Recording, rows: Sequence[int], of: Recording | None = None) -> Recording:
     """Shorten each event of the steps `rows`, and the gap before it, to its median over the steps.
 
-    Those are the steps of the same recording, or of one `of` the same events. What is not in most steps (an
-    evaluation) takes no time.
+    The medians are of the same recording, or of a recording `of` the same events. Events in few steps (an
+    evaluation) take no time.
     """
     of = recording if of is None else of
     number = slots(of.steps)

@@ -55,8 +55,8 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 def without_extra(recording: Recording, late: Sequence[int]) -> Recording:
     """Shorten work that not all ranks do, until the `late` owners work no longer than their peers.
 
-    What takes the place of something else on another rank (a kernel of another name) is not more work: the
-    time is at most that by which all own work of the late owners exceeds their peers'.
+    A kernel with another name on another rank is no additional work: the time removed is at most the excess
+    of all own work of the late owners over their peers.
     """
     own, group = is_own_work(recording), stages(recording)
     extra = own & ~done_by_all(recording)

@@ -60,8 +60,8 @@ def _change(request: EditRequest) -> tuple[float, int]:
 def changed(recording: Recording, chosen: Selection, factor: float, added_ns: int = 0) -> Recording:
     """Multiply the work of the `chosen` operations by `factor`, and add `added_ns`.
 
-    What is added comes once in a step and owner, before the first operation that is chosen; an operation that
-    is recorded in pieces is not delayed by each.
+    The time is added once per step and owner, before the first chosen operation, not to each piece of an
+    operation recorded in pieces.
     """
 
     def edited(step: StepGraph) -> StepGraph:

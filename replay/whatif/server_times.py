@@ -78,8 +78,8 @@ def is_pull(operation: Operation) -> bool:
 def slowest_server(job: Job) -> Pace | None:
     """Find the server that is clearly slower than all others, if any.
 
-    Compared are large pulls that are answered right after another: these wait for nothing else. Then what
-    servers send and receive at best.
+    The comparison uses large pulls answered right after another, which wait for nothing else, then the best
+    rates of the servers.
     """
     recording = job.recording
     servers, of_operation = recording.numbered(
@@ -101,7 +101,7 @@ def slowest_server(job: Job) -> Pace | None:
 def _paces_in_a_row(recording: Recording, server_of: Int64, least: float) -> dict[int, Float64]:
     """Quartiles of the time per byte of each server's large pulls; `server_of` is by operation (n,).
 
-    A pull that is quicker than the `least` time of its bytes waited elsewhere, with the one before it.
+    A pull that is quicker than the `least` time of its bytes had waited together with the pull before.
     """
     operation, work = _answered_in_a_row(recording)
     n_bytes = recording.column(lambda operation: operation.transfer.n_bytes)[operation]
@@ -156,8 +156,8 @@ def _answered_in_a_row(recording: Recording) -> tuple[Int64, Int64]:
 def _as_fast_as_others(recording: Recording, pace: Pace, own_limit: str | None) -> Recording:
     """Make a server answer, and take pushes, in the usual time.
 
-    Its messages wait no longer for a byte than those of the others do, if that is less: for its queue, too.
-    A link with its `own_limit` carries as much as the others'.
+    Its messages wait no longer per byte than those of other servers, which includes its queue. A link with
+    its `own_limit` becomes as fast as the others.
     """
     keys = {
         operation.transfer.key
@@ -193,7 +193,7 @@ def as_fast_as_wire(recording: Recording, rate: float) -> Recording:
 def beyond_bytes(recording: Recording, rate: float) -> Callable[[StepGraph], Int64]:
     """Make a function: excess of a step's pulls (n,) over the time of their bytes at `rate`.
 
-    Of pulls as messages that is what they wait (`replay.messages`).
+    For pulls split into messages (`replay.messages`) that is their wait.
     """
     pulls = recording.which(lambda operation: operation.transfer.direction is Direction.FROM_SERVER)
     wire_ns = np.rint(recording.column(lambda operation: operation.transfer.n_bytes) / rate).astype(np.int64)

@@ -71,7 +71,7 @@ class SizedCollectives:
     def bytes_of(self, step: StepGraph) -> Float64:
         """Bytes that each event (n,) of a recorded step moves; 0 if unknown.
 
-        An operation need not move the same in each step: threads take turns with the buckets of gradients.
+        An operation may move other bytes in each step: threads take turns with the buckets of gradients.
         """
         n_bytes = np.zeros(len(step))
         moving = events_by_owner(self._recording, step, self._moves)
@@ -122,9 +122,9 @@ class SizedCollectives:
     def latency(self) -> Float64:
         """Latency of each operation (n,) (ns): its time without its bytes; 0 if the bytes are unknown.
 
-        Where all ranks are recorded and collectives of one kind and group differ in size, it is where the
-        line through their times is at 0 bytes. That of others is their hops in a ring or tree times what a
-        hop takes: in those of the job whose latency is known, or in any (`_HOP_NS`).
+        If all ranks are recorded and collectives of one kind and group differ in size, it is the intercept of
+        the line through their times. For others it is the number of hops in a ring or tree times the time of
+        a hop, taken from collectives of the job with a known latency, else `_HOP_NS`.
         """
         known = self.rates
         hops = 2 * np.ceil(np.log2(np.maximum(known.n_ranks, 2)))
@@ -155,8 +155,8 @@ class SizedCollectives:
 def _at_no_bytes(n_bytes: Float64, took: Float64, least: float) -> float:
     """Intercept at 0 bytes of a line through times (k,); NaN if the sizes do not determine it.
 
-    Each time weighs as much as another, whatever it is (their errors are shares). A line that is by two
-    standard errors below the `least` latency tells none: large ones take longer for another reason.
+    All times have equal weight, because their errors are relative. A line two standard errors below the
+    `least` latency shows no latency: large collectives take longer for another reason.
     """
     if n_bytes.max() < _LARGER * n_bytes.min():
         return np.nan
