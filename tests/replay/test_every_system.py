@@ -31,7 +31,7 @@ def recording(request: pytest.FixtureRequest, shared_data: Path) -> Recording:
     return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
 
 
-def test_an_identity_changes_nothing_alone_or_beside_another_edit_in_any_order(recording: Recording) -> None:
+def test_an_identity_edit_changes_nothing_beside_others(recording: Recording) -> None:
     rows = recording.whole_steps
     recorded = simulated(recording, rows).iteration_ns
     names = Counter(
@@ -47,7 +47,7 @@ def test_an_identity_changes_nothing_alone_or_beside_another_edit_in_any_order(r
             assert np.array_equal(simulated(apply(recording, edits), rows).iteration_ns, slower)
 
 
-def test_twice_of_everything_is_twice_a_step(recording: Recording) -> None:
+def test_doubling_all_times_doubles_the_step(recording: Recording) -> None:
     for row, step in enumerate(recording.steps[:3]):
         columns = {name: getattr(step, name) * 2 for name in ("work_ns", "gap_ns", "tail_ns", "begin_ns")}
         twice = replace(recording, steps=[replace(step, **columns)])
