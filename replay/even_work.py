@@ -91,9 +91,7 @@ def work_by_owner(recording: Recording, chosen: Bool) -> Float64:
 def scaled(recording: Recording, factor: Float64, fixed_ns: Float64 | None = None) -> Recording:
     """Multiply the work of each operation (n,), except its fixed part, by a factor."""
     known = for_all(recording, factor, 1.0)
-    if fixed_ns is None:
-        return recording.edited(lambda step: replace(step, work_ns=scaled_column(step, known)))
-    fixed = for_all(recording, fixed_ns, 0.0)
+    fixed = for_all(recording, np.zeros(0) if fixed_ns is None else fixed_ns, 0.0)
 
     def edited(step: StepGraph) -> StepGraph:
         stays = np.minimum(fixed[step.operation], step.work_ns)
