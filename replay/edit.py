@@ -195,6 +195,6 @@ def _put(step: StepGraph, was: StepGraph, new: StepGraph) -> StepGraph:
 
 def _is_serial(recording: Recording) -> bool:
     """Whether most PUSHes start when the PUSH before them ends."""
-    pushes = recording.which(lambda operation: operation.transfer.is_sent)
+    pushes = recording.which(lambda op: op.transfer.is_sent)
     held = [step.held[pushes[step.operation]] for step in recording.steps]
     return bool(np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _SERIAL)

@@ -39,9 +39,9 @@ def as_usual(
     over_steps : compare median steps, and scale all steps alike; else compare within each step
     most : the largest factor; 1: nothing becomes longer
     """
-    labels, kind = recording.numbered(lambda operation: operation.label)
+    labels, kind = recording.numbered(lambda op: op.label)
     shape = len(recording.owners), len(labels)
-    cell = recording.column(lambda operation: operation.owner) * len(labels) + kind
+    cell = recording.column(lambda op: op.owner) * len(labels) + kind
 
     def factor(steps: Iterable[StepGraph]) -> Float64:
         """Compute the factor of each operation (n,) from the median of some steps."""
@@ -66,7 +66,7 @@ def of_mean_owner(took: Float64) -> Float64:
 
 def begun_by_owners(recording: Recording) -> Bool:
     """Select the operations (n,) that owners start: own work and its direct successors on the host."""
-    is_own = recording.which(lambda operation: not operation.is_communication)
+    is_own = recording.which(lambda op: not op.is_communication)
     whole = recording.whole_steps
     if not whole:
         return is_own
@@ -77,7 +77,7 @@ def begun_by_owners(recording: Recording) -> Bool:
     leads &= kinds_of(step.edges) != EdgeKind.HAND_OVER
     is_led_to = np.zeros(len(is_own), np.bool_)
     is_led_to[step.operation[target[leads & (joint == Joint.END_TO_HEAD)]]] = True
-    return is_own | (is_led_to & recording.which(lambda operation: not operation.on_device))
+    return is_own | (is_led_to & recording.which(lambda op: not op.on_device))
 
 
 def work_by_owner(recording: Recording, chosen: Bool) -> Float64:
@@ -119,16 +119,14 @@ def stages(recording: Recording) -> Int64:
 
 def is_own_work(recording: Recording) -> Bool:
     """Select a rank's own work (n,), without BytePS's STEP, in which it waits."""
-    return recording.which(
-        lambda operation: not operation.is_communication and operation.role is not Role.UPDATE
-    )
+    return recording.which(lambda op: not op.is_communication and op.role is not Role.UPDATE)
 
 
 def done_by_all(recording: Recording) -> Bool:
     """Select the operations (n,) of kinds that every owner has; only these can be compared."""
-    mains, kind = recording.numbered(lambda operation: operation.main)
+    mains, kind = recording.numbered(lambda op: op.main)
     n_owners = len(recording.owners)
-    pairs = unique(kind * n_owners + recording.column(lambda operation: operation.owner))
+    pairs = unique(kind * n_owners + recording.column(lambda op: op.owner))
     everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(mains)) == n_owners)[kind]
     return everywhere
 
@@ -179,7 +177,7 @@ def as_peers(
     Peers are the owners of the same stage. `gaps` shortens the gaps before events that the owners start, and
     late owners start and end a step no later than their peers. For `over_steps` see `as_usual`.
     """
-    group, is_late = stages(recording), np.isin(recording.column(lambda operation: operation.owner), late)
+    group, is_late = stages(recording), np.isin(recording.column(lambda op: op.owner), late)
 
     def of_peers(took: Float64) -> Float64:
         wanted: Float64 = took.copy()
@@ -196,7 +194,7 @@ def as_peers(
 
     edited = recording
     if work:
-        own = recording.which(lambda operation: not operation.is_communication)
+        own = recording.which(lambda op: not op.is_communication)
         edited = as_usual(edited, "work_ns", of_peers, own & is_late, over_steps=over_steps)
     if gaps:
         begun = begun_by_owners(recording) & is_late

@@ -195,7 +195,7 @@ class Gain(Struct, frozen=True):
 
 def _without_device(recording: Recording) -> Callable[[StepGraph], StepGraph]:
     """Make the edit of a step in which devices take no time."""
-    host = ~recording.which(lambda operation: operation.on_device)
+    host = ~recording.which(lambda op: op.on_device)
 
     def edited(step: StepGraph) -> StepGraph:
         on_host = host[step.operation]
@@ -273,8 +273,8 @@ class Forecasts:
                 work_ns = sum(int(step.work_ns[chosen[step.operation]].sum()) for step in steps)
                 return min(work_ns / most, 1.0)
 
-            on_device = share(edited.which(lambda operation: operation.on_device))
-            loads = share(edited.which(lambda operation: operation.phase is Phase.INPUT))
+            on_device = share(edited.which(lambda op: op.on_device))
+            loads = share(edited.which(lambda op: op.phase is Phase.INPUT))
             host = max(1 - 2 * on_device, 0.0) * (1 - loads)
             error = DEVICE_ERROR + host * (HOST_ERROR - DEVICE_ERROR)
         return hypot(error, self._clock_error), host
@@ -283,7 +283,7 @@ class Forecasts:
     def _all_devices(self) -> bool:
         """Whether the device work of all ranks of the job is recorded."""
         recording = self.job.recording
-        owners = {operation.owner for operation in recording.table.kinds if operation.is_kernel}
+        owners = {op.owner for op in recording.table.kinds if op.is_kernel}
         known = max([len(recording.owners), *(rank.world_size or 0 for rank in self.job.ranks)])
         return len(owners) == known
 
@@ -293,9 +293,7 @@ class Forecasts:
         if len(self.rows) < FEWEST:
             return 0.0
         recording = self.job.recording
-        works = recording.by_kind(
-            "work_ns", self.rows, [operation.is_kernel for operation in recording.table.kinds]
-        )
+        works = recording.by_kind("work_ns", self.rows, [op.is_kernel for op in recording.table.kinds])
         return float(np.log(pace(works)).std(ddof=1))
 
     def edits(self, requests: Sequence[EditRequest]) -> list[Edit]:
@@ -339,7 +337,7 @@ class Forecasts:
         All positions if the host does not run ahead, or if launches are not recorded.
         """
         recording, rows = self.job.recording, self.rows
-        on_device = recording.which(lambda operation: operation.on_device)
+        on_device = recording.which(lambda op: op.on_device)
         is_launched = np.ones(len(rows), np.bool_)
         if not on_device.any() or (np.diff(rows) != 1).any():
             return is_launched

@@ -45,11 +45,7 @@ _PLATEAU = 0.95
 
 def is_sized(recording: Recording) -> bool:
     """Whether the bytes of all transfers are known (true without transfers)."""
-    transfers = [
-        operation
-        for operation in recording.table.kinds
-        if operation.transfer.link or operation.is_communication
-    ]
+    transfers = [op for op in recording.table.kinds if op.transfer.link or op.is_communication]
     return not transfers or any(one.transfer.n_bytes for one in transfers)
 
 
@@ -213,9 +209,7 @@ def _slow_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, float]
     """Rates of the nodes whose own limit is below their fair share of what their peers carry."""
     servers, rates = _servers(recording), {}
     n_servers = len(servers)
-    n_workers = len(
-        {operation.transfer.link for operation in recording.table.kinds if operation.transfer.is_sent}
-    )
+    n_workers = len({op.transfer.link for op in recording.table.kinds if op.transfer.is_sent})
     for link, own in slower_nodes(recording, sides).items():
         most, ratio = max(one.most for one in own), n_workers / max(n_servers, 1)
         share = min(ratio if link in servers else 1 / ratio, 1.0)
@@ -228,7 +222,7 @@ def _slow_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, float]
 
 
 def _servers(recording: Recording) -> set[str]:
-    return {operation.transfer.link for operation in recording.table.kinds if operation.transfer.is_answer}
+    return {op.transfer.link for op in recording.table.kinds if op.transfer.is_answer}
 
 
 def local_servers(recording: Recording) -> dict[str, str]:
@@ -239,7 +233,7 @@ def local_servers(recording: Recording) -> dict[str, str]:
     ambiguous.)
     """
     n_bytes, sends, receives = bytes_of(recording), sending(recording), receiving(recording)
-    pushes = recording.which(lambda operation: operation.transfer.is_sent) & (receives >= 0)
+    pushes = recording.which(lambda op: op.transfer.is_sent) & (receives >= 0)
     pushes &= n_bytes >= _LARGE * n_bytes.max(initial=1)
     rates: dict[tuple[int, int], list[float]] = {}
     for step in recording.steps:
@@ -269,7 +263,7 @@ def connection(source: str, target: str) -> str:
 def sending(recording: Recording) -> Int64:
     """Find the sending link of each operation (n,), -1 for none."""
     index_of = {link: i for i, link in enumerate(recording.links)}
-    return recording.column(lambda operation: index_of.get(operation.transfer.link, NO_LINK))
+    return recording.column(lambda op: index_of.get(op.transfer.link, NO_LINK))
 
 
 def receiving(recording: Recording) -> Int64:
@@ -277,15 +271,9 @@ def receiving(recording: Recording) -> Int64:
     index_of = {link: i for i, link in enumerate(recording.links)}
     kinds = recording.table.kinds
     server = {
-        operation.transfer.key: index_of.get(operation.transfer.link, NO_LINK)
-        for operation in kinds
-        if operation.transfer.is_answer
+        op.transfer.key: index_of.get(op.transfer.link, NO_LINK) for op in kinds if op.transfer.is_answer
     }
-    worker = {
-        operation.owner: index_of.get(operation.transfer.link, NO_LINK)
-        for operation in kinds
-        if operation.transfer.is_sent
-    }
+    worker = {op.owner: index_of.get(op.transfer.link, NO_LINK) for op in kinds if op.transfer.is_sent}
 
     def receiver(operation: Operation) -> int:
         if operation.transfer.is_sent:
@@ -327,7 +315,7 @@ def with_sizes(recording: Recording) -> Recording:
     The copy of a partition to host memory (COPYD2H) takes longer the larger it is: the shortest copy counts
     as 0 bytes, the usual copy of a full partition as one unit.
     """
-    if any(operation.transfer.n_bytes for operation in recording.table.kinds):
+    if any(op.transfer.n_bytes for op in recording.table.kinds):
         return recording
     copies = _copy_ns(recording)
     # All partitions of a tensor except the last are full.
@@ -343,7 +331,7 @@ def with_sizes(recording: Recording) -> Recording:
         share = min((copies[operation.owner, operation.transfer.key] - none) / (one - none), 1.0)
         return operation._replace(transfer=operation.transfer._replace(n_bytes=round(_UNIT * share)))
 
-    return replace(recording, operations=[sized(operation) for operation in recording.operations])
+    return replace(recording, operations=[sized(op) for op in recording.operations])
 
 
 def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
@@ -361,4 +349,4 @@ def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
 
 def bytes_of(recording: Recording) -> Int64:
     """Bytes that each operation (n,) moves; 0 if unknown."""
-    return recording.column(lambda operation: operation.transfer.n_bytes)
+    return recording.column(lambda op: op.transfer.n_bytes)

@@ -31,8 +31,8 @@ def as_messages(recording: Recording, network: LinkRate) -> Recording:
     messages and on no link. If only one direction is recorded, a transfer keeps its link, and small messages
     take no time.
     """
-    pushes = recording.which(lambda operation: operation.transfer.is_sent)
-    pulls = recording.which(lambda operation: operation.transfer.is_answer)
+    pushes = recording.which(lambda op: op.transfer.is_sent)
+    pulls = recording.which(lambda op: op.transfer.is_answer)
     other = receiving(recording)
     transfers = np.flatnonzero(pushes | pulls)
     if not len(transfers):

@@ -181,11 +181,7 @@ class Row:
         """Stream number of each operation, -1 for host operations."""
         numbers: dict[tuple[int, Track], int] = {}
         return self.recording.column(
-            lambda operation: (
-                numbers.setdefault((operation.owner, operation.track), len(numbers))
-                if operation.on_device
-                else -1
-            )
+            lambda op: numbers.setdefault((op.owner, op.track), len(numbers)) if op.on_device else -1
         )
 
 

@@ -42,9 +42,7 @@ class Runs:
         # Links serve simultaneous requests in the order of the step, so steps with links keep their order.
         self._order: Sequence[Int64 | None] = [None] * len(rows)
         if not row.has_links:
-            track = recording.numbered(lambda operation: (operation.owner, operation.track))[1].astype(
-                np.int32
-            )
+            track = recording.numbered(lambda op: (op.owner, op.track))[1].astype(np.int32)
             self._order = [
                 _by_track(recording, track[row.step(position).operation]) for position in range(len(rows))
             ]

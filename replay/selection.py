@@ -113,10 +113,8 @@ def select_of(recording: Recording, request: EditRequest, target: str, owners: B
     if not selection and not owners.any():
         raise request.refused(f"no such rank; there are {', '.join(recording.owners)}")
     if not selection:  # as tables show it
-        alike = {
-            name for name in {operation.name for operation in recording.table.kinds} if brief(name) == target
-        }
-        chosen = recording.which(lambda operation: owners[operation.owner] and operation.name in alike)
+        alike = {name for name in {op.name for op in recording.table.kinds} if brief(name) == target}
+        chosen = recording.which(lambda op: owners[op.owner] and op.name in alike)
         selection = Selection(chosen, np.zeros(len(owners), np.bool_))
     if not selection:
         name = target or request.name
@@ -132,22 +130,18 @@ def computation(recording: Recording) -> Selection:
 
 def communication(recording: Recording) -> Selection:
     """Select all communication between ranks."""
-    chosen = recording.which(lambda operation: operation.is_communication)
+    chosen = recording.which(lambda op: op.is_communication)
     return Selection(chosen, np.zeros(len(recording.owners), np.bool_))
 
 
 def _matching(recording: Recording, target: str, owners: Bool) -> Selection:
     """Select the operations of `owners` with a name `target`; their computation where it is empty."""
     chosen = recording.which(
-        lambda operation: (
-            owners[operation.owner] and (target in _names(operation) if target else operation.is_compute)
-        )
+        lambda op: owners[op.owner] and (target in _names(op) if target else op.is_compute)
     )
     untraced = np.zeros(len(owners), np.bool_)
     if target in ("", Phase.FORWARD.word):
-        untraced[
-            [operation.owner for operation in recording.table.kinds if operation.role is Role.UNTRACED]
-        ] = True
+        untraced[[op.owner for op in recording.table.kinds if op.role is Role.UNTRACED]] = True
     return Selection(chosen, untraced & owners)
 
 
@@ -190,7 +184,7 @@ def pipeline_stages(recording: Recording) -> list[int] | None:
     Owners that send to each other make one pipeline; the n-th of each are stage n. In an all-to-all, which
     NCCL makes of sends, a group meets.
     """
-    is_sent = recording.which(lambda operation: is_point_to_point(operation.name))
+    is_sent = recording.which(lambda op: is_point_to_point(op.name))
     if not is_sent.any():
         return None
     ends = []

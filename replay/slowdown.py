@@ -31,7 +31,7 @@ class Slowdown(Struct, frozen=True):
 
 def slowdown(recording: Recording) -> Slowdown:
     """Compute the slowdown S, as in published studies, over all whole steps."""
-    names, kind = recording.numbered(lambda operation: operation.name)
+    names, kind = recording.numbered(lambda op: op.name)
     edited = at_mean_work(recording)
     steps = [
         _Step(recording, row, edited.steps[row].work_ns, kind[recording.steps[row].operation])
@@ -53,7 +53,7 @@ def slowdown(recording: Recording) -> Slowdown:
         return dict(sorted(slowdowns.items(), key=lambda pair: -pair[1]))
 
     by: dict[str, dict[str, float]] = {"rank": {}, "stage": {}}
-    owner = recording.column(lambda operation: operation.owner)
+    owner = recording.column(lambda op: op.owner)
 
     def of_operation(table: Int64) -> list[Int64]:
         return [table[step.operation] for step in steps]

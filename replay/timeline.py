@@ -28,16 +28,14 @@ def write_synthetic(result: Simulation, path: Path) -> int:
 def _rows(result: Simulation) -> list[ThreadRow]:
     recording = result.recording
     prefixes = [f"{owner}." if len(recording.owners) > 1 else "" for owner in recording.owners]
-    is_written = recording.which(lambda operation: operation.is_traced)
+    is_written = recording.which(lambda op: op.is_traced)
     times = [result.intervals(position) for position in range(len(result.rows))]
     number = np.concatenate([recording.steps[row].operation for row in result.rows])
     start, end = (np.concatenate([pair[side] for pair in times]) for side in (0, 1))
     rows = np.flatnonzero(is_written[number])
     rows = rows[np.lexsort((-end[rows], start[rows]))]
     operations = {i: recording.operations[i] for i in unique(number[rows]).tolist()}
-    slices: dict[tuple[int, Track], list[Slice]] = {
-        (operation.owner, operation.track): [] for operation in operations.values()
-    }
+    slices: dict[tuple[int, Track], list[Slice]] = {(op.owner, op.track): [] for op in operations.values()}
     for i, begin, until in zip(*(column[rows].tolist() for column in (number, start, end)), strict=True):
         operation = operations[i]
         name = prefixes[operation.owner] + operation.name

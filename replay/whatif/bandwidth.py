@@ -136,13 +136,11 @@ def times_faster(recording: Recording, factor: float, rate: float | None) -> Rec
     beyond the quick messages of their kind shrinks. Latency and the computation of a transfer stay. Without
     even relative sizes the whole transfer changes.
     """
-    if not recording.links and not any(operation.is_communication for operation in recording.table.kinds):
+    if not recording.links and not any(op.is_communication for op in recording.table.kinds):
         raise TraceError("bandwidth: no transfer between ranks is recorded")
     if factor == 1:
         return recording
-    moves = recording.which(
-        lambda operation: operation.transfer.link if recording.links else operation.is_communication
-    )
+    moves = recording.which(lambda op: op.transfer.link if recording.links else op.is_communication)
     if rate is None or not recording.links:
         edited = scaled(recording, np.where(moves, 1 / factor, 1.0))
     else:

@@ -81,7 +81,7 @@ def slow_collectives(job: Job) -> list[SlowCollective]:
 def meets_others(recording: Recording) -> Bool:
     """Select operations (n,) that wait for other owners in some step."""
     meets = np.zeros(len(recording.operations), np.bool_)
-    is_meeting = recording.which(lambda operation: operation.role is Role.MEETING)
+    is_meeting = recording.which(lambda op: op.role is Role.MEETING)
     for row in recording.whole_steps:
         step = recording.steps[row]
         source, target = step.edges[:, :2].T
@@ -97,7 +97,7 @@ def at_bandwidth(
 
     A target is of the bus, for those whose bytes are known (0: none). Their `latency` (n,) stays.
     """
-    moves = job.recording.which(lambda operation: operation.is_communication)
+    moves = job.recording.which(lambda op: op.is_communication)
     factor = np.where(moves, 1 / times, 1.0)
     if target:
         rates = job.collectives.rates
@@ -132,8 +132,8 @@ def with_latency(recording: Recording, latency: Float64, times: float) -> Record
 
 def crowded_ns(recording: Recording) -> tuple[float, float]:
     """Time of an owner's kernels in a step: beside collectives that move bytes, and in total."""
-    works = recording.which(lambda operation: operation.is_kernel)
-    moves = recording.which(lambda operation: operation.on_device and operation.is_communication)
+    works = recording.which(lambda op: op.is_kernel)
+    moves = recording.which(lambda op: op.on_device and op.is_communication)
     beside, at_all = [0.0], [0.0]
     for step in map(recording.steps.__getitem__, recording.whole_steps):
         for kernels, moving in zip(
@@ -150,7 +150,7 @@ def crowded_ns(recording: Recording) -> tuple[float, float]:
 def short_collectives(job: Job) -> tuple[Bool, float]:
     """Select collectives (n,) dominated by latency, and measure the shortest."""
     recording = job.recording
-    collectives = recording.which(lambda operation: operation.is_collective and operation.is_communication)
+    collectives = recording.which(lambda op: op.is_collective and op.is_communication)
     collectives &= job.collectives.bytes_at_once <= _MOST_BYTES
     shortest, usual = _shortest_ns(recording, collectives)
     return collectives & (usual <= LATENCY * shortest), shortest

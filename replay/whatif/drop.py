@@ -75,7 +75,7 @@ def _spans_of(recording: Recording, traces: Sequence[Trace], name: str) -> list[
 
 def _tracks(recording: Recording, step: StepGraph) -> tuple[dict[tuple[int, Track], int], Int64]:
     """Assign numbers to the owners' tracks, and find the track of each event of a step (n,)."""
-    tracks, of_operation = recording.numbered(lambda operation: (operation.owner, operation.track))
+    tracks, of_operation = recording.numbered(lambda op: (op.owner, op.track))
     return {track: i for i, track in enumerate(tracks)}, of_operation[step.operation]
 
 
@@ -85,7 +85,7 @@ def _in_gaps(recording: Recording, spans: Sequence[_Spans], step: StepGraph) -> 
     Only gaps that start or end on the span's own thread count, not those of other threads or devices.
     """
     in_gap, in_tail = np.zeros(len(step), np.int64), np.zeros(len(step.tail_ns), np.int64)
-    on_host = ~recording.which(lambda operation: operation.on_device)[step.operation]
+    on_host = ~recording.which(lambda op: op.on_device)[step.operation]
     to_head = step.edges[step.edges[:, 2] < Joint.END_TO_BODY]
     number, track = _tracks(recording, step)
     for span in spans:

@@ -74,7 +74,7 @@ def without_overlap(recording: Recording) -> Recording:
 
     Events that wait for a reduction (buckets copied back) do not count as the backward pass.
     """
-    track = recording.numbered(lambda operation: (operation.owner, operation.track))[1]
+    track = recording.numbered(lambda op: (op.owner, op.track))[1]
 
     def edited(step: StepGraph) -> StepGraph:
         reduces, works = gradients(recording, step)
@@ -167,16 +167,11 @@ def gradients(recording: Recording, step: StepGraph) -> tuple[Bool, Bool]:
     A rank launches the reductions in its backward pass. A reduction that the remaining pass waits for is part
     of the model, not a reduction of gradients.
     """
-    moves = recording.which(lambda operation: operation.is_communication)[step.operation]
-    together = (
-        moves
-        & recording.which(lambda operation: operation.is_collective and may_reduce(operation.name))[
-            step.operation
-        ]
-    )
-    backward = recording.which(lambda operation: operation.phase is Phase.BACKWARD)[step.operation]
+    moves = recording.which(lambda op: op.is_communication)[step.operation]
+    together = moves & recording.which(lambda op: op.is_collective and may_reduce(op.name))[step.operation]
+    backward = recording.which(lambda op: op.phase is Phase.BACKWARD)[step.operation]
     works, reduces = backward & ~moves, backward & together
-    on_device = recording.which(lambda operation: operation.on_device)[step.operation]
+    on_device = recording.which(lambda op: op.on_device)[step.operation]
     if (works & on_device).any():  # the host may be in another step
         works &= on_device
     if not reduces.any():  # launches are not recorded

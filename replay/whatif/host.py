@@ -49,7 +49,7 @@ def without_host(recording: Recording) -> Recording:
 
     Queued device work starts as soon as the work before it ends.
     """
-    on_host, device = recording.which(prepares), recording.which(lambda operation: operation.on_device)
+    on_host, device = recording.which(prepares), recording.which(lambda op: op.on_device)
 
     def launched(step: StepGraph) -> StepGraph:
         usual = np.minimum(step.gap_ns, BACK_TO_BACK_NS)
@@ -72,7 +72,7 @@ def without_synchronisation(recording: Recording, calls: Bool | None = None) -> 
     A host that does not wait runs ahead: device work that started a launch latency after a blocking call then
     follows the work before it directly.
     """
-    device = recording.which(lambda operation: operation.on_device)
+    device = recording.which(lambda op: op.on_device)
 
     def edited(step: StepGraph) -> StepGraph:
         waits = is_sync(step.edges, device[step.operation])

@@ -41,10 +41,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return None
     recording = job.recording
     waited = waited_for(recording, recording.whole_steps)
-    rank_of = {
-        operation.name: operation.whose and f"rank{operation.whose.rank}"
-        for operation in recording.table.kinds
-    }
+    rank_of = {op.name: op.whose and f"rank{op.whose.rank}" for op in recording.table.kinds}
     late = [who for who in waited if not ranks or rank_of[who] == ranks]
     if not late:
         raise request.refused("no rank is waited for in negotiations" if not ranks else "no such rank")

@@ -60,7 +60,7 @@ def without_extra(recording: Recording, late: Sequence[int]) -> Recording:
     """
     own, group = is_own_work(recording), stages(recording)
     extra = own & ~done_by_all(recording)
-    chosen = extra & np.isin(recording.column(lambda operation: operation.owner), late)
+    chosen = extra & np.isin(recording.column(lambda op: op.owner), late)
 
     more = min(excess_ns(work_by_owner(recording, which), late, group) for which in (own, extra))
     taken = float(np.median(work_by_owner(recording, chosen)[:, list(late)].mean(axis=1)))

@@ -22,7 +22,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 def rescheduled(recording: Recording, *, by_priority: bool) -> Recording:
     """Serve links by tensor index, or first come, first served."""
-    priority = recording.column(lambda operation: max(operation.transfer.tensor, 0))
+    priority = recording.column(lambda op: max(op.transfer.tensor, 0))
 
     def served(step: StepGraph) -> StepGraph:
         turn = priority[step.operation] * by_priority

@@ -46,11 +46,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if pace is None:
         return Edit(lambda recording: recording)
     slow = () if job.links is None else job.links.slow
-    its_link = {
-        operation.transfer.link
-        for operation in job.recording.table.kinds
-        if operation.transfer.server == pace.server
-    }
+    its_link = {op.transfer.link for op in job.recording.table.kinds if op.transfer.server == pace.server}
     own_limit = next((link for link in slow if link in its_link), None)
     return measured(job, lambda recording: _as_fast_as_others(recording, pace, own_limit), error=_QUEUES)
 
@@ -82,9 +78,7 @@ def slowest_server(job: Job) -> Pace | None:
     rates of the servers.
     """
     recording = job.recording
-    servers, of_operation = recording.numbered(
-        lambda operation: operation.transfer.server if is_pull(operation) else ""
-    )
+    servers, of_operation = recording.numbered(lambda op: op.transfer.server if is_pull(op) else "")
     known = job.links if len(servers) > 2 and is_sized(recording) else None
     if known is None:  # also with a single server: "" stands for all operations that are not pulls
         return None
@@ -104,12 +98,12 @@ def _paces_in_a_row(recording: Recording, server_of: Int64, least: float) -> dic
     A pull that is quicker than the `least` time of its bytes had waited together with the pull before.
     """
     operation, work = _answered_in_a_row(recording)
-    n_bytes = recording.column(lambda operation: operation.transfer.n_bytes)[operation]
+    n_bytes = recording.column(lambda op: op.transfer.n_bytes)[operation]
     is_large = n_bytes > _LARGE * n_bytes.max(initial=0)
     operation, per_byte = operation[is_large], np.maximum(work[is_large] / n_bytes[is_large], least)
     server, key = (
         server_of[operation],
-        recording.column(lambda operation: operation.transfer.key or 0)[operation],
+        recording.column(lambda op: op.transfer.key or 0)[operation],
     )
     return {
         one: np.quantile(per_byte[server == one], [0.25, 0.5, 0.75])
@@ -120,11 +114,7 @@ def _paces_in_a_row(recording: Recording, server_of: Int64, least: float) -> dic
 
 def _slowest_side(recording: Recording, known: LinkRate) -> Pace | None:
     """Find the server whose best rates, both ways, are clearly the lowest."""
-    server_of = {
-        operation.transfer.link: operation.transfer.server
-        for operation in recording.table.kinds
-        if is_pull(operation)
-    }
+    server_of = {op.transfer.link: op.transfer.server for op in recording.table.kinds if is_pull(op)}
     sides = busy_sides(recording, known.machines)
     for link, own in slower_nodes(recording, sides).items():
         if link in server_of:
@@ -159,16 +149,12 @@ def _as_fast_as_others(recording: Recording, pace: Pace, own_limit: str | None) 
     Its messages wait no longer per byte than those of other servers, which includes its queue. A link with
     its `own_limit` becomes as fast as the others.
     """
-    keys = {
-        operation.transfer.key
-        for operation in recording.table.kinds
-        if operation.transfer.server == pace.server
-    }
-    waits = recording.which(lambda operation: operation.transfer.is_wait)
-    own = recording.which(lambda operation: operation.transfer.key in keys)
+    keys = {op.transfer.key for op in recording.table.kinds if op.transfer.server == pace.server}
+    waits = recording.which(lambda op: op.transfer.is_wait)
+    own = recording.which(lambda op: op.transfer.key in keys)
     answers = recording.which(is_pull)
     n_bytes, waited = np.zeros((2, 2))
-    sizes = recording.column(lambda operation: operation.transfer.n_bytes)
+    sizes = recording.column(lambda op: op.transfer.n_bytes)
     for step in recording.steps:
         for group, members in enumerate((~own, own)):
             chosen = members[step.operation]
@@ -195,8 +181,8 @@ def beyond_bytes(recording: Recording, rate: float) -> Callable[[StepGraph], Int
 
     For pulls split into messages (`replay.messages`) that is their wait.
     """
-    pulls = recording.which(lambda operation: operation.transfer.direction is Direction.FROM_SERVER)
-    wire_ns = np.rint(recording.column(lambda operation: operation.transfer.n_bytes) / rate).astype(np.int64)
+    pulls = recording.which(lambda op: op.transfer.direction is Direction.FROM_SERVER)
+    wire_ns = np.rint(recording.column(lambda op: op.transfer.n_bytes) / rate).astype(np.int64)
 
     def beyond(step: StepGraph) -> Int64:
         more_ns = np.maximum(step.work_ns - wire_ns[step.operation], 0)

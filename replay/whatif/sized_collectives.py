@@ -51,7 +51,7 @@ class SizedCollectives:
 
     def __init__(self, recording: Recording, ranks: Sequence[RankFacts]) -> None:
         self._recording, self._ranks = recording, ranks
-        self._moves = recording.which(lambda operation: operation.is_communication)
+        self._moves = recording.which(lambda op: op.is_communication)
         self._by_end = []
         for rank in ranks:
             order = np.argsort(rank.sizes_end_ns, kind="stable")
@@ -146,7 +146,7 @@ class SizedCollectives:
         """Bytes of the collective that each operation (n,) belongs to; 0 if unknown."""
         n_bytes, known = np.zeros(len(self._recording.operations)), self.rates
         if self:
-            owner = self._recording.column(lambda operation: operation.owner)[known.operation]
+            owner = self._recording.column(lambda op: op.owner)[known.operation]
             together = owner * (known.turn.max() + 1) + known.turn
             n_bytes[known.operation] = np.bincount(together, known.n_bytes)[together]
         return n_bytes

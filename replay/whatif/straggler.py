@@ -54,8 +54,8 @@ def stragglers(recording: Recording) -> list[int]:
     if len(recording.owners) < 2:
         return []
     group = stages(recording)
-    own = recording.which(lambda operation: not operation.is_communication)
-    on_device = recording.which(lambda operation: operation.on_device)
+    own = recording.which(lambda op: not op.is_communication)
+    on_device = recording.which(lambda op: op.on_device)
     slow: set[int] = set()
     for which in (on_device, ~on_device):
         work = work_by_owner(recording, own & which)
@@ -69,7 +69,7 @@ def why_none(recording: Recording) -> str:
     if len(recording.owners) > 1:
         few = f"no rank works {in_percent(THRESHOLD - 1)} longer than its peers in the median step"
         return "" if stragglers(recording) else few
-    if any(operation.role is Role.WAIT for operation in recording.table.kinds):
+    if any(op.role is Role.WAIT for op in recording.table.kinds):
         return "a Horovod timeline is that of rank 0 and does not tell the ranks' own work apart"
     return "only one rank is recorded, without a peer to compare it with"
 
@@ -84,13 +84,13 @@ def without_stragglers(recording: Recording) -> Recording:
 
 def evened(recording: Recording) -> Recording:
     """Share out the work of each kind evenly over the owners, if all of them have it."""
-    own = recording.which(lambda operation: not operation.is_communication)
+    own = recording.which(lambda op: not op.is_communication)
     return as_usual(recording, "work_ns", of_mean_owner, own & done_by_all(recording))
 
 
 def even_in_each_step(recording: Recording) -> Recording:
     """Give each kind of own work the mean owner's time in that step."""
-    own = recording.which(lambda operation: not operation.is_communication)
+    own = recording.which(lambda op: not op.is_communication)
     return as_usual(recording, "work_ns", of_mean_owner, own, over_steps=False)
 
 
@@ -104,8 +104,8 @@ def at_mean_work(recording: Recording) -> Recording:
     if len(recording.owners) < 2:
         return recording
     steps = recording.steps
-    _, name = recording.numbered(lambda operation: operation.name)
-    moves = recording.which(lambda operation: operation.is_communication)
+    _, name = recording.numbered(lambda op: op.name)
+    moves = recording.which(lambda op: op.is_communication)
     operation = np.concatenate([step.operation for step in steps])
     work = np.concatenate([step.work_ns for step in steps])
     kind = pair_numbers(name[operation], np.concatenate([_others_met(step) for step in steps]))
