@@ -1,4 +1,4 @@
-"""The answer of a replay: iteration times beside the recorded ones, with their intervals."""
+"""Replayed iteration times beside the recorded ones, with their intervals."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from analyzer.model.graph.step_graph import Recording
 from replay.runs import replayed_ns
 from replay.uncertainty import mean_interval
 
-#: Events that a replay holds at most: a few gigabytes.
+#: A replay of more events than this would take more than a few gigabytes.
 MOST_EVENTS = 20_000_000
 
 
 class Answer(Struct, frozen=True, dict=True):
-    """A replay of some steps (`rows`) of m owners, and what was recorded of them.
+    """Replayed and recorded times of some steps (`rows`) of m owners.
 
-    `replayed_ns` (steps, m) is how long each step takes. `predicted_ns` and `measured_ns` (m,) are means
-    over the steps; measured is NaN where no whole step of the owner is recorded.
+    `replayed_ns` (steps, m) has the replayed times. `predicted_ns` and `measured_ns` (m,) are means over the
+    steps; `measured_ns` is NaN for owners without a whole recorded step.
     """
 
     recording: Recording
@@ -44,7 +44,7 @@ class Answer(Struct, frozen=True, dict=True):
 
     @cached_property
     def by_step_ns(self) -> tuple[Float64, Float64]:
-        """How long each step took and takes (steps,), over the owners of whom it is recorded whole."""
+        """Recorded and replayed time of each step (steps,), the mean over owners that recorded it whole."""
         measured = measured_ns(self.recording)[self.rows]
         known = ~np.isnan(measured)
         counts = known | ~known.any(axis=1, keepdims=True)
@@ -52,17 +52,17 @@ class Answer(Struct, frozen=True, dict=True):
 
     @cached_property
     def steps_ns(self) -> Float64:
-        """How long each step took (steps,), the mean over the owners; as replayed where none is whole."""
+        """Recorded time of each step (steps,), the mean over owners; replayed times if no step is whole."""
         return self.by_step_ns[0] if self.recorded_ns is not None else self.replayed_ns.mean(axis=1)
 
     @cached_property
     def interval_ns(self) -> tuple[float, float] | None:
-        """The 95 % interval of the mean of as many further steps; None for too few steps."""
+        """The 95 % interval of the mean of equally many further steps; None for too few steps."""
         return mean_interval(_distinct(self.rows, self.replayed_ns))
 
 
 def answer(recording: Recording, rows: Sequence[int], replayed: Int64 | None = None) -> Answer:
-    """Return the replay of the recorded steps `rows`; `replayed` (steps, m) are their times if known.
+    """Replay the recorded steps `rows`; `replayed` (steps, m) gives their times if known.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def answer(recording: Recording, rows: Sequence[int], replayed: Int64 | None = N
 
 
 def replayed_rows(recording: Recording, n_steps: int | None = None) -> list[int]:
-    """Return the recorded steps that stand for `n_steps` (None: those recorded whole); they come round again.
+    """Choose the recorded steps for `n_steps` (None: all whole ones), repeating them in turn.
 
     Raises
     ------
@@ -97,8 +97,8 @@ def replayed_rows(recording: Recording, n_steps: int | None = None) -> list[int]
 
 
 def measured_ns(recording: Recording) -> Float64:
-    """Return each recorded step's duration for each owner (steps, m), NaN where unknown."""
-    times = np.array([one.iteration_ns for one in recording.bounds], np.float64)
+    """Durations of the recorded steps for each owner (steps, m), NaN where unknown."""
+    times = np.array([step.iteration_ns for step in recording.bounds], np.float64)
     return np.where(times > 0, times, np.nan)
 
 
@@ -109,6 +109,6 @@ def _known_mean(times: Float64) -> Float64:
 
 
 def _distinct(rows: Sequence[int], iteration_ns: Int64) -> Float64:
-    """Return how long each recorded step took that was replayed, once each: they come round in order."""
+    """Mean times of the first round of replayed steps, one of each recorded step."""
     times: Float64 = iteration_ns.mean(axis=1)[: len(set(rows))]
     return times

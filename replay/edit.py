@@ -1,4 +1,4 @@
-"""One edit of a job: as it is asked for (`EditRequest`), what it does (`Edit`), and whom it asks (`Job`)."""
+"""Edits as requested (`EditRequest`) and as applied (`Edit`), and the job's facts for them (`Job`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class EditRequest(NamedTuple):
-    """An edit in the words of ``--set name=value``: what is simulated, and what a printed command says."""
+    """An edit as written in ``--set name=value`` and in printed commands."""
 
     name: str
     value: str
@@ -34,7 +34,7 @@ class EditRequest(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> EditRequest:
-        """Return the request that a user wrote; a name may contain ``=`` itself.
+        """Parse a user's ``name=value``; the name may contain ``=`` itself.
 
         Raises
         ------
@@ -50,7 +50,7 @@ class EditRequest(NamedTuple):
         return cls(name.strip(), value.strip())
 
     def asks(self, name: str, *values: str) -> bool:
-        """Whether this is the edit `name`, which takes `values`; a number may be for an operation named so.
+        """Whether this is the edit `name` with one of `values`; a number scales an operation of that name.
 
         Raises
         ------
@@ -65,25 +65,25 @@ class EditRequest(NamedTuple):
         return True
 
     def refused(self, why: str) -> UsageError:
-        """Return the error that says why this edit cannot be made."""
+        """Make the error that explains why this edit is impossible."""
         return UsageError(f"--set {self}: {why}")
 
 
-#: Of PUSHes that are served one by one, the share that waits for the one before it.
+#: PUSHes are served one by one if more than this share waits for the PUSH before.
 _SERIAL = 0.5
 
 
 class Order(IntEnum):
-    """When an edit is made, of several: no edit needs to know what a later one does."""
+    """Order of application: no edit depends on what a later edit does."""
 
-    MEASURED = 0  # times that the recorded job shows take the place of others: see `measured`
-    LIMITS = 1  # no time is longer than the recorded job shows
-    EVENED = 2  # ranks, as those before left them, work alike
+    MEASURED = 0  # times measured in the recorded job: see `measured`
+    LIMITS = 1  # upper limits measured in the recorded job
+    EVENED = 2  # ranks work alike
     EVENTS = 3  # partitions are cut, buckets are joined
-    WAITS = 4  # what waits for what
+    WAITS = 4  # edges change
     BANDWIDTH = 5
     LATENCY = 6
-    TIMES = 7  # what takes no time, or less
+    TIMES = 7  # times become shorter or vanish
     FACTORS = 8
     SUMS = 9
 
@@ -93,11 +93,11 @@ class Edit(Struct, frozen=True):
 
     Attributes
     ----------
-    apply : returns a recording with the change
-    order : of several edits those with the smallest are made first, of one order by their `name`
-    as_recorded : whether it is about single recorded steps, which keep their unusual gaps
-    error : of its effect, what the simulation misses: a standard deviation, as a share
-    error_ns : by how much more than that its effect may be off (95 %)
+    apply : makes the changed recording
+    order : edits are applied by `order`, then by `name`
+    as_recorded : whether it concerns single recorded steps, which keep their unusual gaps
+    error : standard deviation of the error of its effect, as a share of the effect
+    error_ns : further error of its effect (95 %)
     """
 
     apply: Callable[[Recording], Recording]
@@ -105,15 +105,15 @@ class Edit(Struct, frozen=True):
     as_recorded: bool = False
     error: float = EXTRAPOLATED
     error_ns: float = 0.0
-    name: str = ""  # the request
-    caution: str = ""  # an assumption behind the answer, or why it changes nothing: a clause
+    name: str = ""  # as requested
+    caution: str = ""  # a clause: an assumption of the answer, or why nothing changes
 
 
 class Job:
-    """A recorded job as edits ask it, worked out once for any number of them.
+    """Facts of a recorded job that edits use, computed once.
 
-    What an edit takes from the job (the rate of the links, whom a name means) is that of the job as it is,
-    not of what other edits made of it.
+    Edits take facts such as link rates and the meaning of names from the recorded job, never from the job as
+    changed by other edits.
     """
 
     def __init__(
@@ -127,17 +127,17 @@ class Job:
 
     @classmethod
     def of(cls, loaded: LoadedSteps) -> Job:
-        """Return the job that was loaded."""
+        """Make the job from loaded steps."""
         return cls(loaded.recording, loaded.ranks, loaded.load_traces)
 
     @cached_property
     def traces(self) -> Sequence[Trace]:
-        """The traces of the owners, in order; they are read again for it."""
+        """The traces of the owners, in order, read again from their files."""
         return self._load_traces()
 
     @cached_property
     def links(self) -> LinkRate | None:
-        """The rate of a link; None where it is not known."""
+        """The rate of a link; None if unknown."""
         return link_rate(self.recording)
 
     @cached_property
@@ -149,10 +149,10 @@ class Job:
 
     @cached_property
     def apart(self) -> Recording:
-        """The recording that edits change: with its transfers taken apart, as far as their bytes are known.
+        """The recording that edits change: transfers are split into messages if their bytes are known.
 
-        Sides of the network that never were the limit do not hold anything up. Transfers each of which begins
-        when the one before it is over are served in turn by something else than the network: they stay whole.
+        Transfers that each start when the one before ends are served in turn by something other than the
+        network, so they stay whole.
         """
         if self.links is None or not self.recording.links or _is_serial(self.recording):
             return self.recording
@@ -166,10 +166,10 @@ def measured(
     error: float = EXTRAPOLATED,
     error_ns: float = 0.0,
 ) -> Edit:
-    """Return the edit that gives events the times that a `change` of the recorded job gives them.
+    """Make an edit that sets the event times that a `change` of the recorded job sets.
 
-    Where the change gives no other time than the recorded one, that of the other edits stays: so what each of
-    them compares with is the recorded job, whatever the others are.
+    Times that the change leaves as recorded keep the values of other edits. So each such edit compares with
+    the recorded job, whatever the other edits are.
     """
 
     def apply(recording: Recording) -> Recording:
@@ -184,7 +184,7 @@ def measured(
 
 
 def _put(step: StepGraph, was: StepGraph, new: StepGraph) -> StepGraph:
-    """Return a step with the times that are `new`: not those that the recorded one had."""
+    """Copy the times of `new` that differ from the recorded ones (`was`) into a step."""
     times = {}
     for column in ("work_ns", "gap_ns", "tail_ns", "begin_ns"):
         own, recorded, wanted = (getattr(one, column) for one in (step, was, new))
@@ -194,7 +194,7 @@ def _put(step: StepGraph, was: StepGraph, new: StepGraph) -> StepGraph:
 
 
 def _is_serial(recording: Recording) -> bool:
-    """Whether most PUSHes are recorded from when those before them are over."""
-    pushes = recording.which(lambda one: one.transfer.is_sent)
+    """Whether most PUSHes start when the PUSH before them ends."""
+    pushes = recording.which(lambda op: op.transfer.is_sent)
     held = [step.held[pushes[step.operation]] for step in recording.steps]
     return bool(np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _SERIAL)

@@ -1,4 +1,4 @@
-"""The edits of a job: the registry of `--set`, and recordings with some of them made."""
+"""The registry of `--set` edits, and recordings with edits applied."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from replay.whatif import (
 
 
 class EditModule(Protocol):
-    """A module of `replay.whatif`: how its edit is written, parsed, and applied to a recording."""
+    """A module of `replay.whatif`: the form, help and parser of an edit."""
 
     NAME: str
     HELP: str
 
     @property
     def parse(self) -> Callable[[EditRequest, Job], Edit | None]:
-        """Return the edit that is requested; None where the request is not one of this module's."""
+        """Parse a request; None if it belongs to another module."""
 
 
-#: The first that knows a request makes the edit; `scaling` takes what no other one knows.
+#: The first module that knows a request makes the edit; `scaling` takes all remaining requests.
 EDITS: Sequence[EditModule] = (
     bandwidth, partition, schedule, straggler, drop, negotiation, outliers, server_times, collective_times,
     gradients, host, peers, scaling,
 )  # fmt: skip
 _WORD = re.compile(r"[a-z_]{4,}")
 _NUMBER = re.compile(r"\d+")
-#: Recordings with edits that are kept at most; any other is made again when it is needed.
+#: So many edited recordings are cached; others are made again when needed.
 _KEPT = 3
 
 
 def parse(request: EditRequest, job: Job) -> Edit:
-    """Return the edit that is requested.
+    """Parse a request with the first module that knows it.
 
     Raises
     ------
@@ -64,8 +64,8 @@ def parse(request: EditRequest, job: Job) -> Edit:
     """
     try:
         for module in EDITS:
-            if (found := module.parse(request, job)) is not None:
-                return replace(found, name=str(request))
+            if (edit := module.parse(request, job)) is not None:
+                return replace(edit, name=str(request))
         raise request.refused("no such edit")
     except UsageError as error:
         forms, meant = _forms(), meant_name(request.name)
@@ -73,25 +73,27 @@ def parse(request: EditRequest, job: Job) -> Edit:
             raise request.refused(f"it is {forms[meant]}; --set help lists all") from error
         if meant in ("", request.name):
             raise
-        told = forms[meant]
+        suggestion = forms[meant]
         with contextlib.suppress(UsageError):
-            told = str(parse(EditRequest(meant, request.value), job).name)
-        raise request.refused(f"there is no such edit; did you mean {told}? --set help lists all") from error
+            suggestion = str(parse(EditRequest(meant, request.value), job).name)
+        raise request.refused(
+            f"there is no such edit; did you mean {suggestion}? --set help lists all"
+        ) from error
 
 
 def _forms() -> dict[str, str]:
-    """Return how each edit is written, by its name."""
+    """List the written form of each edit by its name."""
     return {form.partition("=")[0]: form for module in EDITS for form in module.NAME.split(", ")}
 
 
 def meant_name(name: str) -> str:
-    """Find the edit of that name, or of the most similar one; "" for those that begin with a job's names."""
+    """Find the edit with this or the most similar name; "" for names of the job's operations."""
     words = [word for word in _forms() if _WORD.fullmatch(word)]
     return next(iter(difflib.get_close_matches(name, words, n=1, cutoff=SIMILAR)), "")
 
 
 def as_edit(flag: str, value: str) -> str:
-    """Write the edit that somebody typed as a flag; "" where no edit has the name, or a similar one.
+    """Write the edit that a user typed as a flag; "" if no edit has this or a similar name.
 
     >>> as_edit("bandwith", "2"), as_edit("rank3.gap", "peers"), as_edit("schedule", "")
     ('bandwidth=2', 'rank3.gap=peers', 'schedule=priority|fifo')
@@ -104,12 +106,12 @@ def as_edit(flag: str, value: str) -> str:
 
 
 def in_order(edits: Sequence[Edit]) -> tuple[Edit, ...]:
-    """Return edits in the order in which they are made, whatever order they are given in."""
+    """Sort edits into their order of application."""
     return tuple(sorted(edits, key=lambda edit: (edit.order, edit.name)))
 
 
 class EditedJob:
-    """The recordings of one job after edits; the latest are kept."""
+    """Edited recordings of a job; the latest are cached."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -117,11 +119,11 @@ class EditedJob:
         self._made: dict[tuple[Edit, ...], Recording] = {}
 
     def after(self, edits: Sequence[Edit]) -> Recording:
-        """Return the recording with all `edits`, whatever order they are given in."""
+        """Apply `edits`, given in any order, to the recording."""
         return self._after(in_order(edits))
 
     def _after(self, edits: tuple[Edit, ...]) -> Recording:
-        """Return the recording with `edits` in their order."""
+        """Apply `edits`, given in their order, to the recording."""
         if not edits:
             return self.job.apart
         if edits not in self._made:

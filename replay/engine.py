@@ -1,4 +1,4 @@
-"""The simulation: operations with a clock, a heap of events, and a queue before each device."""
+"""Discrete-event simulation: a clock, a heap of events, and a queue for each device."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from analyzer.reading.formats import native
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-#: The device of an operation that never waits for another one: threads, and links without contention.
+#: The device of operations that never queue: threads, and links without contention.
 UNLIMITED = -1
-#: What is left of an operation that is over (ns), as shares are fractions.
+#: A transfer with less than this remaining (ns) has finished: speeds are fractions, so times are rounded.
 _ROUNDED = 0.5
-#: What an operation counts for in `formats.native.is_worth`.
+#: Bytes of input that one operation counts as in `native.is_worth`.
 _AS_BYTES = 64
 
 
 class Plan(Struct, frozen=True):
-    """n operations as columns, and who comes after whom.
+    """The operations to simulate as columns (n,), and their successors.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ def make_plan(
     sides: Int64 | None = None,
     carries: Sequence[float] = (),
 ) -> Plan:
-    """Return the plan of n operations with (e, 2) edges; a column may be one number for all."""
+    """Make the plan of n operations with (e, 2) edges; a scalar column holds for all operations."""
     dur = np.asarray(dur_ns, np.int64)
     n = len(dur)
     source, target = np.asarray(edges, np.int64).reshape(-1, 2).T
@@ -91,26 +91,25 @@ def make_plan(
 
 
 def _column(values: ArrayLike, n: int) -> Int64:
-    """Return values as a column (n,); one for all takes no memory."""
+    """Broadcast values to a column (n,) without copying."""
     return np.broadcast_to(np.asarray(values, np.int64), n)
 
 
 class Schedule(NamedTuple):
-    """When each operation of a plan ran: start and end (n,) in nanoseconds from the start."""
+    """Start and end (n,) of each operation of a plan, in nanoseconds from the start."""
 
     start_ns: Int64
     end_ns: Int64
 
 
 def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
-    """Run every operation once its inputs have ended, its gap is over and its device is free.
+    """Start every operation when its inputs have ended, its gap has passed and its device is free.
 
-    A free device takes, of the operations that wait for it, the one with the smallest (priority, time
-    of joining the queue, number). Nothing is random: the same plan gives the same schedule.
+    A free device takes the waiting operation with the smallest (priority, time of joining the queue, number).
+    The simulation is deterministic.
 
-    Devices with sides are connections. A side `carries` what one connection alone would, or so many times as
-    much; those that are busy share it so that none could have more unless one that has no more had less
-    (max-min fairness, as of TCP).
+    Devices with sides are connections. Busy connections share the capacity of a side (`carries`, relative to
+    one connection alone) by max-min fairness, as in TCP.
 
     Parameters
     ----------
@@ -128,11 +127,13 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     contends = n_devices > 0
     start = np.zeros(len(plan), np.int64) if contends else plan.gap_ns.copy()
     waiting = np.bincount(plan.after, minlength=len(plan))
-    dur = np.array(plan.dur_ns) if contends else plan.dur_ns  # what shares a side is given its own
+    dur = (
+        np.array(plan.dur_ns) if contends else plan.dur_ns
+    )  # the loop writes the times of transfers that share a side
     columns: list[Int64 | Float64] = [plan.gap_ns, plan.after_ptr, plan.after]
     sides = np.full((n_devices, 2), -1)
     if plan.sides is not None:
-        sides[: len(plan.sides)] = plan.sides[:n_devices]  # what is beyond has none
+        sides[: len(plan.sides)] = plan.sides[:n_devices]  # further devices have no sides
     carries = np.zeros(0) if plan.carries is None else plan.carries
     queues: list[Int64 | Float64] = [plan.priority, plan.device, np.ascontiguousarray(sides), carries]
     library = native.library() if compiled else None
@@ -140,7 +141,7 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
         run = library.run_with_queues if contends else library.run_without_queues
         done = _run(run, n_devices, [dur, *columns, *(queues if contends else ()), waiting, start])
     else:
-        # Lists, because Python reads an element of a list several times faster than one of an array.
+        # Python reads elements of lists several times faster than those of arrays.
         lists: list[Any] = [column.tolist() for column in (dur, *columns, *queues, waiting, start)]
         done = _loop(n_devices, *lists)
         dur, waiting, start = (np.array(lists[i], np.int64) for i in (0, -2, -1))
@@ -150,7 +151,7 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
 
 
 def pays(n_operations: int) -> bool:
-    """Whether the loop in C pays for so many operations, in one plan or in several."""
+    """Whether the C loop is worth loading for this many operations, in one plan or several."""
     return native.is_worth(_AS_BYTES * n_operations)
 
 
@@ -171,7 +172,7 @@ def _run(run: Callable[[Any], int], n_devices: int, columns: Sequence[Int64 | Fl
     """Run a loop in C; `dur`, `waiting` and `start`, the first and the last columns, are changed in place."""
     held = [np.ascontiguousarray(column) for column in columns]
     pointers = [column.ctypes.data for column in held]
-    nothing = [None] * (len(_ARRAYS) - len(pointers))  # no priorities and devices
+    nothing = [None] * (len(_ARRAYS) - len(pointers))  # plans without queues have no priorities and devices
     done = run(ctypes.byref(_Columns(len(held[0]), n_devices, *pointers[:-2], *nothing, *pointers[-2:])))
     if done < 0:
         raise MemoryError
@@ -184,11 +185,11 @@ _Numbers = list[int]
 
 
 class _Connections:
-    """The connections that are busy, how much each has left, and at what share of a side's speed."""
+    """Busy connections with their remaining work and their speed."""
 
     def __init__(self, sides: Sequence[Sequence[int]], carries: Sequence[float]) -> None:
         self._carries, self._sides = carries, [[side for side in both if side >= 0] for both in sides]
-        #: How fast each is where it shares no side.
+        #: Speed of each connection that shares no side.
         self._alone = [min((carries[side] for side in own), default=math.inf) for own in self._sides]
         self.busy: list[int] = []
         self.operation = [0] * len(sides)
@@ -196,12 +197,12 @@ class _Connections:
         self._since, self.next_ns = 0, 0
 
     def begin(self, device: int, operation: int, dur: int) -> None:
-        """Let a connection begin an operation, at no speed yet."""
+        """Start an operation on a connection; `share` gives it a speed."""
         self.busy.append(device)
         self.operation[device], self._left[device], self._speed[device] = operation, float(dur), 0.0
 
     def over(self, now: int) -> list[int]:
-        """Return the operations that are over, and leave their connections."""
+        """Remove the finished operations from their connections and return them."""
         passed = now - self._since
         gone: list[int] = []
         busy: list[int] = []
@@ -212,7 +213,7 @@ class _Connections:
         return [self.operation[one] for one in gone]
 
     def share(self, now: int) -> None:
-        """Give each busy connection its share from now on: of the tightest side first."""
+        """Give each busy connection its fair speed from now on, tightest side first."""
         passed, self._since = now - self._since, now
         used: list[int] = []
         for one in self.busy:
@@ -225,7 +226,7 @@ class _Connections:
         self.next_ns = now + min(ahead, default=0)
 
     def _divide(self, used: list[int]) -> None:
-        """Set the speeds of busy connections, some of which share a side; `used` has the sides of all."""
+        """Divide shared sides among the busy connections; `used` lists the sides of all."""
         users = {side: used.count(side) for side in sorted(used)}
         room, waiting = {side: self._carries[side] for side in users}, self.busy
         while waiting:
@@ -245,9 +246,9 @@ def _loop(
 ) -> int:  # fmt: skip
     """Fill in `start`, count `waiting` down, and return how many operations ended.
 
-    An event is (time, code): the end of operation `code`, or its joining the queue of its device when it is
-    `code - n`. All events of one moment are worked off before devices choose, so that the choice does not
-    depend on their order. What shares sides ends when its network says so; `dur` becomes what it took.
+    An event is (time, code): the end of operation `code`, or, from code n on, operation `code - n` joining
+    the queue of its device. All events of a moment are processed before devices choose, so their order does
+    not matter. Transfers that share sides end when the network says so; `dur` becomes their time.
     """
     n = len(dur)
     events: list[tuple[int, int]] = []
@@ -259,8 +260,8 @@ def _loop(
             heappush(events, (gap[op], n + op))
     queues: list[list[tuple[int, int, int]]] = [[] for _ in range(n_devices)]
     is_free = [True] * n_devices
-    changed: list[int] = []  # devices that came free, or that are waited for, at this moment
-    sent: list[int] = []  # what the network has ended at this moment, the last one first
+    changed: list[int] = []  # devices that became free or got a waiting operation at this moment
+    sent: list[int] = []  # transfers that finished at this moment, the last one first
     network, is_connection = _Connections(sides, carries), [max(both) >= 0 for both in sides]
     done = 0
 

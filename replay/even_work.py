@@ -1,4 +1,4 @@
-"""The job in which events take their usual time: that of peers, of the mean rank, or of other steps."""
+"""Edits that give events their usual time: that of peers, of the mean rank, or of other steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Joint
 from replay.selection import pipeline_stages
 
-#: Makes of the times of each owner and kind of work (owners, kinds) those that they are to take.
+#: Computes the wanted times from the measured ones; both by owner and kind of work (owners, kinds).
 Wanted: TypeAlias = Callable[[Float64], Float64]
 
 
@@ -39,12 +39,12 @@ def as_usual(
     over_steps : compare median steps, and scale all steps alike; else compare within each step
     most : the largest factor; 1: nothing becomes longer
     """
-    labels, kind = recording.numbered(lambda operation: operation.label)
+    labels, kind = recording.numbered(lambda op: op.label)
     shape = len(recording.owners), len(labels)
-    cell = recording.column(lambda operation: operation.owner) * len(labels) + kind
+    cell = recording.column(lambda op: op.owner) * len(labels) + kind
 
     def factor(steps: Iterable[StepGraph]) -> Float64:
-        """Return the factor of each operation (n,), by what the median of some steps takes."""
+        """Compute the factor of each operation (n,) from the median of some steps."""
         sums = [np.bincount(cell[step.operation], getattr(step, column), np.prod(shape)) for step in steps]
         took = np.median(sums, axis=0).reshape(shape)
         share = np.minimum(ratio_of(per(took), took), most)
@@ -65,33 +65,33 @@ def of_mean_owner(took: Float64) -> Float64:
 
 
 def begun_by_owners(recording: Recording) -> Bool:
-    """Return which operations (n,) owners begin themselves: own work, and what that leads to on the host."""
-    is_own = recording.which(lambda one: not one.is_communication)
+    """Select the operations (n,) that owners start: own work and its direct successors on the host."""
+    is_own = recording.which(lambda op: not op.is_communication)
     whole = recording.whole_steps
     if not whole:
         return is_own
     step = recording.steps[whole[len(whole) // 2]]
     source, target, joint, _ = step.edges.T
     leads = is_own[step.operation[source]] & (step.owner[source] == step.owner[target])
-    # what only the times tell may have waited for something else
+    # edges guessed from times may hide another wait
     leads &= kinds_of(step.edges) != EdgeKind.HAND_OVER
     is_led_to = np.zeros(len(is_own), np.bool_)
     is_led_to[step.operation[target[leads & (joint == Joint.END_TO_HEAD)]]] = True
-    return is_own | (is_led_to & recording.which(lambda one: not one.on_device))
+    return is_own | (is_led_to & recording.which(lambda op: not op.on_device))
 
 
 def work_by_owner(recording: Recording, chosen: Bool) -> Float64:
-    """Return the work of the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
+    """Sum the work of the `chosen` operations (n,) by whole step and owner (steps, m)."""
     steps, n_owners = map(recording.steps.__getitem__, recording.whole_steps), len(recording.owners)
-    return np.array([np.bincount(one.owner, one.work_ns * chosen[one.operation], n_owners) for one in steps])
+    return np.array(
+        [np.bincount(step.owner, step.work_ns * chosen[step.operation], n_owners) for step in steps]
+    )
 
 
 def scaled(recording: Recording, factor: Float64, fixed_ns: Float64 | None = None) -> Recording:
-    """Return the recording with the work of each operation (n,), but for its fixed part, times its factor."""
+    """Multiply the work of each operation (n,), except its fixed part, by a factor."""
     known = for_all(recording, factor, 1.0)
-    if fixed_ns is None:
-        return recording.edited(lambda step: replace(step, work_ns=scaled_column(step, known)))
-    fixed = for_all(recording, fixed_ns, 0.0)
+    fixed = for_all(recording, np.zeros(0) if fixed_ns is None else fixed_ns, 0.0)
 
     def edited(step: StepGraph) -> StepGraph:
         stays = np.minimum(fixed[step.operation], step.work_ns)
@@ -102,48 +102,48 @@ def scaled(recording: Recording, factor: Float64, fixed_ns: Float64 | None = Non
 
 
 def for_all(recording: Recording, column: Float64, added: float) -> Float64:
-    """Return a column of the recorded operations, followed by a number for each that another edit added."""
+    """Extend a column of the recorded operations by a value for each operation that another edit added."""
     return np.pad(column, (0, len(recording.operations) - len(column)), constant_values=added)
 
 
 def scaled_column(step: StepGraph, factor: Float64, column: str = "work_ns") -> Int64:
-    """Return a column of a step with each operation's (n,) factor."""
+    """Multiply a column of a step by the factor of each operation (n,)."""
     changed: Int64 = np.rint(getattr(step, column) * factor[step.operation]).astype(np.int64)
     return changed
 
 
 def stages(recording: Recording) -> Int64:
-    """Return the stage of the pipeline that each owner (m,) is; all 0 where there is none."""
+    """Pipeline stage of each owner (m,); all 0 without a pipeline."""
     return np.array(pipeline_stages(recording) or [0] * len(recording.owners), np.int64)
 
 
 def is_own_work(recording: Recording) -> Bool:
-    """Return which operations (n,) are a rank's own work, but for BytePS's STEP, in which it waits."""
-    return recording.which(lambda one: not one.is_communication and one.role is not Role.UPDATE)
+    """Select a rank's own work (n,), without BytePS's STEP, in which it waits."""
+    return recording.which(lambda op: not op.is_communication and op.role is not Role.UPDATE)
 
 
 def done_by_all(recording: Recording) -> Bool:
-    """Return which operations (n,) are of a kind that every owner has; others cannot be compared."""
-    mains, kind = recording.numbered(lambda one: one.main)
+    """Select the operations (n,) of kinds that every owner has; only these can be compared."""
+    mains, kind = recording.numbered(lambda op: op.main)
     n_owners = len(recording.owners)
-    pairs = unique(kind * n_owners + recording.column(lambda one: one.owner))
+    pairs = unique(kind * n_owners + recording.column(lambda op: op.owner))
     everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(mains)) == n_owners)[kind]
     return everywhere
 
 
 def excess_ns(time: Float64, late: Sequence[int], group: Int64) -> float:
-    """Return by how much the `time` (steps, m) of late owners exceeds their peers', in the median step."""
+    """Excess `time` (steps, m) of late owners over their peers, in the median step."""
     excess = [time[:, one] - np.median(time[:, peers_of(one, late, group)], axis=1) for one in late]
     return float(np.median(np.mean(excess, axis=0)))
 
 
 def ratio_of(wanted: Float64, of: Float64) -> Float64:
-    """Return `wanted` as a share of some times; 1 where these are 0."""
+    """Divide `wanted` by times; 1 where these are 0."""
     return np.where(of > 0, wanted / np.maximum(of, 1), 1.0)
 
 
 def peers_of(owner: int, late: Sequence[int], group: Int64) -> list[int]:
-    """Return with whom an owner is compared: its `group` (m,) but for the `late`; all others without such."""
+    """Peers of an owner: its `group` (m,) without the `late` owners, or all others if none is left."""
     is_other = np.ones(len(group), np.bool_)
     is_other[[*late, owner]] = False
     alike = np.flatnonzero(is_other & (group == group[owner]))
@@ -152,11 +152,11 @@ def peers_of(owner: int, late: Sequence[int], group: Int64) -> list[int]:
 
 
 def peers_usual(time: Float64, group: Int64) -> Float64:
-    """Return the median `time` (steps, m) of each owner's peers (`peers_of`, none of them late) in each step.
+    """Median `time` (steps, m) of each owner's peers in each step (`peers_of` with no late owner).
 
     There are at least two owners.
     """
-    usual = medians_of_others(time)  # of an owner that has a group for itself
+    usual = medians_of_others(time)  # for owners alone in their group
     for one in unique(group):
         alike = np.flatnonzero(group == one)
         if len(alike) > 1:
@@ -174,10 +174,10 @@ def as_peers(
 ) -> Recording:
     """Give each kind of work of the `late` owners the time that their peers need for it.
 
-    Peers are the owners of the same stage. `gaps` shortens the gaps before what the owners begin, and no late
-    owner begins or ends a step later than its peers do. For `over_steps` see `as_usual`.
+    Peers are the owners of the same stage. `gaps` shortens the gaps before events that the owners start, and
+    late owners start and end a step no later than their peers. For `over_steps` see `as_usual`.
     """
-    group, is_late = stages(recording), np.isin(recording.column(lambda one: one.owner), late)
+    group, is_late = stages(recording), np.isin(recording.column(lambda op: op.owner), late)
 
     def of_peers(took: Float64) -> Float64:
         wanted: Float64 = took.copy()
@@ -194,7 +194,7 @@ def as_peers(
 
     edited = recording
     if work:
-        own = recording.which(lambda one: not one.is_communication)
+        own = recording.which(lambda op: not op.is_communication)
         edited = as_usual(edited, "work_ns", of_peers, own & is_late, over_steps=over_steps)
     if gaps:
         begun = begun_by_owners(recording) & is_late

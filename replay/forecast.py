@@ -1,4 +1,4 @@
-"""Forecasts of edited jobs: the recorded steps simulated without and with an edit, with intervals."""
+"""Forecasts of edited jobs, with intervals: the recorded steps simulated with and without edits."""
 
 from __future__ import annotations
 
@@ -31,34 +31,33 @@ from replay.uncertainty import (
     without_outliers,
 )
 
-#: So often steps go round that share a network, until workers have found their rhythm in it.
+#: Steps that share a network are simulated so many times in a row, until the workers settle into a rhythm.
 _ROUNDS = 3
-#: Beside the recorded start they begin so far apart, as a share of a step over their number: by which rhythm
-#: that leads to, runs of one job differ.
+#: Besides the recorded start, workers start so far apart (a share of a step over their number): runs of one
+#: job differ by the rhythm that results.
 _STARTS = 0.125, 0.5
-#: This share of a device's work has a launch in each of the later steps, if launches are recorded.
+#: If launches are recorded, this share of a device's work has one in the simulated steps.
 _LAUNCHED = 0.99
-#: Of a step, what is left of it at least: a logarithm needs some.
+#: Least remaining share of a step, for the logarithm.
 _LEAST = 1e-3
 
 
 class Forecast(Struct, frozen=True, dict=True):
-    """A job with edits beside the same job without them.
+    """Step times of a job with and without edits.
 
-    Both are simulated with the usual gaps; the recorded time changes in the ratio of the two. Of all three a
-    step far longer than the others counts as the longest usual one, but for what the edits themselves take
-    from it or add to it: that is the job's, whatever the rest is.
+    Both are simulated with the usual gaps; the recorded time changes by their ratio. An outlier step counts
+    as long as the longest usual step, except for the time that the edits themselves remove or add.
 
     Attributes
     ----------
-    before, after : (positions, m) how long the steps of `recorded` take, simulated
-    bounds : (positions, m) each, `after` in other rhythms
-    error : of the effect, what the simulation misses: a standard deviation, as a share
-    error_ns : by how much more than that the effect may be off (95 %)
-    as_recorded : whether it is about single recorded steps, so that it cannot be chance
-    model : what it is wrong by where nothing varies, in the same way; `error` is where that is `MODEL_ERROR`;
-        and the share of a step in which the host of devices decides: its pace is another one in each run
-    scale : recorded over simulated time, where `before` has other edits already; 0: it is the recorded job
+    before, after : simulated times of the steps of `recorded` (positions, m)
+    bounds : `after` in other rhythms, each (positions, m)
+    error : standard deviation of the error of the effect, as a share of the effect
+    error_ns : further error of the effect (95 %)
+    as_recorded : whether it concerns single recorded steps, so that chance plays no part
+    model : the model error if nothing varies (`error` refers to `MODEL_ERROR`), and the share of a step in
+        which the host sets the pace, which differs between runs
+    scale : recorded over simulated time if `before` has other edits already; 0 for the recorded job
     """
 
     name: str
@@ -74,13 +73,13 @@ class Forecast(Struct, frozen=True, dict=True):
 
     @cached_property
     def ratio(self) -> float:
-        """How many times as long a step takes with the edits."""
+        """Step time with the edits over step time without them."""
         before, after = self._counted
         return float(after.mean() / before.mean())
 
     @cached_property
     def before_ns(self) -> float:
-        """The mean step without the edits; of outliers what the edits change of them."""
+        """Mean step time without the edits; of outliers only what the edits change counts in full."""
         if self.scale:
             return self.scale * float(self._counted[0].mean())
         recorded, steps = self.recorded, self.recorded.steps_ns
@@ -89,21 +88,21 @@ class Forecast(Struct, frozen=True, dict=True):
 
     @property
     def scale_of_recorded(self) -> float:
-        """Recorded over simulated time of the job without the edits."""
+        """Recorded time over simulated time, both without the edits."""
         return self.before_ns / float(self._counted[0].mean())
 
     @property
     def after_ns(self) -> float:
-        """The mean step with the edits."""
+        """Mean step time with the edits."""
         return self.before_ns * self.ratio
 
     @cached_property
     def interval_ns(self) -> tuple[float, float] | None:
-        """Where the mean step of the edited job will lie (95 %); None for too few steps.
+        """The 95 % interval of the mean step of the edited job; None for too few steps.
 
-        It holds the chance in the change of these steps, the model's error, and, as far as the edits change
-        the step, what further steps may take more or less: so much of it is not common to both jobs. Of a
-        host of devices all of that is not.
+        It combines the scatter of the change over these steps, the model error, and the scatter of further
+        steps as far as the edits change the step. If the host sets the pace, all scatter of further steps
+        counts.
         """
         paired, steps = self.paired, self.after.mean(axis=1)[: len(set(self.recorded.rows))]
         further = mean_interval(steps)
@@ -118,12 +117,12 @@ class Forecast(Struct, frozen=True, dict=True):
 
     @property
     def saved_ns(self) -> float:
-        """The time of a step that the edits save."""
+        """Saved time per step."""
         return self.before_ns - self.after_ns
 
     @property
     def gain_ns(self) -> Gain:
-        """The saving of the edits per step; the same interval as that of the edited step."""
+        """Saved time per step, with the interval of the edited step."""
         low, high = self.interval_ns or (None, None)
         before = self.before_ns
         return Gain(
@@ -138,7 +137,7 @@ class Forecast(Struct, frozen=True, dict=True):
 
     @cached_property
     def model_error(self) -> float:
-        """The error of the edited step where nothing varies: the standard deviation of its logarithm.
+        """Model error of the edited step: the standard deviation of its logarithm if nothing varies.
 
         It grows with the effect of the edits, and with how far the `bounds` are apart.
         """
@@ -151,23 +150,23 @@ class Forecast(Struct, frozen=True, dict=True):
 
     @cached_property
     def paired(self) -> tuple[float, float] | None:
-        """The change over these recorded steps (95 %), each compared with itself; None for too few steps."""
+        """The 95 % interval of the change over the recorded steps, paired; None for too few steps."""
         n_distinct = len(set(self.recorded.rows))
         return paired_change(*(steps[:n_distinct] for steps in self._counted))
 
     @property
     def is_certain(self) -> bool:
-        """Whether the edits make these steps shorter by more than chance, and than their own error."""
+        """Whether the saving is significant and larger than the error of the edits."""
         if self.paired is None or self.as_recorded:
             return True
         return self.paired[1] < 0 and self.before_ns - self.after_ns > self.error_ns
 
     @cached_property
     def _alike(self) -> tuple[Float64, Float64]:
-        """The share of each step (steps,) that the edits leave alone, or change as they change most steps.
+        """Share of each step (steps,), before and after, that the edits change no more than in most steps.
 
-        Of a step before the edits: all but what they take from it and not from most others; of one after
-        them: all but what they add to it and not to most others.
+        Before the edits that is all except what they remove only here; after them, all except what they add
+        only here.
         """
         before, after = (np.maximum(one.mean(axis=1), 1.0) for one in (self.before, self.after))
         usual = float(np.median(after / before))
@@ -178,7 +177,7 @@ class Forecast(Struct, frozen=True, dict=True):
 
     @cached_property
     def _counted(self) -> tuple[Float64, Float64]:
-        """How long each step (steps,) counts, simulated before and after the edits."""
+        """Simulated step times (steps,) before and after the edits, with outliers limited."""
         before, after = (
             _without_alike(steps.mean(axis=1), steps.mean(axis=1) * share)
             for steps, share in zip((self.before, self.after), self._alike, strict=True)
@@ -187,7 +186,7 @@ class Forecast(Struct, frozen=True, dict=True):
 
 
 class Gain(Struct, frozen=True):
-    """Nanoseconds of a step that are saved, and their 95 % interval; None: too few steps."""
+    """Saved nanoseconds of a step with their 95 % interval (None: too few steps)."""
 
     mid_ns: float
     low_ns: float | None
@@ -195,8 +194,8 @@ class Gain(Struct, frozen=True):
 
 
 def _without_device(recording: Recording) -> Callable[[StepGraph], StepGraph]:
-    """Return the edit of a step after which devices take no time."""
-    host = ~recording.which(lambda one: one.on_device)
+    """Make the edit of a step in which devices take no time."""
+    host = ~recording.which(lambda op: op.on_device)
 
     def edited(step: StepGraph) -> StepGraph:
         on_host = host[step.operation]
@@ -206,23 +205,23 @@ def _without_device(recording: Recording) -> Callable[[StepGraph], StepGraph]:
 
 
 def _mean(starts: Int64) -> Int64:
-    """Return how long steps take (positions, m) in the mean over starts."""
+    """Mean step times (positions, m) over starts."""
     mean: Int64 = starts[0] if len(starts) == 1 else np.rint(starts.mean(axis=0)).astype(np.int64)
     return mean
 
 
 def _usual_ns(simulated: Int64) -> float:
-    """Return the mean step, without outliers."""
+    """Mean step time without outliers."""
     return float(without_outliers(simulated.mean(axis=1)).mean())
 
 
 def _without_alike(steps: Float64, alike: Float64) -> Float64:
-    """Return how long steps (n,) took, their part `alike` (n,) at most as long as the longest usual step."""
+    """Limit the part `alike` (n,) of step times (n,) to the longest usual step."""
     return steps - np.maximum(alike - longest_usual(steps), 0.0)
 
 
 class Forecasts:
-    """Answers what edits make of one job, any number of times; `rows` are the steps to simulate."""
+    """Forecasts edits of a job; `rows` are the steps to simulate."""
 
     def __init__(self, job: Job, rows: Sequence[int]) -> None:
         self.job, self.rows = job, rows
@@ -238,11 +237,11 @@ class Forecasts:
         return answer(recording, self.rows, self._simulated(recording, own_gaps=True)[0])
 
     def of(self, requests: Sequence[EditRequest], above: Sequence[EditRequest] = ()) -> Forecast:
-        """Return the forecast of the requested edits, in the job with those `above` already made."""
+        """Forecast the requested edits in a job that already has the edits `above`."""
         return self.of_edits(" ".join(map(str, requests)), self.edits(requests), self.edits(above))
 
     def of_edits(self, name: str, edits: Sequence[Edit], above: Sequence[Edit] = ()) -> Forecast:
-        """Return the forecast of `edits`, in the job with those `above` already made."""
+        """Forecast `edits` in a job that already has the edits `above`."""
         own_gaps, both = any(edit.as_recorded for edit in edits), [*above, *edits]
 
         after = _mean(self._after(both, own_gaps))
@@ -260,11 +259,10 @@ class Forecasts:
         )
 
     def _model_error(self, edits: Sequence[Edit], lengths: Int64) -> tuple[float, float]:
-        """Return the error of the model, and in what share of a step the host of devices decides.
+        """Compute the model error, and the share of a step in which the host sets the pace.
 
-        It is smaller where devices that are all recorded work for half of a step.
-        `lengths` (positions, m) are those of the steps after some edits. A device whose clock changes from
-        step to step has another one in another run.
+        It is smaller if devices, all of them recorded, work for half of a step. `lengths` (positions, m) has
+        the step times after the edits. A clock that changes between steps also changes between runs.
         """
         error, host = MODEL_ERROR, 0.0
         if self._all_devices:
@@ -272,34 +270,34 @@ class Forecasts:
             steps, most = [edited.steps[row] for row in self.rows], max(int(lengths.sum()), 1)
 
             def share(chosen: Bool) -> float:
-                work_ns = sum(int(one.work_ns[chosen[one.operation]].sum()) for one in steps)
+                work_ns = sum(int(step.work_ns[chosen[step.operation]].sum()) for step in steps)
                 return min(work_ns / most, 1.0)
 
-            on_device = share(edited.which(lambda one: one.on_device))
-            loads = share(edited.which(lambda one: one.phase is Phase.INPUT))
+            on_device = share(edited.which(lambda op: op.on_device))
+            loads = share(edited.which(lambda op: op.phase is Phase.INPUT))
             host = max(1 - 2 * on_device, 0.0) * (1 - loads)
             error = DEVICE_ERROR + host * (HOST_ERROR - DEVICE_ERROR)
         return hypot(error, self._clock_error), host
 
     @cached_property
     def _all_devices(self) -> bool:
-        """Whether the work of the device of each rank of the job is recorded."""
+        """Whether the device work of all ranks of the job is recorded."""
         recording = self.job.recording
-        owners = {one.owner for one in recording.table.kinds if one.is_kernel}
-        known = max([len(recording.owners), *(one.world_size or 0 for one in self.job.ranks)])
+        owners = {op.owner for op in recording.table.kinds if op.is_kernel}
+        known = max([len(recording.owners), *(rank.world_size or 0 for rank in self.job.ranks)])
         return len(owners) == known
 
     @cached_property
     def _clock_error(self) -> float:
-        """How much the pace of all kernels varies from step to step: a standard deviation, as a share."""
+        """Variation of the kernels' pace from step to step: a standard deviation, as a share."""
         if len(self.rows) < FEWEST:
             return 0.0
         recording = self.job.recording
-        works = recording.by_kind("work_ns", self.rows, [one.is_kernel for one in recording.table.kinds])
+        works = recording.by_kind("work_ns", self.rows, [op.is_kernel for op in recording.table.kinds])
         return float(np.log(pace(works)).std(ddof=1))
 
     def edits(self, requests: Sequence[EditRequest]) -> list[Edit]:
-        """Return the edits that are requested; raises `UsageError` for one that cannot be made."""
+        """Parse requests; raises `UsageError` for an impossible edit."""
         return [self._edited.parse(request) for request in requests]
 
     def _after(self, edits: Sequence[Edit], own_gaps: bool) -> Int64:
@@ -309,11 +307,10 @@ class Forecasts:
         return self._times[key]
 
     def _simulated(self, recording: Recording, own_gaps: bool) -> Int64:
-        """Return how long the steps of a recording take (starts, positions, m).
+        """Simulate the steps of a recording: their times (starts, positions, m).
 
-        A single one counts from when it was recorded to begin: an owner that begins it earlier gains that.
-        Owners that share a network begin the first one as recorded, and otherwise: which rhythm they find in
-        it is chance.
+        A single step counts from its recorded start, so an owner that starts earlier gains that time. Owners
+        that share a network start as recorded and in other ways: their rhythm is chance.
         """
         rows = self.rows
         is_shared = len(recording.sides) > 0 and len(rows) > 1
@@ -327,7 +324,7 @@ class Forecasts:
             lengths += schedules[0].start_ns[runs.begin_run] - lead_ns
         is_asked = self._is_asked_here
         if not is_asked.all() and recording is not self.job.recording:
-            # a host that was ahead of the recorded device need not be ahead of the edited one
+            # A host that ran ahead of the recorded device may limit the edited one.
             steps = map(_without_device(recording), self._steps(recording, own_gaps, rows))
             host_ns = runs.iteration_ns(runs.simulate(steps))[is_asked].mean()
             lengths = lengths if host_ns < lengths.mean() else np.full_like(lengths, round(host_ns))
@@ -335,25 +332,25 @@ class Forecasts:
 
     @cached_property
     def _is_asked_here(self) -> Bool:
-        """At which positions (positions,) the host launched within these steps what the device does.
+        """Positions (positions,) whose device work was launched within the simulated steps.
 
-        All where the host is not ahead, or where launches are not recorded.
+        All positions if the host does not run ahead, or if launches are not recorded.
         """
         recording, rows = self.job.recording, self.rows
-        on_device = recording.which(lambda one: one.on_device)
-        found = np.ones(len(rows), np.bool_)
+        on_device = recording.which(lambda op: op.on_device)
+        is_launched = np.ones(len(rows), np.bool_)
         if not on_device.any() or (np.diff(rows) != 1).any():
-            return found
+            return is_launched
         for position, step in enumerate(map(recording.steps.__getitem__, rows)):
             works, is_asked = on_device[step.operation], np.zeros(len(step), np.bool_)
             works[step.continued[:, 1]] = False
             is_asked[step.edges[kinds_of(step.edges) == EdgeKind.LAUNCH, 1]] = True
             is_asked[step.across[step.across[:, 3] <= position, 1]] = True
-            found[position] = not works.any() or is_asked[works].mean() > _LAUNCHED
-        return found | (not found[len(found) // 2 :].all())
+            is_launched[position] = not works.any() or is_asked[works].mean() > _LAUNCHED
+        return is_launched | (not is_launched[len(is_launched) // 2 :].all())
 
     def _steps(self, recording: Recording, own_gaps: bool, rows: Sequence[int]) -> Iterator[StepGraph]:
-        """Yield the steps to simulate, with usual gaps where they are not to have their own."""
+        """Yield the steps to simulate, with usual gaps or their own."""
         gaps = None if own_gaps else self._usual_gaps
         if gaps is not None and not gaps.are_of(recording):
             gaps = UsualGaps(recording, gaps)
@@ -365,13 +362,13 @@ class Forecasts:
         for runs in self._runs:
             if len(runs.rows) == len(rows) and runs.fits(recording):
                 return runs
-        # kept: those of the recorded job, and the latest for each number of rows
+        # keep the runs of the recorded job, and the latest for each number of rows
         first, *others = self._runs
         self._runs = [first, *(one for one in others if len(one.rows) != len(rows)), Runs(recording, rows)]
         return self._runs[-1]
 
     def simulation(self, edits: Sequence[Edit], *, own_gaps: bool = False) -> Simulation:
-        """Return when every event runs after some edits, with usual gaps unless each step keeps its own."""
+        """Simulate the events after some edits, with usual gaps or their own."""
         edited = self._edited.after(edits) if edits else self.job.recording
         if not own_gaps:
             edited = with_usual_gaps(edited)
@@ -380,10 +377,10 @@ class Forecasts:
         return Simulation(runs, edited, runs.simulate(steps))
 
     def as_simulated(self, requests: Sequence[EditRequest]) -> Recording:
-        """Return the recording after some edits with the times at which its steps then run."""
+        """Make the recording of the edited job, with its simulated times."""
         result = self.simulation(self.edits(requests), own_gaps=True)
         edited, runs, schedule = result.recording, result.runs, result.schedule
-        position = {row: place for place, row in enumerate(self.rows)}
+        position = {row: index for index, row in enumerate(self.rows)}
         begin, end = schedule.start_ns[runs.begin_run], schedule.end_ns[runs.end_run]
         bounds = [
             StepBounds(one.number, begin[position[row]], end[position[row]]) if row in position else one
@@ -393,4 +390,4 @@ class Forecasts:
         def make(row: int) -> StepGraph:
             return result.step(position[row]) if row in position else edited.steps[row]
 
-        return replace(edited, steps=LazySteps(bounds, make, most=1))  # which are large
+        return replace(edited, steps=LazySteps(bounds, make, most=1))  # steps are large

@@ -1,4 +1,4 @@
-"""The links of a job: their rate, as far as the recording tells it, and the bytes of transfers."""
+"""Link rates of a job, as far as the recording shows them, and the bytes of transfers."""
 
 from __future__ import annotations
 
@@ -12,58 +12,60 @@ from analyzer.base.arrays import Float64, Int64
 from analyzer.model.graph.step_graph import NO_LINK, Recording, StepGraph
 from analyzer.reading.dialects.step_parts import Direction, Joint, Operation
 
-#: A stretch of time tells a link's rate if it holds this share of what the link carries in a step: the first
-#: bytes after a pause may be faster than the link lasts (a token bucket). A link is busy that carries this
-#: share of what the busiest one does.
+#: A stretch of time shows a link's rate if it has this share of the link's bytes in a step: the first bytes
+#: after a pause may be faster than the link can sustain (a token bucket). A link with this share of the
+#: busiest link's bytes is busy.
 _GOOD_PART = 0.25
-#: Where the best is this share of what a link may carry, it shows that it is the limit.
+#: The rate of a link is known if its best rate reaches this share of the highest possible rate.
 _TOLD = 0.85
 
-#: Begins of stretches that are tried of a link in a step, at most.
+#: So many starts of stretches are tried for a link in a step.
 _MOST_STRETCHES = 64
-#: Transfers of stretches that are summed up at once, so that they stay in the processor's cache.
+#: So many transfers are summed up at once, to stay in the processor's cache.
 _AT_ONCE = 1 << 14
 
-#: Bytes that stand for a full partition where its size is not known.
+#: Assumed bytes of a full partition of unknown size.
 _UNIT = 1_000_000
-#: A plateau above this (bytes/ns, 2 Gbit/s) may be that of threads, which copy and check what they send, and
-#: the link may carry so many times as much.
+#: A plateau above this rate (bytes/ns, 2 Gbit/s) may come from threads that copy and check the data; the link
+#: may then be so many times as fast.
 _THREADS, _HIDDEN = 0.25, 2.0
-#: Between the nodes that a connection joins.
+#: Separates the two nodes in the name of a connection.
 _TO = " > "
-#: A node is slow that sends and receives so many times less than each other one.
+#: A node is slow if each other node of its kind sends and receives so many times as much.
 _SLOWER = 1.2
-#: Pushes of a worker are within its machine that are so many times as fast as all others; of those with this
-#: share of the largest's bytes at least.
+#: Pushes that are so many times as fast as all others stay within a machine; only pushes with this share of
+#: the largest push's bytes count.
 _LOCAL, _LARGE = 3.0, 0.2
-#: So many times the bytes of a network pass within a machine.
+#: Transfers within a machine are so many times as fast as those over the network.
 _WITHIN = 1e3
-#: A node's side that carries at best no more than it usually does (its median step's, as a share of the best)
-#: is the limit; the best of another side agrees with it up to this share.
+#: A node's side is the limit if the best rate of its median step is this share of its best rate of all steps;
+#: another side agrees with it if its best rate is this share of the highest.
 _PLATEAU = 0.95
 
 
 def is_sized(recording: Recording) -> bool:
-    """Return whether the bytes of transfers are known, or the recording has no transfers."""
-    transfers = [one for one in recording.table.kinds if one.transfer.link or one.is_communication]
+    """Whether the bytes of all transfers are known (true without transfers)."""
+    transfers = [op for op in recording.table.kinds if op.transfer.link or op.is_communication]
     return not transfers or any(one.transfer.n_bytes for one in transfers)
 
 
-#: Of each link the sides that it shares with others.
+#: The sides that each link shares with others.
 Limits: TypeAlias = Sequence[tuple[int, int]]
 
 
 class LinkRate(NamedTuple):
     """The rate of a job's links, bytes per nanosecond, as far as the recording shows it.
 
-    A side of a node that is the limit carries the same in all steps: then the rate is told. Where none was,
-    `at_least` was sent in one step, and nobody knows how much more a link carries: `at_most` is as far beyond
-    the best, as a ratio, as the best is beyond the usual (the median of what busy sides carried at best in
-    each step), no less than what a node received, and twice the best where that may be due to threads.
-    `receives` says whether what a node receives is limited to the same rate as what it sends; None where that
-    is not known: it is taken to be, in the recorded job as in the edited one. `machines` has of servers that
-    run on a worker's machine the link by which that sends, and `slow` the rate of nodes that carry less than
-    others.
+    A side of a node that is the limit has the same rate in all steps; then the rate is known. Otherwise
+    `at_least` was reached in one step, and the true rate is uncertain: `at_most` exceeds the best rate by the
+    ratio of the best to the usual rate (the median over steps and busy sides). It is at least the best
+    receiving rate, and twice the best rate if threads may be the limit.
+
+    Attributes
+    ----------
+    receives : whether receiving is limited like sending; None: unknown, taken to be so
+    machines : the worker's link of each server on a worker's machine
+    slow : the rates of nodes that are slower than others
     """
 
     at_least: float
@@ -73,15 +75,15 @@ class LinkRate(NamedTuple):
     slow: Mapping[str, float] = {}
 
     def limits(self, links: Sequence[str], *, receives: bool) -> tuple[Limits, list[float]]:
-        """Return of each link the side that sends, and the one that receives where that is limited.
+        """Find the sending side of each link, and the receiving side if that is limited.
 
         And what each side carries, as a share of `at_most`. Within a machine nothing limits.
         """
-        place = {link: i for i, link in enumerate(links)}
+        index_of = {link: i for i, link in enumerate(links)}
         carries = [min(self.slow.get(link, np.inf) / self.at_most, 1.0) for link in links] * 2
         sides = []
         for ends in map(ends_of, links):
-            node, target = (place.get(self.machines.get(one, one), NO_LINK) for one in ends or ("", ""))
+            node, target = (index_of.get(self.machines.get(one, one), NO_LINK) for one in ends or ("", ""))
             if node == target != NO_LINK:
                 sides.append((2 * len(links), NO_LINK))
             else:
@@ -90,49 +92,51 @@ class LinkRate(NamedTuple):
 
     @property
     def likely(self) -> float:
-        """The rate of the link that is to be reckoned with."""
+        """The likely rate of a link."""
         return float((self.at_least * self.at_most) ** 0.5)
 
     @property
     def is_told(self) -> bool:
-        """Whether a side was the limit for long."""
+        """Whether a side was clearly the limit."""
         return self.at_most * _TOLD <= self.at_least
 
 
 def link_rate(recording: Recording) -> LinkRate | None:
-    """Return the rate of the job's links; None where sizes are not known.
+    """Estimate the rate of the job's links; None without sizes.
 
-    A transfer's bytes pass between its start and its end: a PUSH's start is its sending, a PULL's is its
-    asking or the sending of the last PUSH that it waits for. So no side of a node, which sends or receives,
-    is slower than the bytes of the transfers that lie within any stretch of time, over its length. Of the
-    best of these bounds in each step, over stretches that hold a good part of what the side carries there,
-    follows whether it was the limit: then it is the same in all of them. (All nodes are taken to be alike.)
+    The bytes of a transfer move between its start and its end. A PUSH starts with its sending, a PULL with
+    its request or with the sending of the last PUSH that it waits for. So a node's side is at least as fast
+    as the bytes inside any stretch of time over its length. If the best of these bounds, over stretches with
+    a good part of the side's bytes, is the same in all steps, the side was the limit. (Nodes are taken to be
+    alike.)
     """
     machines = local_servers(recording)
     sides = busy_sides(recording, machines)
     slow = _slow_nodes(recording, sides)
-    sides = [one for one in sides if one.link not in slow]
-    best = [max([one.most for one in sides if one.receives == which], default=0.0) for which in (False, True)]
+    sides = [side for side in sides if side.link not in slow]
+    best = [
+        max([side.most for side in sides if side.receives == which], default=0.0) for which in (False, True)
+    ]
     if not best[0]:
         return None
-    for which in (True, False):  # what receives is the limit where nothing carries more
+    for which in (True, False):  # a receiving side is the limit if no side carries more
         level = [
-            (one.most, one.usual)
-            for one in sides
-            if one.receives == which and one.is_level and one.most >= _PLATEAU * best[which]
+            (side.most, side.usual)
+            for side in sides
+            if side.receives == which and side.is_level and side.most >= _PLATEAU * best[which]
         ]
         most, usual = max(level, default=(0.0, 0.0))
         if _PLATEAU * best[0] <= most <= _THREADS:
             receives = which or (None if best[1] * _PLATEAU <= most else False)
             return LinkRate(most, most * most / usual, receives, machines, slow)
-    usual = float(np.median(np.concatenate([one.rates for one in sides if not one.receives])))
+    usual = float(np.median(np.concatenate([side.rates for side in sides if not side.receives])))
     by_threads = _HIDDEN * best[0] if best[0] > _THREADS else 0.0
     at_most = max(best[0] * best[0] / usual, best[1], by_threads)
     return LinkRate(best[0], at_most, None, machines, slow)
 
 
 class Side(NamedTuple):
-    """The best rates of a node that sends, or receives, in each step (steps,)."""
+    """Best rates of a sending or receiving node in each step (steps,)."""
 
     link: str  # by which the node sends
     receives: bool
@@ -140,29 +144,29 @@ class Side(NamedTuple):
 
     @property
     def most(self) -> float:
-        """The best of all steps."""
+        """The best rate of all steps."""
         return float(self.rates.max())
 
     @property
     def usual(self) -> float:
-        """The best of the median step."""
+        """The best rate of the median step."""
         return float(np.median(self.rates))
 
     @property
     def is_level(self) -> bool:
-        """Whether it is the same in all steps."""
+        """Whether the best rate is the same in all steps."""
         return self.usual >= _PLATEAU * self.most
 
 
 def busy_sides(recording: Recording, machines: Mapping[str, str]) -> list[Side]:
-    """Return the sides of nodes that carry a good part of what the busiest one does.
+    """Measure the node sides that carry a good part of the busiest side's bytes.
 
-    What is sent within one of the `machines` (of servers, the links of workers) passes neither of its sides.
+    Transfers within one of the `machines` (server to worker link) pass neither side.
     """
     recording = with_sizes(recording)
-    n_bytes, found = bytes_of(recording), []
-    place = {link: i for i, link in enumerate(recording.links)}
-    machine = np.array([*(place[machines.get(link, link)] for link in recording.links), NO_LINK])
+    n_bytes, sides = bytes_of(recording), []
+    index_of = {link: i for i, link in enumerate(recording.links)}
+    machine = np.array([*(index_of[machines.get(link, link)] for link in recording.links), NO_LINK])
     sends, receives = machine[sending(recording)], machine[receiving(recording)]
     passes = sends != receives
     for is_in, side in enumerate(np.where(passes, (sends, receives), NO_LINK)):
@@ -171,58 +175,65 @@ def busy_sides(recording: Recording, machines: Mapping[str, str]) -> list[Side]:
             size, begin, link = n_bytes[step.operation], begins(step), side[step.operation]
             sums = np.bincount(link[link >= 0], size[link >= 0])
             for one in np.flatnonzero(sums > _GOOD_PART * sums.max(initial=0)).tolist():
-                mine = np.flatnonzero(link == one)
-                fastest = _fastest(size[mine], begin[mine], step.end_ns[mine])
+                carried = np.flatnonzero(link == one)
+                fastest = _fastest(size[carried], begin[carried], step.end_ns[carried])
                 rates.setdefault(one, []).append(fastest)
-        found += [Side(recording.links[one], bool(is_in), np.array(own)) for one, own in rates.items()]
-    return found
+        sides += [Side(recording.links[one], bool(is_in), np.array(own)) for one, own in rates.items()]
+    return sides
 
 
 def slower_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, list[Side]]:
-    """Return both sides of each node that surely sends and receives less at best than any of its kind."""
+    """Find nodes whose best rates, both ways, are clearly below those of all others of their kind."""
     servers = _servers(recording)
     nodes: dict[str, list[Side]] = {}
     for side in sides:
         nodes.setdefault(side.link, []).append(side)
     both = {link: own for link, own in nodes.items() if len(own) > 1}
-    found = {}
+    slower = {}
     for link, own in both.items():
         peers = [
-            its for other, its in both.items() if other != link and (other in servers) == (link in servers)
+            sides_of
+            for other, sides_of in both.items()
+            if other != link and (other in servers) == (link in servers)
         ]
         if peers and all(
-            one.usual > _SLOWER * mine.usual for its in peers for one, mine in zip(its, own, strict=True)
+            theirs.usual > _SLOWER * side.usual
+            for sides_of in peers
+            for theirs, side in zip(sides_of, own, strict=True)
         ):
-            found[link] = own
-    return found
+            slower[link] = own
+    return slower
 
 
 def _slow_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, float]:
-    """Return the rate of each node whose own limit is less than its fair share of what its peers carry."""
-    servers, found = _servers(recording), {}
+    """Rates of the nodes whose own limit is below their fair share of what their peers carry."""
+    servers, rates = _servers(recording), {}
     n_servers = len(servers)
-    n_workers = len({one.transfer.link for one in recording.table.kinds if one.transfer.is_sent})
+    n_workers = len({op.transfer.link for op in recording.table.kinds if op.transfer.is_sent})
     for link, own in slower_nodes(recording, sides).items():
         most, ratio = max(one.most for one in own), n_workers / max(n_servers, 1)
         share = min(ratio if link in servers else 1 / ratio, 1.0)
-        peers = [one.most for one in sides if one.link != link and (one.link in servers) == (link in servers)]
+        peers = [
+            side.most for side in sides if side.link != link and (side.link in servers) == (link in servers)
+        ]
         if any(one.is_level for one in own) and most * _SLOWER < share * max(peers):
-            found[link] = most
-    return found
+            rates[link] = most
+    return rates
 
 
 def _servers(recording: Recording) -> set[str]:
-    return {one.transfer.link for one in recording.table.kinds if one.transfer.is_answer}
+    return {op.transfer.link for op in recording.table.kinds if op.transfer.is_answer}
 
 
 def local_servers(recording: Recording) -> dict[str, str]:
-    """Return of each server that runs on a worker's machine the link by which that worker sends.
+    """Map each server that runs on a worker's machine to that worker's link.
 
-    What they send each other passes no network: the worker's pushes to that server are much faster than those
-    to all others, and than all others' to it. (Of two workers with one server either may be the unusual one.)
+    Their transfers pass no network: the worker's pushes to that server are much faster than its pushes to
+    other servers, and than pushes of other workers to that server. (With two workers and one server this is
+    ambiguous.)
     """
     n_bytes, sends, receives = bytes_of(recording), sending(recording), receiving(recording)
-    pushes = recording.which(lambda one: one.transfer.is_sent) & (receives >= 0)
+    pushes = recording.which(lambda op: op.transfer.is_sent) & (receives >= 0)
     pushes &= n_bytes >= _LARGE * n_bytes.max(initial=1)
     rates: dict[tuple[int, int], list[float]] = {}
     for step in recording.steps:
@@ -230,50 +241,50 @@ def local_servers(recording: Recording) -> dict[str, str]:
             what, took = step.operation[event], step.end_ns[event] - step.start_ns[event]
             rates.setdefault((int(sends[what]), int(receives[what])), []).append(n_bytes[what] / max(took, 1))
     usual = {pair: float(np.median(of)) for pair, of in rates.items()}
-    found = {}
+    worker_links = {}
     for (worker, server), rate in usual.items():
         others = [one for (a, b), one in usual.items() if (a == worker) != (b == server)]
         if len(others) > 1 and rate > _LOCAL * max(others):
-            found[recording.links[server]] = recording.links[worker]
-    return found
+            worker_links[recording.links[server]] = recording.links[worker]
+    return worker_links
 
 
 def ends_of(link: str) -> tuple[str, str] | None:
-    """Return who sends over a connection, and who receives; None for another link."""
+    """Sender and receiver of a connection; None for another link."""
     source, to, target = link.partition(_TO)
     return (source, target) if to else None
 
 
 def connection(source: str, target: str) -> str:
-    """Return the link that carries what one node sends to another one."""
+    """Name the link from one node to another."""
     return source + _TO + target
 
 
 def sending(recording: Recording) -> Int64:
-    """Return the link by which each operation (n,) is sent, -1 for none."""
-    place = {link: i for i, link in enumerate(recording.links)}
-    return recording.column(lambda one: place.get(one.transfer.link, NO_LINK))
+    """Find the sending link of each operation (n,), -1 for none."""
+    index_of = {link: i for i, link in enumerate(recording.links)}
+    return recording.column(lambda op: index_of.get(op.transfer.link, NO_LINK))
 
 
 def receiving(recording: Recording) -> Int64:
-    """Return the link by which the node sends that receives each operation (n,), -1 for none."""
-    place = {link: i for i, link in enumerate(recording.links)}
+    """Link of the receiving node of each operation (n,), -1 for none."""
+    index_of = {link: i for i, link in enumerate(recording.links)}
     kinds = recording.table.kinds
     server = {
-        one.transfer.key: place.get(one.transfer.link, NO_LINK) for one in kinds if one.transfer.is_answer
+        op.transfer.key: index_of.get(op.transfer.link, NO_LINK) for op in kinds if op.transfer.is_answer
     }
-    worker = {one.owner: place.get(one.transfer.link, NO_LINK) for one in kinds if one.transfer.is_sent}
+    worker = {op.owner: index_of.get(op.transfer.link, NO_LINK) for op in kinds if op.transfer.is_sent}
 
-    def receiver(one: Operation) -> int:
-        if one.transfer.is_sent:
-            return server.get(one.transfer.key, NO_LINK)
-        return worker.get(one.owner, NO_LINK) if one.transfer.is_answer else NO_LINK
+    def receiver(operation: Operation) -> int:
+        if operation.transfer.is_sent:
+            return server.get(operation.transfer.key, NO_LINK)
+        return worker.get(operation.owner, NO_LINK) if operation.transfer.is_answer else NO_LINK
 
     return recording.column(receiver)
 
 
 def begins(step: StepGraph) -> Int64:
-    """Return before when no byte of each event (n,) can have been on its way."""
+    """Earliest time (n,) at which bytes of each event can have moved."""
     begin: Int64 = step.start_ns.copy()
     into = step.edges[step.edges[:, 2] >= Joint.END_TO_BODY]
     np.maximum.at(begin, into[:, 1], step.start_ns[into[:, 0]])
@@ -281,7 +292,7 @@ def begins(step: StepGraph) -> Int64:
 
 
 def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> float:
-    """Return the most bytes over time of a stretch with a good part of all bytes.
+    """Highest rate over a stretch of time with a good part of all bytes.
 
     Stretches lead from the start of one transfer (n,) to the end of one.
     """
@@ -290,24 +301,24 @@ def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> float:
     size, begin_ns, end_ns = size[order], begin_ns[order], end_ns[order]
     since = np.unique(begin_ns)
     since = since[np.linspace(0, len(since) - 1, min(len(since), _MOST_STRETCHES)).astype(int)]
-    found = 0.0
+    fastest = 0.0
     for first in np.array_split(since[:, None], 1 + len(since) * len(size) // _AT_ONCE):
         carried = np.cumsum(np.where(begin_ns >= first, size, 0), axis=1)
         rate = np.where(end_ns > first, carried / np.maximum(end_ns - first, 1), 0.0)
-        found = float(rate.max(initial=found, where=carried >= _GOOD_PART * total))
-    return found
+        fastest = float(rate.max(initial=fastest, where=carried >= _GOOD_PART * total))
+    return fastest
 
 
 def with_sizes(recording: Recording) -> Recording:
-    """Return the recording with the sizes of partitions, relative ones where no log has them.
+    """Add the sizes of partitions; relative sizes if no log has them.
 
-    The copy of a partition to host memory (COPYD2H) takes a time that grows with its size: the shortest
-    copy of all stands for nothing, that of the usual partition of a tensor that has several for one unit.
+    The copy of a partition to host memory (COPYD2H) takes longer the larger it is: the shortest copy counts
+    as 0 bytes, the usual copy of a full partition as one unit.
     """
-    if any(operation.transfer.n_bytes for operation in recording.table.kinds):
+    if any(op.transfer.n_bytes for op in recording.table.kinds):
         return recording
     copies = _copy_ns(recording)
-    # Of a tensor's partitions all but the last are full.
+    # All partitions of a tensor except the last are full.
     full = [ns for (owner, key), ns in copies.items() if (owner, key + 1) in copies]
     none = min(copies.values(), default=0)
     one = float(np.median(full)) if full else max(copies.values(), default=0)
@@ -320,20 +331,22 @@ def with_sizes(recording: Recording) -> Recording:
         share = min((copies[operation.owner, operation.transfer.key] - none) / (one - none), 1.0)
         return operation._replace(transfer=operation.transfer._replace(n_bytes=round(_UNIT * share)))
 
-    return replace(recording, operations=[sized(operation) for operation in recording.operations])
+    return replace(recording, operations=[sized(op) for op in recording.operations])
 
 
 def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
-    """Return the shortest copy to host memory of each partition, by (owner, key)."""
-    found: dict[tuple[int, int], float] = {}
+    """Shortest copy to host memory of each partition, by (owner, key)."""
+    shortest: dict[tuple[int, int], float] = {}
     for step in recording.steps:
         for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
             one = recording.operations[number]
             if one.transfer.key is not None and one.transfer.direction is Direction.TO_HOST:
-                found[one.owner, one.transfer.key] = min(found.get((one.owner, one.transfer.key), work), work)
-    return found
+                shortest[one.owner, one.transfer.key] = min(
+                    shortest.get((one.owner, one.transfer.key), work), work
+                )
+    return shortest
 
 
 def bytes_of(recording: Recording) -> Int64:
-    """Return how many bytes each operation (n,) moves; 0 where that is not known."""
-    return recording.column(lambda one: one.transfer.n_bytes)
+    """Bytes that each operation (n,) moves; 0 if unknown."""
+    return recording.column(lambda op: op.transfer.n_bytes)

@@ -1,10 +1,10 @@
-"""Transfers taken apart into messages: what a connection carries in turn, and what nobody explains.
+"""Split transfers into messages, which connections carry in turn, and an unexplained rest.
 
 A worker's PUSH is its bytes and the server's acknowledgement, its PULL a request and the answer. A connection
 carries them first come, first served, a request behind the bytes of PUSHes, an acknowledgement behind
-answers; connections share what their nodes can send and receive. So a recorded PUSH is longer than its bytes
-were on the link while the server answers others. An edit that changes who sends what, or when, changes these
-waits; so they must come out of the simulation, not be work.
+answers; connections share the bandwidth of their nodes. So a recorded PUSH is longer than the time of its
+bytes while the server answers others. Edits change these waits, so the simulation must produce them; they are
+no work.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from replay.links import LinkRate, bytes_of, connection, ends_of, receiving
 
 
 def as_messages(recording: Recording, network: LinkRate) -> Recording:
-    """Return the recording with each PUSH and each PULL as two messages and a rest.
+    """Split each PUSH and each PULL into two messages and a rest.
 
-    Nodes send as much as the `network` carries at most, and receive no more where it says so. What the bytes
-    and the queues do not explain of a recorded transfer is the work of its rest, on no link, after the
-    messages: what threads of servers and workers do, and waits of unknown cause. Where only one direction is
-    recorded, the link of a transfer stays as it is, and small messages take no time.
+    The `network` limits what nodes send and, if it says so, receive. The time of a transfer that bytes and
+    queues do not explain (server and worker threads, unknown waits) is the work of its rest, after the
+    messages and on no link. If only one direction is recorded, a transfer keeps its link, and small messages
+    take no time.
     """
-    pushes = recording.which(lambda one: one.transfer.is_sent)
-    pulls = recording.which(lambda one: one.transfer.is_answer)
+    pushes = recording.which(lambda op: op.transfer.is_sent)
+    pulls = recording.which(lambda op: op.transfer.is_answer)
     other = receiving(recording)
     transfers = np.flatnonzero(pushes | pulls)
     if not len(transfers):
@@ -59,9 +59,9 @@ def as_messages(recording: Recording, network: LinkRate) -> Recording:
     operations += [*backs, *rests]
     nodes = sorted({node for one in backs for node in ends_of(one.transfer.link) or ()})
     links += [connection(*pair) for pair in itertools.permutations(nodes, 2)]
-    place = {link: i for i, link in enumerate(links)}
+    index_of = {link: i for i, link in enumerate(links)}
     sides, carries = network.limits(links, receives=network.receives is not False)
-    link = np.array([place.get(one.transfer.link, NO_LINK) for one in operations], np.int64)
+    link = np.array([index_of.get(one.transfer.link, NO_LINK) for one in operations], np.int64)
     wire_ns = bytes_of(recording) / network.at_most
     made = _Messages(recording, pulls, (to_back, rest), link, wire_ns, (np.array(sides, np.int64), carries))
     return replace(
@@ -69,8 +69,8 @@ def as_messages(recording: Recording, network: LinkRate) -> Recording:
     )
 
 
-def _on(one: Operation, link: str) -> Operation:
-    return one._replace(transfer=one.transfer._replace(link=link))
+def _on(operation: Operation, link: str) -> Operation:
+    return operation._replace(transfer=operation.transfer._replace(link=link))
 
 
 class _Messages:
@@ -131,7 +131,7 @@ class _Messages:
         self.begun_ns = np.minimum(self.begun_ns, self.home_ns)
 
     def steps(self) -> list[StepGraph]:
-        """Return the steps with their transfers taken apart."""
+        """Split the transfers of all steps."""
         made: list[StepGraph] = []
         ends: list[Int64] = []
         bounds = itertools.pairwise(np.cumsum([0, *map(len, self.split)]).tolist())
@@ -143,7 +143,7 @@ class _Messages:
         return made
 
     def _step(self, step: StepGraph, events: Int64, own: slice, so_far: Sequence[Int64]) -> StepGraph:
-        """Return a step; `so_far` (of each step up to it) is what is over when a recorded event was (n,)."""
+        """Split the transfers of a step; `so_far` has the last parts of events (n,) up to it."""
         ends = so_far[-1]
         n, k, what = len(step), len(events), step.operation[events]
         back, rest = (part[what] for part in self.parts)
@@ -185,7 +185,7 @@ class _Messages:
         edges = step.edges.copy()
         ended = (joint == Joint.END_TO_HEAD) | (joint == Joint.END_TO_BODY)
         edges[ended, 0] = ends[source[ended]]
-        # what held up the body of a transfer holds up its second message
+        # Edges into the body of a transfer lead to its second message.
         into_body = (joint >= Joint.END_TO_BODY) & (back[target] >= 0)
         edges[into_body, 1] = back[target[into_body]]
         pulls = np.zeros(n, np.bool_)
@@ -196,14 +196,14 @@ class _Messages:
 
 
 def _feeds(step: StepGraph, events: Int64, pull: Bool) -> Int64:
-    """Return pairs (p, 2) of a PUSH and the PULL that waits for its bytes, as places among `events`."""
-    place = np.full(len(step), -1)
-    place[events] = np.arange(len(events))
+    """Pair each PUSH with the PULL that waits for its bytes (p, 2), as indices of `events`."""
+    index_of = np.full(len(step), -1)
+    index_of[events] = np.arange(len(events))
     source, target, joint, _ = step.edges.T
     is_pull = pull[step.operation]
-    feeds = (joint >= Joint.END_TO_BODY) & (place[source] >= 0) & (place[target] >= 0)
+    feeds = (joint >= Joint.END_TO_BODY) & (index_of[source] >= 0) & (index_of[target] >= 0)
     feeds &= ~is_pull[source] & is_pull[target]
-    return np.stack([place[source[feeds]], place[target[feeds]]], axis=1)
+    return np.stack([index_of[source[feeds]], index_of[target[feeds]]], axis=1)
 
 
 def _rows(sources: Int64, targets: Int64) -> Int64:

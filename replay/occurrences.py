@@ -1,4 +1,4 @@
-"""The same event in other steps and on other ranks, and its usual times."""
+"""The same event in other steps, and its usual times."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.arrays.numbering import narrowest, occurrence_number
 from analyzer.model.graph.step_graph import Recording, StepGraph
 
-#: A table of slots and steps in which fewer than one place in so many is taken is not worth its memory.
+#: A lookup table in which fewer than one in so many cells is used is not worth its memory.
 _SPARSE = 4
-#: Slots whose times are gathered at once.
+#: The times of so many slots are gathered at once, which limits memory.
 _AT_ONCE = 1 << 13
 
 
 def slots(steps: Sequence[StepGraph]) -> list[Int64]:
-    """Return for the events of each step what they are: the n-th event of their operation in its step.
+    """Identify the events of each step by a number for operation and occurrence.
 
     Two events of different steps are the same where their numbers are.
     """
@@ -30,25 +30,25 @@ def slots(steps: Sequence[StepGraph]) -> list[Int64]:
     n_operations = 1 + max(int(step.operation.max(initial=0)) for step in steps)
     operation = np.concatenate([step.operation[own] for step, (own, _) in zip(steps, again, strict=True)])
     further = n_operations + pair_numbers(operation, np.concatenate([nth for _, nth in again]))
-    found = []
+    numbers = []
     for step, (own, _) in zip(steps, again, strict=True):
         number = step.operation
         if len(own):
             number = number.copy()
             number[own], further = further[: len(own)], further[len(own) :]
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def _again(operation: Int64) -> tuple[Int64, Int64]:
-    """Return the events that are not the first of their operation in their step, and which they are."""
+    """Find events that repeat an operation in their step, and count their repetition."""
     events = np.flatnonzero((np.bincount(operation) > 1)[operation])
     nth = occurrence_number(operation[events])
     return events[nth > 0], nth[nth > 0]
 
 
 def pair_numbers(first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]]) -> Int64:
-    """Return a number for each pair of values (n,), the same for equal pairs, from 0 without a gap."""
+    """Assign equal pairs of values (n,) equal numbers, from 0 without a gap."""
     pair = first.astype(np.int64) * (int(second.max(initial=0)) + 1) + second
     if int(pair.max(initial=0)) < _SPARSE * len(pair):
         is_taken = np.zeros(_SPARSE * len(pair), np.bool_)
@@ -58,13 +58,13 @@ def pair_numbers(first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any
 
 
 def _by_group(group: Int64, value: Int64) -> Int64:
-    """Return the order (n,) by group, and by value within one."""
+    """Sort by group, then by value (n,)."""
     order = np.argsort(value)
     return order[np.argsort(narrowest(group)[order], kind="stable")]
 
 
 def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
-    """Return the median of the values (n,) of each group, rounded down; 0 for a group without any."""
+    """Median of the values (n,) of each group, rounded down; 0 for an empty group."""
     ordered = np.append(value[_by_group(group, value)], 0)
     count = np.bincount(group, minlength=n_groups)
     first = np.cumsum(np.append(0, count))
@@ -74,7 +74,7 @@ def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
 
 
 def usual(column: str, steps: Sequence[StepGraph], number: Sequence[Int64]) -> tuple[Int64, Int64]:
-    """Return how often each slot occurs (see `slots`), and the median of its ``gap_ns`` or ``work_ns``."""
+    """Count each slot (see `slots`), and take the median of its ``gap_ns`` or ``work_ns``."""
     n_slots = 1 + max((int(slot.max(initial=-1)) for slot in number), default=-1)
     count, middle = np.zeros((2, n_slots), np.int64)
     for begin in range(0, n_slots, _AT_ONCE):  # memory need not hold the times of all events at once
@@ -90,10 +90,10 @@ def usual(column: str, steps: Sequence[StepGraph], number: Sequence[Int64]) -> t
 
 
 def pace(works: Float64) -> Float64:
-    """Return how many times as long as usual all kinds of operations take in each step (steps,).
+    """Time of all kinds of operations in each step (steps,) relative to their usual time.
 
-    It is the median over those that every step has, by their time; `works` (steps, k) is that. When a device
-    lowers its clock all of its kernels are slower alike, and nothing else makes them so.
+    It is the median over kinds in every step, weighted by time; `works` (steps, k) has their times. Only a
+    changed clock makes all kernels of a device slower alike.
 
     >>> pace(np.array([[30, 20, 10], [30, 20, 90], [33, 22, 11]])).round(3).tolist()
     [1.0, 1.0, 1.1]
@@ -109,7 +109,7 @@ def pace(works: Float64) -> Float64:
 
 
 class UsualGaps:
-    """The median of the gap of each event of a recording over its steps.
+    """Median gap of each event of a recording over its steps.
 
     Where `other` is of the same events, these are not numbered again.
     """
@@ -128,19 +128,19 @@ class UsualGaps:
             self._gaps = usual("gap_ns", recording.steps, self._number)[1]
 
     def are_of(self, recording: Recording) -> bool:
-        """Whether a recording has the events and gaps of the one that this was made of."""
+        """Whether a recording has the same events and gaps as the measured one."""
         both = zip(recording.steps, self._made_of, strict=True)
         return all(step.operation is own and step.gap_ns is gap_ns for step, (own, gap_ns) in both)
 
     def capped(self, row: int, step: StepGraph) -> StepGraph:
-        """Return the step in a row of the recording with gaps no longer than usual."""
+        """Limit the gaps of the step in a row to the usual ones."""
         return replace(step, gap_ns=np.minimum(step.gap_ns, self._gaps[self._number[row]]))
 
 
 def with_usual_gaps(recording: Recording) -> Recording:
-    """Return the recording with gaps no longer than usual: the median of the event's over the steps.
+    """Limit gaps to the usual ones: the median of the event over the steps.
 
-    What delayed an event once (another process, a page fault) says nothing about a job that was not run.
+    A delay that happened once (another process, a page fault) need not happen in the edited job.
     """
     gaps = UsualGaps(recording)
     return recording.with_steps(itertools.starmap(gaps.capped, enumerate(recording.steps)))

@@ -1,9 +1,9 @@
-"""Recorded steps in a row: their operations, and what joins a step to its start, its end and the step before.
+"""Recorded steps in a row: operations, and the edges to step starts, step ends and the step before.
 
-An event is two operations, its head and its body. The head begins once everything that enters it is over and
-the gap has passed; the body once the head is over, everything that enters the body as well, and its link is
-free. It lasts the event's work. Waiting is what the simulation produces; with their own work and gaps, steps
-get back the times they were recorded with.
+An event is two operations, its head and its body. The head starts when all its inputs are over and the gap
+has passed. The body starts when the head and all inputs of the body are over and its link is free; it lasts
+the event's work. The simulation produces the waiting. With recorded work and gaps, steps get their recorded
+times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from analyzer.reading.formats.columns import Track
 
 
 class Row:
-    """Steps in a row: per step its owners' begins, their ends, and two operations an event.
+    """Steps in a row: each has the starts and ends of its owners, and two operations for each event.
 
     Edits of work, gaps, tails and begins leave the operations and their edges as they are.
     """
@@ -29,10 +29,10 @@ class Row:
     def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
         self.recording, self.rows = recording, rows
         self.owners = len(recording.owners)
-        place = np.arange(len(rows))
+        index = np.arange(len(rows))
         follows = np.diff(np.array(rows, np.int64), prepend=-2) == 1
-        #: How many steps before each (positions,) were recorded in turn up to it.
-        self._n_before = place - np.maximum.accumulate(np.where(follows, 0, place))
+        #: Number of steps (positions,) recorded without a break before each one.
+        self._n_before = index - np.maximum.accumulate(np.where(follows, 0, index))
         sizes, self.has_links = [], False
         for position in range(len(rows)):
             step = self.step(position)
@@ -46,11 +46,11 @@ class Row:
         self._early: dict[int, tuple[Int64, Int64]] = {}
 
     def step(self, position: int) -> StepGraph:
-        """Return the recorded step at `position`; memory need not hold all."""
+        """Load the recorded step at `position`."""
         return self.recording.steps[self.rows[position]]
 
     def around(self, position: int) -> list[Int64]:
-        """Return the edges that join a step's events to its begins, its ends and the step before it."""
+        """Edges from the events of a step to its starts, its ends and the step before."""
         edges = [self.offset[position] + self._to_events(position)]
         if position:
             edges.append(self.offset[position - 1 : position + 1] + self._from_step_before(position))
@@ -58,10 +58,10 @@ class Row:
         return edges
 
     def lead_ns(self, position: int, own: Int64) -> Int64:
-        """Return how much later than the first owner each begins a step (m,), `own` if it follows no other.
+        """Delay of each owner's start (m,) behind the first owner's; `own` if the step follows no other.
 
-        Where steps that share a network come round again, owners get back the time by which they came closer
-        or went apart meanwhile: that was chance, and would add up.
+        If steps that share a network repeat, the drift between owners in the last round is undone: it was
+        chance and would add up.
         """
         if position == 0 or self._follows_a_pause(position):
             return own
@@ -109,10 +109,10 @@ class Row:
             self._early[position] = early, step.start_ns[early] - ready[early]
         return self._early[position]
 
-    # ---- edges (e, 2) between operations, which are numbered from the first start of their step
+    # ---- edges (e, 2) between operations, numbered from the first operation of their step
 
     def _to_events(self, position: int) -> Int64:
-        """Return the edges that join the events of a step to its begins and ends."""
+        """Edges between the events of a step and its starts and ends."""
         step, first = self.step(position), 2 * self.owners
         begin = np.arange(self.owners)
         end = self.owners + begin
@@ -129,7 +129,7 @@ class Row:
         return np.stack([np.concatenate(column) for column in zip(*edges, strict=True)], axis=1)
 
     def _from_step_before(self, position: int) -> Int64:
-        """Return the edges from the operations of the step before to those of a step."""
+        """Edges from the operations of the step before."""
         first = 2 * self.owners
         begin = np.arange(self.owners)
         ends = self.owners + begin
@@ -139,20 +139,20 @@ class Row:
         else:
             edges = [np.stack([ends, begin], axis=1)]
         resumed = first + 2 * continued.astype(np.int64) + np.array([1, 0])
-        # what ends in the step before beyond its end begins here with the step, and waits in its course
+        # Host events that outlast the step before resume with this step, so the edge leads to their bodies.
         resumed[~self._runs_on(position), 1] += 1
         return np.concatenate([*edges, resumed])
 
     def _asked_for(self, position: int) -> Int64:
-        """Return the edges to what steps before asked for, between operations of all steps."""
+        """Edges from launches in earlier steps, between operations of all steps."""
         source, target, joint, back = self._from_before(position)[1].T.astype(np.int64)
         done = self.first_op[position - back] + 2 * source + (joint == Joint.END_TO_HEAD)
         return np.stack([done, self.first_op[position] + 2 * target], axis=1)
 
     def _runs_on(self, position: int) -> Bool:
-        """Return which of what was begun in the step before (c,) just runs on as this one begins.
+        """Select continued events (c,) that run on without waiting for the start of this step.
 
-        So does work of a device, and of a host what was cut there.
+        Device work does, and host events that the boundary cut.
         """
         continued, _ = self._from_before(position)
         if not len(continued):
@@ -163,30 +163,30 @@ class Row:
         return runs_on
 
     def _from_before(self, position: int) -> tuple[Int64, Int64]:
-        """Return `continued` and `across` of a step; nothing where it does not come in its turn."""
+        """`continued` and `across` of a step; empty if the recorded step before it is missing."""
         step, n_before = self.step(position), self._n_before[position]
         return step.continued[: None if n_before else 0], step.across[step.across[:, 3] <= n_before]
 
     def _follows_recorded(self, position: int) -> bool:
-        """Whether a step comes after the one that was recorded before it."""
+        """Whether the step at `position - 1` was recorded just before."""
         return bool(self._n_before[position])
 
     def _follows_a_pause(self, position: int) -> bool:
-        """Whether a step was recorded after a pause of the profiler; all owners then begin it as recorded."""
+        """Whether the profiler paused before a step; owners then start it as recorded."""
         step, before = self.step(position), self.step(position - 1)
         return self._follows_recorded(position) and step.number > before.number + 1
 
     @cached_property
     def stream_of(self) -> Int64:
-        """The number of the stream of each operation of the recording, -1 for those of no device."""
-        place: dict[tuple[int, Track], int] = {}
+        """Stream number of each operation, -1 for host operations."""
+        numbers: dict[tuple[int, Track], int] = {}
         return self.recording.column(
-            lambda one: place.setdefault((one.owner, one.track), len(place)) if one.on_device else -1
+            lambda op: numbers.setdefault((op.owner, op.track), len(numbers)) if op.on_device else -1
         )
 
 
 def _is_root(step: StepGraph) -> Bool:
-    """Return which events (n,) nothing of their owner holds back but the start of the step."""
+    """Select events (n,) that wait for nothing of their owner except the start of the step."""
     source, target, joint, _ = step.edges.T
     holds = (joint < Joint.END_TO_BODY) & (step.owner[source] == step.owner[target])
     is_root = np.ones(len(step), np.bool_)

@@ -1,4 +1,4 @@
-"""Steps in a row simulated, with their recorded times or with edited ones.
+"""Simulation of steps in a row, with recorded or edited times.
 
 Most operations wait for one other operation alone, the one before on their thread. Such a *run* takes the
 sum of its times, so that a simulation costs a sum over the events and a pass over the few runs. Runs are cut
@@ -21,7 +21,7 @@ from analyzer.reading.dialects.step_parts import narrow
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
 from replay.row import Row
 
-#: Columns of a step that decide who waits for whom. Work, gaps, begins and tails do not.
+#: Columns of a step that determine the edges; work, gaps, begins and tails do not.
 _STRUCTURE = (
     "operation", "owner", "link", "start_ns", "end_ns", "edges", "next_ns", "last", "turn", "overtaken",
     "held", "continued", "across",
@@ -29,7 +29,7 @@ _STRUCTURE = (
 
 
 class Runs:
-    """The recorded steps `rows` of a recording, one after the other, ready to be simulated with any times.
+    """The recorded steps `rows` in a row, prepared for simulation with any times.
 
     Operations are numbered as in `Row`, but for the events of a step, which are in `_order`: track by
     track. Run k is the operations from ``first[k]`` to the one before ``first[k + 1]``.
@@ -39,18 +39,20 @@ class Runs:
         self.rows = rows
         self._row = row = Row(recording, rows)
         self._operations = recording.operations
-        # of several transfers that ask for a link at one moment the first of the step goes first
+        # Links serve simultaneous requests in the order of the step, so steps with links keep their order.
         self._order: Sequence[Int64 | None] = [None] * len(rows)
         if not row.has_links:
-            track = recording.numbered(lambda one: (one.owner, one.track))[1].astype(np.int32)
+            track = recording.numbered(lambda op: (op.owner, op.track))[1].astype(np.int32)
             self._order = [
                 _by_track(recording, track[row.step(position).operation]) for position in range(len(rows))
             ]
         self._begin = np.append(row.begin_op[:, 0], row.n_ops)
-        found = [self._of_step(position) for position in range(len(rows))]
-        edges = np.concatenate([edges for edges, _ in found])
-        alone = np.concatenate([row.begin_op.ravel(), row.end_op.ravel(), *(starts for _, starts in found)])
-        del found
+        of_steps = [self._of_step(position) for position in range(len(rows))]
+        edges = np.concatenate([edges for edges, _ in of_steps])
+        alone = np.concatenate(
+            [row.begin_op.ravel(), row.end_op.ravel(), *(starts for _, starts in of_steps)]
+        )
+        del of_steps
         cuts = (alone, row.first_op, edges[:, 1], edges[:, 0] + 1, self._transfers())
         is_first, is_alone = np.zeros((2, int(self._begin[-1]) + 1), np.bool_)
         is_alone[alone] = True
@@ -61,15 +63,15 @@ class Runs:
         follows = np.flatnonzero(~is_alone[self._first])
         edges = np.concatenate([run_of[edges], narrow(np.column_stack((follows - 1, follows)))])
         del cuts, alone, is_first, is_alone
-        #: (positions, m) the runs at which each owner's step begins and ends
+        #: The runs (positions, m) that start and end each owner's step.
         self.begin_run, self.end_run = run_of[row.begin_op], run_of[row.end_op]
         n = len(set(rows))
-        #: How many steps pass until they come round again.
+        #: Number of steps until the rows repeat.
         self._round = n if all(one == rows[i % n] for i, one in enumerate(rows)) else len(rows)
         self._plan = self._planned(edges)
 
     def fits(self, recording: Recording) -> bool:
-        """Whether a recording differs only in its times from the one that this was made of."""
+        """Whether a recording differs from the prepared one only in its times."""
         made_of = self._row.recording
         is_alike = (made_of.sides, made_of.carries) == (recording.sides, recording.carries)
         return (
@@ -79,7 +81,7 @@ class Runs:
                 all(getattr(own, name) is getattr(other, name) for name in _STRUCTURE)
                 and (
                     not self.has_devices or np.array_equal(own.tail_ns, other.tail_ns)
-                )  # which hold up its end, or not
+                )  # tails decide whether a device delays the end
                 for own, other in (
                     (self._row.step(at), recording.steps[row]) for at, row in enumerate(self.rows)
                 )
@@ -87,16 +89,16 @@ class Runs:
         )
 
     def simulate(self, steps: Iterable[StepGraph]) -> Schedule:
-        """Return when each run starts and ends with the times of `steps`, the recorded ones as edited.
+        """Simulate the runs with the times of `steps`.
 
         Of rows that come round again, those of the first round are enough.
         """
         return self.simulate_from(steps)[0]
 
     def simulate_from(self, steps: Iterable[StepGraph], starts: Sequence[float] = ()) -> list[Schedule]:
-        """Return the same, and when owners begin the first step one after the other.
+        """Simulate the runs; again with owners that start the first step one after the other.
 
-        So far apart are all of them together, as a share (`starts`) of how long a step takes them.
+        `starts` has the distance between the first and the last owner, as a share of their step.
         """
         dur, gap = np.zeros((2, len(self._plan)), np.int64)
         round_ = self._round
@@ -110,42 +112,42 @@ class Runs:
                 dur[inside], gap[inside] = times
         for position, begin in enumerate(self.begin_run):
             gap[begin] = self._row.lead_ns(position, leads[position % round_])
-        found = [simulate(replace(self._plan, dur_ns=dur, gap_ns=gap))]
+        schedules = [simulate(replace(self._plan, dur_ns=dur, gap_ns=gap))]
         first, owners = self.begin_run[0], np.arange(len(self.begin_run[0]))
-        apart_ns = self.iteration_ns(found[0]).mean() / len(owners)
+        apart_ns = self.iteration_ns(schedules[0]).mean() / len(owners)
         for share in starts:
             gap[first] = np.rint(owners * share * apart_ns)
-            found.append(simulate(replace(self._plan, dur_ns=dur, gap_ns=gap)))
-        return found
+            schedules.append(simulate(replace(self._plan, dur_ns=dur, gap_ns=gap)))
+        return schedules
 
     def iteration_ns(self, schedule: Schedule) -> Int64:
-        """Return how long each owner took for the step at each position (positions, m)."""
+        """Time of each owner for the step at each position (positions, m)."""
         return schedule.end_ns[self.end_run] - schedule.start_ns[self.begin_run]
 
     @property
     def has_devices(self) -> bool:
-        """Whether something ran on a device."""
+        """Whether a device ran anything."""
         return bool(self._row.stream_of.max(initial=-1) >= 0)
 
     def events_ns(self, position: int, step: StepGraph, schedule: Schedule) -> tuple[Int64, Int64, Int64]:
-        """Return start, end and work (n,) of the events of the `step` with which position was simulated."""
+        """Start, end and work (n,) of the events of the `step` simulated at `position`."""
         times = _Times(self, position, step)
         inside = self._inside(position)
         first, after = self._bounds(position)
         heads, bodies = times.of_events(first, after, schedule.start_ns[inside])
-        if self._row.has_links:  # who shares a link takes longer than its work
+        if self._row.has_links:  # transfers that share a link take longer than their work
             carried = np.flatnonzero(self._plan.device[inside] != UNLIMITED)
             bodies[first[carried] // 2] = schedule.end_ns[inside][carried]
         return heads, bodies, times.work
 
-    # ---- what waits for what
+    # ---- edges between runs
 
     def _of_step(self, position: int) -> tuple[Int64, Int64]:
-        """Return the edges of a step that join runs (e, 2), and the operations that begin a run."""
+        """Edges of a step between runs (e, 2), and the operations that start a run."""
         step, first = self._row.step(position), int(self._row.first_op[position])
-        place = self._places(position)
-        source, target = (place(operations) for operations in operation_edges(step.edges))
-        over = narrow(place(2 * step.overtaken + 1))
+        index_of = self._places(position)
+        source, target = (index_of(operations) for operations in operation_edges(step.edges))
+        over = narrow(index_of(2 * step.overtaken + 1))
         source, target = np.append(source, over[:, 0]), np.append(target, over[:, 1])
         begins = np.zeros(2 * len(step), np.bool_)
         begins[::2] = True
@@ -157,16 +159,16 @@ class Runs:
         return narrow(np.concatenate([within, *around])), first + narrow(np.flatnonzero(begins))
 
     def _places(self, position: int) -> Callable[[Int64], Int64]:
-        """Return the function of the places of a step's operations, numbered from its first, in its order."""
+        """Make the function from operations of a step to their indices in track order."""
         order = self._order[position]
         if order is None:
             return lambda operations: operations
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        return lambda operations: 2 * place[operations >> 1] + (operations & 1)
+        index_of = np.empty_like(order)
+        index_of[order] = np.arange(len(order))
+        return lambda operations: 2 * index_of[operations >> 1] + (operations & 1)
 
     def _placed(self, edges: Int64) -> Int64:
-        """Return edges between operations of `Row` as numbered here."""
+        """Renumber edges between operations of `Row`."""
         placed: Int64 = edges.copy()
         for one in unique(np.searchsorted(self._begin, edges.ravel(), side="right") - 1).tolist():
             first = self._row.first_op[one]
@@ -175,7 +177,7 @@ class Runs:
         return placed
 
     def _transfers(self) -> Int64:
-        """Return the bodies that occupy a link, each a run of its own, and what comes after them."""
+        """Cuts before and after bodies on links: each of these is a run by itself."""
         if not self._row.has_links:
             return np.empty(0, np.int64)
         bodies = [
@@ -185,7 +187,7 @@ class Runs:
         return np.concatenate([*bodies, *(one + 1 for one in bodies)])
 
     def _planned(self, edges: Int64) -> Plan:
-        """Return the plan of the runs, without their times."""
+        """Make the plan of the runs, without times."""
         n = len(self._first)
         device, priority = np.full(n, UNLIMITED), np.zeros(n, np.int64)
         if self._row.has_links:
@@ -208,19 +210,19 @@ class Runs:
         )
 
     def _inside(self, position: int) -> slice:
-        """Return which runs are of the events of a step."""
+        """Slice of the runs with the events of a step."""
         bounds = [self._row.first_op[position], self._begin[position + 1]]
         low, high = np.searchsorted(self._first, bounds).tolist()
         return slice(low, high)
 
     def _bounds(self, position: int) -> tuple[Int64, Int64]:
-        """Return the first operation of each run of a step's events, and the one after the last."""
+        """First operation of each run of a step's events, and the end of each run."""
         first = self._first[self._inside(position)] - self._row.first_op[position]
         return first, np.append(first[1:], 2 * len(self._row.step(position)))
 
 
 class Simulation(Struct, frozen=True):
-    """Steps of a recording in a row, simulated: when all their events ran, from 0 on."""
+    """Simulated steps in a row: the times of all events, from 0 on."""
 
     runs: Runs
     recording: Recording
@@ -228,7 +230,7 @@ class Simulation(Struct, frozen=True):
 
     @property
     def rows(self) -> Sequence[int]:
-        """Which recorded step stands at each position."""
+        """The recorded step at each position."""
         return self.runs.rows
 
     def position(self, row: int) -> int:
@@ -237,13 +239,13 @@ class Simulation(Struct, frozen=True):
 
     @property
     def iteration_ns(self) -> Int64:
-        """How long each owner took for the step at each position (positions, m)."""
+        """Time of each owner for the step at each position (positions, m)."""
         return self.runs.iteration_ns(self.schedule)
 
     def step(self, position: int) -> StepGraph:
-        """Return the step at `position` with its simulated times.
+        """Make the step at `position` with its simulated times.
 
-        What a device did before the step began, ahead of its host, has no time in it and holds up nothing.
+        Device work that finished before the step began has no time in it and delays nothing.
         """
         runs, step = self.runs, self.recording.steps[self.rows[position]]
         start, end, _ = runs.events_ns(position, step, self.schedule)
@@ -262,7 +264,7 @@ class Simulation(Struct, frozen=True):
         )
 
     def intervals(self, position: int) -> tuple[Int64, Int64]:
-        """Return start and end (n,) of the events at `position` as a trace would show them.
+        """Start and end (n,) of the events at `position` as in a trace.
 
         A transfer that is recorded only from when its link serves it starts with its body.
         """
@@ -278,12 +280,12 @@ def simulated(recording: Recording, rows: Sequence[int]) -> Simulation:
 
 
 def replayed_ns(recording: Recording, rows: Sequence[int]) -> Int64:
-    """Return how long each owner takes for the recorded steps `rows`, one after the other (positions, m)."""
+    """Replayed time of each owner for the recorded steps `rows` (positions, m)."""
     return simulated(recording, rows).iteration_ns
 
 
 class _Times:
-    """The times of a step's events one after the other: what runs of them take."""
+    """Cumulative times of a step's events, to sum up runs."""
 
     def __init__(self, runs: Runs, position: int, step: StepGraph) -> None:
         self.work, gap = runs._row.work_and_gaps(position, step)
@@ -292,11 +294,11 @@ class _Times:
         if self.order is not None:
             work, gap = work[self.order], gap[self.order]
         self.gap = gap
-        self.until = np.zeros(len(gap) + 1, np.int64)  # the sum of the events before
+        self.until = np.zeros(len(gap) + 1, np.int64)  # sums of all earlier events
         np.cumsum(gap + work, dtype=np.int64, out=self.until[1:])
 
     def _over(self, operation: Int64) -> Int64:
-        """Return the sum of all times up to the end of an operation; 0 for the one before the first."""
+        """Sum of all times up to the end of an operation; 0 before the first."""
         event = operation >> 1
         is_body = (operation & 1).astype(np.bool_)
         before = self.until[event + is_body]
@@ -304,18 +306,18 @@ class _Times:
         return over
 
     def _gap_of(self, operation: Int64) -> Int64:
-        """Return the gap before an operation: a body has none."""
+        """Gap before an operation; 0 before a body."""
         if not len(self.gap):
             return np.zeros_like(operation)
         return np.where(operation & 1, 0, self.gap[operation >> 1])
 
     def of_runs(self, first: Int64, after: Int64) -> tuple[Int64, Int64]:
-        """Return the lengths of runs from their first start on, and the gaps before that."""
+        """Lengths of runs, and the gaps before them."""
         gap = self._gap_of(first)
         return self._over(after - 1) - self._over(first - 1) - gap, gap
 
     def of_events(self, first: Int64, after: Int64, start: Int64) -> tuple[Int64, Int64]:
-        """Return when the events' heads and bodies end (n,), in the step's own order."""
+        """Compute the ends of heads and bodies (n,), in the order of the step."""
         shift = np.repeat(start - self._over(first - 1) - self._gap_of(first), after - first)
         heads, bodies = shift[::2] + self.until[:-1], shift[1::2] + self.until[1:]
         heads += self.gap
@@ -327,7 +329,7 @@ class _Times:
 
 
 def _by_track(recording: Recording, track: Int32) -> Int64 | None:
-    """Return the order of a step's events by their tracks (n,); None where they are in order."""
+    """Order of a step's events by track (n,); None if sorted already."""
     if (np.diff(track) >= 0).all():
         return None
     order = np.argsort(track.astype(np.min_scalar_type(int(track.max()))), kind="stable")

@@ -1,4 +1,4 @@
-"""Which events an edit means: an operation, a part of one, a category, a link, a rank, a pipeline stage."""
+"""Events that an edit names: by operation, part, category, link, rank or pipeline stage."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from analyzer.reading.dialects.step_parts import Operation
 from replay.edit import EditRequest
 
 _OWNER = re.compile(r"(?:wk(?P<worker>\d{1,18})\.?)?(?:rank(?P<rank>\d{1,18})\.?)?(?P<target>.*)", re.DOTALL)
-#: Steps that tell which ranks send to each other; a pair that meets in less than this share of the most may
-#: have ended something at the same time by chance.
+#: The first steps show which ranks send to each other. A pair that meets less often than this share of the
+#: most frequent pair may have met by chance.
 _LOOKED_AT, _BY_CHANCE = 4, 0.1
 
 
-#: That work can become longer or shorter: its nanoseconds still fit into 64 bits.
+#: The largest ratio for which nanoseconds of work still fit into 64 bits.
 _MOST_TIMES = 1_000_000
 
 
 def as_ratio(request: EditRequest, else_: str = "") -> float:
-    """Return the value of a request that is a ratio; the error also says what `else_` there is."""
+    """Parse the ratio of a request; the error mentions the alternatives `else_`."""
     try:
         ratio = float(request.value)
     except ValueError:
@@ -37,7 +37,7 @@ def as_ratio(request: EditRequest, else_: str = "") -> float:
 
 
 def checked_ratio(flag: str, ratio: float) -> float:
-    """Return `ratio`, which the user gave with `flag`, if it can be one; else `UsageError`."""
+    """Check the `ratio` that the user gave with `flag`."""
     if not 1 / _MOST_TIMES <= ratio <= _MOST_TIMES:
         raise UsageError(
             f"{flag}: a ratio must be above 0 (1 changes nothing), from 1/{_MOST_TIMES:,} to {_MOST_TIMES:,}"
@@ -46,7 +46,7 @@ def checked_ratio(flag: str, ratio: float) -> float:
 
 
 def named_ranks(recording: Recording, request: EditRequest, ranks: str) -> list[int]:
-    """Return the owners that ``rank<r>,rank<s>`` means; some must be left to compare them with."""
+    """Owners named by ``rank<r>,rank<s>``; at least one other must remain for comparison."""
     chosen = np.zeros(len(recording.owners), np.bool_)
     for one in ranks.split(","):
         owners, rest = named_owners(recording, one)
@@ -55,12 +55,12 @@ def named_ranks(recording: Recording, request: EditRequest, ranks: str) -> list[
         chosen |= owners
     if chosen.all():
         raise request.refused("no rank is left to compare with")
-    found: list[int] = np.flatnonzero(chosen).tolist()
-    return found
+    owners_named: list[int] = np.flatnonzero(chosen).tolist()
+    return owners_named
 
 
 class Selection(Struct, frozen=True):
-    """The targets of an edit: operations (n,), and owners (m,) of whom it changes the time between steps.
+    """The targets of an edit: operations (n,), and owners (m,) whose time between steps changes.
 
     Where a rank's computation was not traced, its forward pass is a part of that time.
     """
@@ -72,14 +72,14 @@ class Selection(Struct, frozen=True):
         return bool(self.operations.any() or self.tails.any())
 
     def events(self, step: StepGraph) -> Bool:
-        """Return which events of a step are selected (n,)."""
+        """Mask of the selected events of a step (n,)."""
         return self.operations[step.operation]
 
 
 def select(
     recording: Recording, request: EditRequest, name: str, *, may_be_nothing: bool = False
 ) -> Selection:
-    """Return the selection that `name` means in the requested edit.
+    """Select what `name` means in the requested edit.
 
     It is a name as it was recorded, or as tables show it. ``wk<i>.`` before it means those of that worker;
     ``rank<r>.`` those of that local rank, or where all have the same (one GPU per worker) or none has it, the
@@ -91,9 +91,9 @@ def select(
         Nothing; the message names the nearest ones.
     """
     everyone = np.ones(len(recording.owners), np.bool_)
-    found = _matching(recording, name, everyone)
-    if found:
-        return found
+    selection = _matching(recording, name, everyone)
+    if selection:
+        return selection
     owners, target = named_owners(recording, name)
     if may_be_nothing:
         return _matching(recording, target, owners & bool(target))
@@ -101,26 +101,26 @@ def select(
 
 
 def named_owners(recording: Recording, name: str) -> tuple[Bool, str]:
-    """Return whom ``wk<i>.`` and ``rank<r>.`` before a name mean (m,), and the name without them."""
+    """Split ``wk<i>.`` and ``rank<r>.`` off a name: their owners (m,), and the bare name."""
     match = _OWNER.fullmatch(name)
     assert match is not None  # every part is optional
     return _owners(recording, match["worker"], match["rank"]), match["target"]
 
 
 def select_of(recording: Recording, request: EditRequest, target: str, owners: Bool) -> Selection:
-    """Return the selection of `target` ("": the computation) on some `owners` (m,); see `select`."""
-    found = _matching(recording, target, owners)
-    if not found and not owners.any():
+    """Select `target` ("": the computation) on some `owners` (m,); see `select`."""
+    selection = _matching(recording, target, owners)
+    if not selection and not owners.any():
         raise request.refused(f"no such rank; there are {', '.join(recording.owners)}")
-    if not found:  # as tables show it
-        alike = {name for name in {one.name for one in recording.table.kinds} if brief(name) == target}
-        chosen = recording.which(lambda one: owners[one.owner] and one.name in alike)
-        found = Selection(chosen, np.zeros(len(owners), np.bool_))
-    if not found:
+    if not selection:  # as tables show it
+        alike = {name for name in {op.name for op in recording.table.kinds} if brief(name) == target}
+        chosen = recording.which(lambda op: owners[op.owner] and op.name in alike)
+        selection = Selection(chosen, np.zeros(len(owners), np.bool_))
+    if not selection:
         name = target or request.name
         near = meant(name, _known(recording), most=3)
         raise request.refused(f"no operation has the name {name}{near or '; --set help lists all'}")
-    return found
+    return selection
 
 
 def computation(recording: Recording) -> Selection:
@@ -129,19 +129,19 @@ def computation(recording: Recording) -> Selection:
 
 
 def communication(recording: Recording) -> Selection:
-    """Select all that moves data between ranks."""
-    chosen = recording.which(lambda one: one.is_communication)
+    """Select all communication between ranks."""
+    chosen = recording.which(lambda op: op.is_communication)
     return Selection(chosen, np.zeros(len(recording.owners), np.bool_))
 
 
 def _matching(recording: Recording, target: str, owners: Bool) -> Selection:
     """Select the operations of `owners` with a name `target`; their computation where it is empty."""
     chosen = recording.which(
-        lambda one: owners[one.owner] and (target in _names(one) if target else one.is_compute)
+        lambda op: owners[op.owner] and (target in _names(op) if target else op.is_compute)
     )
     untraced = np.zeros(len(owners), np.bool_)
     if target in ("", Phase.FORWARD.word):
-        untraced[[one.owner for one in recording.table.kinds if one.role is Role.UNTRACED]] = True
+        untraced[[op.owner for op in recording.table.kinds if op.role is Role.UNTRACED]] = True
     return Selection(chosen, untraced & owners)
 
 
@@ -179,12 +179,12 @@ def _known(recording: Recording) -> list[str]:
 
 
 def pipeline_stages(recording: Recording) -> list[int] | None:
-    """Return the stage of each owner; None where the recording has no pipeline.
+    """Find the pipeline stage of each owner; None without a pipeline.
 
     Owners that send to each other make one pipeline; the n-th of each are stage n. In an all-to-all, which
     NCCL makes of sends, a group meets.
     """
-    is_sent = recording.which(lambda one: is_point_to_point(one.name))
+    is_sent = recording.which(lambda op: is_point_to_point(op.name))
     if not is_sent.any():
         return None
     ends = []
@@ -203,7 +203,7 @@ def pipeline_stages(recording: Recording) -> list[int] | None:
 
 
 def of_stage(recording: Recording, request: EditRequest, number: int, target: str) -> Selection:
-    """Return the selection of `target` ("": the computation) on the owners of stage `number`.
+    """Select `target` ("": the computation) on the owners of stage `number`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Which operation matters: those on the critical path delayed in turn, or made faster."""
+"""Sensitivity to operations: delay or speed up those on the critical path in turn."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from replay.runs import Simulation, replayed_ns, simulated
 from replay.selection import Selection
 from replay.whatif.scaling import changed
 
-#: Of each kind (operations, categories, ranks, links) so many are simulated.
+#: So many of each kind (operations, categories, ranks, links) are simulated.
 _MOST_TRIED = 20
 
 
 class Effect(Struct, frozen=True):
-    """The cost of a change of some operations: `added_ns` of work per step, `effect_ns` of its time."""
+    """Effect of changing a group of operations: work added per step, and step time added."""
 
     kind: str  # operation, category, rank or link
     name: str
@@ -37,7 +37,7 @@ class Effect(Struct, frozen=True):
 def changed_in_turn(
     recording: Recording, ratio: float, *, parts: bool, groups: bool = False, progress: bool | None = None
 ) -> list[Effect]:
-    """Measure how the step changes if one operation takes `ratio` times as long, the largest effect first.
+    """Simulate each operation `ratio` times as long; sort by effect, largest first.
 
     Tried are those with the most time on the critical paths, then those with the most work. A communication
     is one operation unless `parts`. With `groups` also each category or stage of communication, the
@@ -72,7 +72,7 @@ def changed_in_turn(
 
 
 def _importance(before: Simulation) -> Float64:
-    """Measure the time of each operation (n,) on the critical path, below 1 ns by its share of all work."""
+    """Time of each operation (n,) on the critical path; ties are broken by the share of all work."""
     n = len(before.recording.operations)
     on_path, work = np.zeros((2, n))
     for step in map(before.step, range(len(before.rows))):
@@ -94,12 +94,12 @@ def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str
     """
     names, number = recording.numbered(name_of)
     untraced = np.zeros(len(recording.owners), np.bool_)
-    untraced[[one.owner for one in recording.table.kinds if one.role is Role.UNTRACED]] = True
+    untraced[[op.owner for op in recording.table.kinds if op.role is Role.UNTRACED]] = True
     groups = []
-    for place, name in enumerate(names):
+    for name_number, name in enumerate(names):
         if not name:
             continue
-        members = number == place
+        members = number == name_number
         first = recording.operations[int(members.argmax())]
         is_rank, is_forward = kind == "rank", (kind, name) == ("category", Phase.FORWARD.word)
         belongs = np.arange(len(untraced)) == first.owner if is_rank else np.full_like(untraced, is_forward)

@@ -1,4 +1,4 @@
-"""How much longer a job takes than the ideal one, in which no rank is behind another, and because of whom."""
+"""Slowdown of a job over the ideal job, in which no rank is slower than another, by cause."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from replay.runs import Runs
 from replay.selection import pipeline_stages
 from replay.whatif.straggler import at_mean_work
 
-#: Kinds of work that are put back one by one: those whose work differs most from the ideal.
+#: So many kinds of work are put back one by one: those that differ most from the ideal.
 _MOST_KINDS = 30
 
 
 class Slowdown(Struct, frozen=True):
     """T(own work) / T(ideal work), the mean over the steps, both without gaps.
 
-    `by` has the same for the ideal job with only one group's own work put back: by ``rank``, ``stage``
-    and ``kind``, the largest first.
+    `by` has the ratio for the ideal job with the own work of one group put back: by ``rank``, ``stage`` and
+    ``kind``, largest first.
     """
 
     ratio: float
@@ -30,8 +30,8 @@ class Slowdown(Struct, frozen=True):
 
 
 def slowdown(recording: Recording) -> Slowdown:
-    """Return the slowdown of all recorded steps that are whole, as it is published of jobs elsewhere."""
-    names, kind = recording.numbered(lambda operation: operation.name)
+    """Compute the slowdown S, as in published studies, over all whole steps."""
+    names, kind = recording.numbered(lambda op: op.name)
     edited = at_mean_work(recording)
     steps = [
         _Step(recording, row, edited.steps[row].work_ns, kind[recording.steps[row].operation])
@@ -43,17 +43,17 @@ def slowdown(recording: Recording) -> Slowdown:
         return float(np.mean(np.array(times) / np.maximum(ideal, 1.0)))
 
     def put_back(groups: Sequence[Int64], names: Mapping[int, str]) -> dict[str, float]:
-        """Return S of each group by its name; `groups` are those of the events (n,) of each step."""
-        found = {
+        """S of each group by its name; `groups` has the group of each event (n,) of each step."""
+        slowdowns = {
             name: over_ideal(
                 [step.with_own(of_step == group) for step, of_step in zip(steps, groups, strict=True)]
             )
             for group, name in names.items()
         }
-        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+        return dict(sorted(slowdowns.items(), key=lambda pair: -pair[1]))
 
     by: dict[str, dict[str, float]] = {"rank": {}, "stage": {}}
-    owner = recording.column(lambda one: one.owner)
+    owner = recording.column(lambda op: op.owner)
 
     def of_operation(table: Int64) -> list[Int64]:
         return [table[step.operation] for step in steps]
@@ -69,7 +69,7 @@ def slowdown(recording: Recording) -> Slowdown:
 
 
 class _Step:
-    """One step without gaps, with its own work, with the ideal work, and with some of each."""
+    """A step without gaps, simulated with own work, ideal work, or a mixture."""
 
     def __init__(self, recording: Recording, row: int, ideal: Int64, kind: Int64) -> None:
         step = recording.steps[row]
@@ -81,14 +81,14 @@ class _Step:
         self.ideal_ns = self.with_own(np.zeros(len(step), np.bool_))
 
     def with_own(self, keeps: Bool) -> int:
-        """Return how long the ideal step takes if some of its events (n,) keep their own work."""
+        """Time of the ideal step if some events (n,) keep their own work."""
         work = np.where(keeps, self.own, self.ideal)
         schedule = self._runs.simulate([replace(self._bare, work_ns=work)])
         return int(self._runs.iteration_ns(schedule).max())
 
 
 def _most_different(steps: Sequence[_Step], names: Sequence[str]) -> dict[int, str]:
-    """Return the kinds whose own work differs most from the ideal, in all; of one name with a number each."""
+    """Kinds whose own work differs most from the ideal, as number and name."""
     difference = np.zeros(len(names))
     for step in steps:
         difference += np.bincount(step.kind, np.abs(step.own - step.ideal), len(names))

@@ -1,4 +1,4 @@
-"""A replay as a trace: the recorded events at the times the simulation gave them."""
+"""A replay as a trace: the recorded events at their simulated times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replay.runs import Simulation
 
 
 def write_synthetic(result: Simulation, path: Path) -> int:
-    """Write the replayed events to `path` in the Chrome format, in order of time; return how many.
+    """Write the replayed events to `path` as a Chrome trace, in order of time; return their number.
 
     Names and categories are the recorded ones; with several owners names and processes carry the owner's
     prefix, as in a combined trace. Times count from the start of the first recorded step, which stands in
@@ -27,16 +27,14 @@ def write_synthetic(result: Simulation, path: Path) -> int:
 def _rows(result: Simulation) -> list[ThreadRow]:
     recording = result.recording
     prefixes = [f"{owner}." if len(recording.owners) > 1 else "" for owner in recording.owners]
-    is_written = recording.which(lambda operation: operation.is_traced)
+    is_written = recording.which(lambda op: op.is_traced)
     times = [result.intervals(position) for position in range(len(result.rows))]
     number = np.concatenate([recording.steps[row].operation for row in result.rows])
     start, end = (np.concatenate([pair[side] for pair in times]) for side in (0, 1))
     rows = np.flatnonzero(is_written[number])
     rows = rows[np.lexsort((-end[rows], start[rows]))]
     operations = {i: recording.operations[i] for i in unique(number[rows]).tolist()}
-    slices: dict[tuple[int, Track], list[Slice]] = {
-        (operation.owner, operation.track): [] for operation in operations.values()
-    }
+    slices: dict[tuple[int, Track], list[Slice]] = {(op.owner, op.track): [] for op in operations.values()}
     for i, begin, until in zip(*(column[rows].tolist() for column in (number, start, end)), strict=True):
         operation = operations[i]
         name = prefixes[operation.owner] + operation.name
@@ -44,5 +42,5 @@ def _rows(result: Simulation) -> list[ThreadRow]:
         slices[operation.owner, operation.track].append(box)
     return [
         recorded_row(recording.owners, owner, track, slices[owner, track])
-        for owner, track in sorted(slices, key=lambda place: place[0])
+        for owner, track in sorted(slices, key=lambda thread: thread[0])
     ]

@@ -11,26 +11,27 @@ from analyzer.base.arrays import Float64
 from analyzer.base.arrays.distributions import student_quantile
 from analyzer.base.arrays.median import FEWEST, longest_usual
 
-#: What a what-if is wrong by where nothing varies: the standard deviation of its relative error.
+#: Standard deviation of the relative error of a what-if if nothing varies.
 MODEL_ERROR = 0.05
-#: The same where devices of ranks that are all recorded work for half of a step: nothing else runs there. In
-#: simulated jobs (docs/dev/accuracy.md, table 3) nine in ten edits are off by less.
+#: The same for jobs whose recorded devices work for half of a step. Nine in ten edits of simulated jobs have
+#: a smaller error (docs/dev/accuracy.md, table 3).
 DEVICE_ERROR = 0.02
-#: The same where the launches of the host decide how long a step takes: between runs of one such job the mean
-#: step varies so much (14 jobs on an H200, each recorded two or three times).
+#: The same for jobs limited by launches: the mean step varies so much between runs of one job (14 jobs on an
+#: H200, each recorded two or three times).
 HOST_ERROR = 0.15
-#: So much longer kernels may take while collectives move bytes beside them (95 %): arXiv 2507.03114 measured
-#: 19 % in the mean and 40 % at most, on four kinds of GPU.
+#: Kernels may take so much longer beside collectives that move bytes (95 %): arXiv 2507.03114 measured 19 %
+#: in the mean and 40 % at most on four kinds of GPU.
 CROWDED = 0.3
 
-#: … and how much of an edit's effect (the logarithm of after over before) is missed, in the same way: the
-#: further from what was recorded, the more of what limits the edited job was never seen.
+#: Error as a share of an edit's effect (the logarithm of after over before): far from the recorded job other
+#: limits apply, which the recording does not show.
 EXTRAPOLATED = 0.05
 
 _DRAWS = 2000
 _AT_ONCE = 1 << 20  # values that are drawn together
-#: So many steps in a row say as much as one alone: load from outside lasts longer than a step. (Between
-#: successive steps of long recordings the correlation is 0.4, by which a mean varies as if of half as many.)
+#: So many successive steps count as one independent step: load from other programs lasts longer than a step.
+#: (The correlation of successive steps is 0.4 in long recordings, so a mean varies like one of half as many
+#: steps.)
 _ALIKE = 2
 _SEED = 20210117
 #: Half of a 95 % interval in standard errors: the normal distribution's 0.975 quantile.
@@ -40,13 +41,12 @@ Z_95 = 1.959963984540054
 def mean_interval(
     times: Sequence[float] | Float64, *, model_error: float = 0.0
 ) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean of as many further steps; None for too few steps.
+    """Compute the 95 % interval of the mean of equally many further steps; None for too few steps.
 
-    The n steps are resampled, once for what the recorded mean could have been and once for the further
-    steps; in logarithms, because steps are sometimes far too long and never far too short. With few steps
-    their spread is underestimated; it is widened as Student's t is wider than the normal distribution.
-    Successive steps are taken to be alike (`_ALIKE`). `model_error` is the standard deviation of what
-    else may be wrong, as a share.
+    The n steps are resampled twice, for the recorded mean and for the further steps; in logarithms, because
+    steps are sometimes far too long and never far too short. Few steps underestimate the spread, so it is
+    widened like Student's t over the normal distribution. Successive steps are correlated (`_ALIKE`).
+    `model_error` is the standard deviation of all other errors, as a share.
     """
     values = np.log(np.maximum(np.asarray(times, np.float64), 1.0))
     n = len(values)
@@ -62,19 +62,18 @@ def mean_interval(
 
 
 def without_outliers(times: Sequence[float] | Float64) -> Float64:
-    """Return how long steps (n,) took, those far longer than the others as long as the longest usual one.
+    """Limit step times (n,) to the longest usual one.
 
-    What delayed a step once (another process) says nothing of a job that was not run. Of few steps none is
-    taken for an outlier.
+    A delay that happened once (another process) need not happen in the edited job. Few steps have no outlier.
     """
     values = np.asarray(times, np.float64)
     return np.minimum(values, longest_usual(values))
 
 
 def paired_change(before: Float64, after: Float64) -> tuple[float, float] | None:
-    """Return the relative change of the mean of the recorded steps (n,), each compared with itself.
+    """Compute the 95 % interval of the relative change of the mean step, paired by step (n,).
 
-    It says how much the answer depends on which steps were recorded, not how right it is.
+    It shows how much the answer depends on the choice of steps, not how accurate it is.
     """
     n = len(before)
     if n < FEWEST:
@@ -87,7 +86,7 @@ def paired_change(before: Float64, after: Float64) -> tuple[float, float] | None
 
 
 def _means_of_draws(size: int, draw: np.random.Generator, *values: Float64) -> list[Float64]:
-    """Return for each of the values (n,) the means (draws,) of `size` of them, of all the same ones."""
+    """Bootstrap means (draws,) of each of the values (n,), with the same draws of `size` for all."""
     means: list[list[Float64]] = [[] for _ in values]
     n_rows = max(1, _AT_ONCE // size)
     for at in range(0, _DRAWS, n_rows):
@@ -98,5 +97,5 @@ def _means_of_draws(size: int, draw: np.random.Generator, *values: Float64) -> l
 
 
 def _wider(n: int) -> float:
-    """Return the factor by which n values make an interval wider than the normal distribution would."""
+    """Widening of an interval from n values over that of the normal distribution."""
     return student_quantile(n - 1, 0.975) / Z_95 * math.sqrt(n / (n - 1))

@@ -1,1 +1,1 @@
-"""Edits of a replayed step: what would happen if."""
+"""Edits of a job: one module for each kind of `--set` edit."""

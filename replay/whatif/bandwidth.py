@@ -1,4 +1,4 @@
-"""Links that carry more, or less: only the time of the bytes changes."""
+"""Faster or slower links: only the time of the bytes changes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from replay.whatif.collective_times import at_bandwidth, crowded_ns, with_latenc
 
 NAME = "bandwidth=R|200Mbit, latency=R"
 HELP = (
-    "links carry R times the bytes, or that much a second (Kbit, Mbit, Gbit); the rest of a transfer stays; "
-    "what a collective takes beside its bytes is R times as long"
+    "bandwidth: links are R times as fast, or have this rate (Kbit, Mbit, Gbit); other parts of a transfer "
+    "stay; latency: the fixed cost of a collective is R times as long"
 )
 
 _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]+)?)([KMG])bit(?:/s)?", re.IGNORECASE)
 _BITS = {"K": 1e3, "M": 1e6, "G": 1e9}
 _LEAST_RATE = 1e-6  # bytes per nanosecond
-#: The share of a link's bandwidth that the bytes of tensors get; the rest are headers and acknowledgements.
+#: Tensors get this share of a link's bandwidth; headers and acknowledgements take the remainder.
 _GOODPUT = 0.95
-#: This share of the messages of a kind are called quick: they stood behind nothing.
+#: This share of the messages of a kind counts as quick: nothing delayed them.
 _QUICK = 0.2
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit that sets the bandwidth, or the latency; None for any other request."""
+    """Parse `bandwidth=` and `latency=`; None for any other request."""
     if request.name == "latency":
         return _of_latency(request, job)
     if request.name != "bandwidth":
@@ -70,7 +70,7 @@ def _of_collectives(job: Job, ratio: float | None, target: float | None) -> Edit
 
 
 def _with_limits(recording: Recording, links: LinkRate, times: float, ratio: float | None) -> Recording:
-    """Set what nodes may send and receive where links carry so many `times` as much.
+    """Set the limits of nodes for links that are `times` as fast.
 
     Of slow nodes a `ratio` stays one; an absolute bandwidth is that of all.
     """
@@ -81,7 +81,7 @@ def _with_limits(recording: Recording, links: LinkRate, times: float, ratio: flo
 
 
 def _caution(job: Job) -> str:
-    """Say what is assumed where the rate of the links is not known."""
+    """Describe the assumption if the rate of the links is unknown."""
     rate = job.links
     if rate is None:
         return "" if job.collectives else "the rate of the links is not known; a ratio scales whole transfers"
@@ -94,7 +94,7 @@ def _caution(job: Job) -> str:
 
 
 def _times(links: LinkRate | None, ratio: float | None, target: float | None) -> float:
-    """Return how many times as much links carry as those of the job that edits start from."""
+    """Ratio of the wanted link rate to that of the unedited job."""
     if links is None:
         return 1.0 if ratio is None else ratio
     wanted = target * _GOODPUT / links.likely if target is not None else ratio
@@ -103,7 +103,7 @@ def _times(links: LinkRate | None, ratio: float | None, target: float | None) ->
 
 
 def _crowded(recording: Recording, ratio: float | None) -> float:
-    """Bound how much less, or more, kernels may take beside collectives `ratio` times as fast (ns a step)."""
+    """Bound the change of kernels beside collectives that are `ratio` times as fast (ns per step)."""
     beside, at_all = crowded_ns(recording)
     if ratio is None:
         return CROWDED * beside
@@ -119,7 +119,7 @@ def _of_latency(request: EditRequest, job: Job) -> Edit:
 
 
 def _absolute(request: EditRequest) -> float | None:
-    """Return a bandwidth in bytes per nanosecond; None for a ratio."""
+    """Parse an absolute bandwidth into bytes per nanosecond; None for a ratio."""
     absolute = _RATE.fullmatch(request.value)
     if absolute is None:
         return None
@@ -130,17 +130,17 @@ def _absolute(request: EditRequest) -> float | None:
 
 
 def times_faster(recording: Recording, factor: float, rate: float | None) -> Recording:
-    """Return the recording with links of `rate` (bytes/ns) that carry `factor` times as much.
+    """Make links of `rate` (bytes/ns) `factor` times as fast.
 
-    The time of the bytes changes, and with it, where links get faster, what messages wait longer than the
-    quick ones of their kind: behind bytes in a queue that nobody recorded. Latency and the computation of a
-    transfer stay. Where not even relative sizes are known, the whole transfer changes.
+    The time of the bytes changes. On faster links messages also wait less behind unrecorded bytes: the time
+    beyond the quick messages of their kind shrinks. Latency and the computation of a transfer stay. Without
+    even relative sizes the whole transfer changes.
     """
-    if not recording.links and not any(operation.is_communication for operation in recording.table.kinds):
+    if not recording.links and not any(op.is_communication for op in recording.table.kinds):
         raise TraceError("bandwidth: no transfer between ranks is recorded")
     if factor == 1:
         return recording
-    moves = recording.which(lambda one: one.transfer.link if recording.links else one.is_communication)
+    moves = recording.which(lambda op: op.transfer.link if recording.links else op.is_communication)
     if rate is None or not recording.links:
         edited = scaled(recording, np.where(moves, 1 / factor, 1.0))
     else:
@@ -153,7 +153,7 @@ def times_faster(recording: Recording, factor: float, rate: float | None) -> Rec
 
 
 def _shorter_waits(recording: Recording, factor: float) -> Recording:
-    """Return the recording with 1 / `factor` of what messages wait beyond the quick ones of their kind."""
+    """Divide by `factor` the time that messages wait longer than the quick ones of their kind."""
     work = [step.work_ns.astype(np.float64) for step in recording.steps]
     for direction in (Direction.TO_SERVER, Direction.FROM_SERVER):
         is_of = recording.which(partial(_waits, direction))
@@ -167,12 +167,12 @@ def _shorter_waits(recording: Recording, factor: float) -> Recording:
     return _with_work(recording, work)
 
 
-def _waits(direction: Direction, one: Operation) -> bool:
-    return one.transfer.is_wait and one.transfer.direction is direction
+def _waits(direction: Direction, operation: Operation) -> bool:
+    return operation.transfer.is_wait and operation.transfer.direction is direction
 
 
 def _with_work(recording: Recording, work: Iterable[Float64]) -> Recording:
-    """Return the recording with other work of each step's events (n,), rounded to nanoseconds."""
+    """Replace the work of each step's events (n,), rounded to nanoseconds."""
     return recording.with_steps(
         replace(step, work_ns=np.rint(one).astype(np.int64))
         for step, one in zip(recording.steps, work, strict=True)

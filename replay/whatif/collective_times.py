@@ -1,4 +1,4 @@
-"""Collectives: slow ones as fast as their peers, short ones merged."""
+"""Edits of collectives: slow ones as fast as their peers, short ones merged."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from replay.whatif.sized_collectives import events_by_owner, turns
 
 NAME = "collectives=peers|merged"
 HELP = (
-    "peers: slow collectives have the bus bandwidth of others of their kind and size; merged: of ten short "
-    "ones one is left"
+    "peers: slow collectives reach the bus bandwidth of others of their kind and size; merged: one of ten "
+    "short collectives remains"
 )
 
-#: A collective that takes this much longer than its peers is slow.
+#: A collective is slow if its peers reach so many times its bandwidth.
 _SLOW = 1.5
-#: Collectives of one size class that it takes to know what is usual.
+#: A size class needs so many collectives to show what is usual.
 _PEERS = 3
-#: A collective that in each fourth step takes no longer than this many times the shortest is latency, hardly
-#: bytes, as its longer times in other steps are not due to bytes; and merging leaves one in so many.
+#: A collective is dominated by latency if it takes at most so many times the shortest one in a quarter of the
+#: steps: longer times in other steps are then not due to bytes. Merging leaves one in so many.
 LATENCY, MERGED = 2.0, 10
-#: One that is known to move more than this is bytes, however many others are as short.
+#: A collective known to move more bytes than this is never dominated by latency.
 _MOST_BYTES = 1 << 20
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit of the collectives; None for any other request."""
+    """Parse `collectives=`; None for any other request."""
     if not request.asks("collectives", "peers", "merged"):
         return None
     if request.value == "peers":
@@ -47,7 +47,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 
 class SlowCollective(NamedTuple):
-    """An operation, its bus bandwidth and the usual one of its class (GB/s), and its turn in a step."""
+    """A slow collective: its bus bandwidth, the usual one of its class (GB/s), and its turn in a step."""
 
     operation: int
     rate: float
@@ -56,10 +56,10 @@ class SlowCollective(NamedTuple):
 
 
 def slow_collectives(job: Job) -> list[SlowCollective]:
-    """Return the collectives whose bus bandwidth is below that of others of their kind and size.
+    """Find collectives whose bus bandwidth is far below that of others of their kind and size.
 
-    Of several ranks only what is known to meet others' counts: else its time may be all waiting, as that of
-    a transfer from stage to stage of a pipeline is.
+    With several ranks only collectives known to meet others count: any other time may be pure waiting, such
+    as a transfer between pipeline stages.
     """
     found = job.collectives.rates
     is_known = np.ones(len(found.operation), np.bool_)
@@ -79,9 +79,9 @@ def slow_collectives(job: Job) -> list[SlowCollective]:
 
 
 def meets_others(recording: Recording) -> Bool:
-    """Return which operations (n,) wait for other owners, in some step."""
+    """Select operations (n,) that wait for other owners in some step."""
     meets = np.zeros(len(recording.operations), np.bool_)
-    is_meeting = recording.which(lambda one: one.role is Role.MEETING)
+    is_meeting = recording.which(lambda op: op.role is Role.MEETING)
     for row in recording.whole_steps:
         step = recording.steps[row]
         source, target = step.edges[:, :2].T
@@ -93,11 +93,11 @@ def meets_others(recording: Recording) -> Bool:
 def at_bandwidth(
     job: Job, recording: Recording, latency: Float64, *, times: float, target: float
 ) -> Recording:
-    """Return the recording with collectives that carry their bytes `times` as fast, or at `target` bytes/ns.
+    """Make collectives move their bytes `times` as fast, or at `target` bytes/ns.
 
     A target is of the bus, for those whose bytes are known (0: none). Their `latency` (n,) stays.
     """
-    moves = job.recording.which(lambda one: one.is_communication)
+    moves = job.recording.which(lambda op: op.is_communication)
     factor = np.where(moves, 1 / times, 1.0)
     if target:
         rates = job.collectives.rates
@@ -109,7 +109,7 @@ def at_bandwidth(
 
 
 def _times_as_long(recorded: Recording, edited: Recording) -> Float64:
-    """Return how many times as long each recorded operation (n,) takes after an edit, where it takes time."""
+    """Mean time of each recorded operation (n,) after an edit, relative to before."""
     means, n = [], len(recorded.operations)
     for recording in (recorded, edited):
         total, count = np.zeros((2, len(recording.operations)))
@@ -121,7 +121,7 @@ def _times_as_long(recorded: Recording, edited: Recording) -> Float64:
 
 
 def with_latency(recording: Recording, latency: Float64, times: float) -> Recording:
-    """Return the recording with collectives whose `latency` (n,) is `times` as long."""
+    """Multiply the `latency` (n,) of collectives by `times`."""
     more_ns = np.rint(for_all(recording, latency * (times - 1), 0.0)).astype(np.int64)
 
     def edited(step: StepGraph) -> StepGraph:
@@ -131,9 +131,9 @@ def with_latency(recording: Recording, latency: Float64, times: float) -> Record
 
 
 def crowded_ns(recording: Recording) -> tuple[float, float]:
-    """Return for how long an owner's kernels run in a step beside collectives that move bytes, and at all."""
-    works = recording.which(lambda one: one.is_kernel)
-    moves = recording.which(lambda one: one.on_device and one.is_communication)
+    """Time of an owner's kernels in a step: beside collectives that move bytes, and in total."""
+    works = recording.which(lambda op: op.is_kernel)
+    moves = recording.which(lambda op: op.on_device and op.is_communication)
     beside, at_all = [0.0], [0.0]
     for step in map(recording.steps.__getitem__, recording.whole_steps):
         for kernels, moving in zip(
@@ -148,16 +148,16 @@ def crowded_ns(recording: Recording) -> tuple[float, float]:
 
 
 def short_collectives(job: Job) -> tuple[Bool, float]:
-    """Return which operations (n,) are collectives whose time is latency, and how long the shortest is."""
+    """Select collectives (n,) dominated by latency, and measure the shortest."""
     recording = job.recording
-    collectives = recording.which(lambda one: one.is_collective and one.is_communication)
+    collectives = recording.which(lambda op: op.is_collective and op.is_communication)
     collectives &= job.collectives.bytes_at_once <= _MOST_BYTES
     shortest, usual = _shortest_ns(recording, collectives)
     return collectives & (usual <= LATENCY * shortest), shortest
 
 
 def _shortest_ns(recording: Recording, collectives: Bool) -> tuple[float, Int64]:
-    """Return how long the shortest of the `collectives` (n,) take, and each (n,) in a fourth of its steps."""
+    """Time of the shortest `collectives` (n,), and the lower quartile of each (n,)."""
     parts = []
     for step in map(recording.steps.__getitem__, recording.whole_steps):
         own = np.flatnonzero(collectives[step.operation] & (step.work_ns > 0))
@@ -171,7 +171,7 @@ def _shortest_ns(recording: Recording, collectives: Bool) -> tuple[float, Int64]
 
 
 def merged(recording: Recording, collectives: Bool) -> Recording:
-    """Return the recording in which one in some of the `collectives` (n,) of each owner takes time."""
+    """Merge `collectives` (n,): of every `MERGED` of an owner one takes time."""
     is_chosen = for_all(recording, collectives.astype(np.float64), 0.0) > 0
 
     def merged(step: StepGraph) -> StepGraph:

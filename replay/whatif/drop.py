@@ -1,4 +1,4 @@
-"""Operations, and annotations with all that they contain, taken away."""
+"""Remove operations, or annotations with everything inside."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from replay.edit import Edit, EditRequest, Job
 from replay.selection import Selection, named_owners, select
 
 NAME = "drop=NAME"
-HELP = "an operation costs nothing; an annotation goes with all that it contains, idle time, too"
+HELP = "the operation takes no time; an annotation is removed with everything inside, idle time included"
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit that takes away what is named, and gaps before and in it; None for other requests."""
+    """Parse `drop=`: remove the named events and the gaps inside; None for other requests."""
     if request.name != "drop":
         return None
     spans = _spans_of(job.recording, job.traces, request.value)
@@ -45,7 +45,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 
 class _Spans(NamedTuple):
-    """When a name was open on one track of an owner: k spans, in order."""
+    """The k spans of a name on one track of an owner, in order."""
 
     owner: int
     track: Track
@@ -53,80 +53,82 @@ class _Spans(NamedTuple):
     end_ns: Int64
 
     def open_ns(self, start_ns: Int64, end_ns: Int64) -> Int64:
-        """Return for how long of each interval (n,) the name was open."""
+        """Time of the name inside each interval (n,)."""
         return clipped_lengths(union(self.start_ns, self.end_ns), start_ns, end_ns)
 
 
 def _spans_of(recording: Recording, traces: Sequence[Trace], name: str) -> list[_Spans]:
-    """Return the spans of the slices called `name` (with or without its rank) in the owners' traces."""
+    """Spans of the slices called `name` (with or without its rank) in the owners' traces."""
     owners, bare = named_owners(recording, name)
-    found = []
+    spans = []
     for owner, trace in enumerate(traces):
         called = name if name in trace.names else bare if owners[owner] else ""
         if called not in trace.names:
             continue
         rows = np.flatnonzero(trace.name_id == trace.names.index(called))
         for track in np.unique(trace.track_id[rows]).tolist():
-            mine = rows[trace.track_id[rows] == track]
-            start = trace.ts_ns[mine]
-            found.append(_Spans(owner, trace.tracks[track], start, start + trace.dur_ns[mine]))
-    return found
+            named = rows[trace.track_id[rows] == track]
+            start = trace.ts_ns[named]
+            spans.append(_Spans(owner, trace.tracks[track], start, start + trace.dur_ns[named]))
+    return spans
 
 
 def _tracks(recording: Recording, step: StepGraph) -> tuple[dict[tuple[int, Track], int], Int64]:
-    """Return the numbers of the owners' tracks, and on which of them each event of a step (n,) ran."""
-    tracks, of_operation = recording.numbered(lambda one: (one.owner, one.track))
+    """Assign numbers to the owners' tracks, and find the track of each event of a step (n,)."""
+    tracks, of_operation = recording.numbered(lambda op: (op.owner, op.track))
     return {track: i for i, track in enumerate(tracks)}, of_operation[step.operation]
 
 
 def _in_gaps(recording: Recording, spans: Sequence[_Spans], step: StepGraph) -> tuple[Int64, Int64]:
-    """Return for how long spans were open in the gap before each event (n,) and in each owner's tail (m,).
+    """Time of spans in the gap before each event (n,) and in each owner's tail (m,).
 
-    In a gap that begins or ends on the span's own thread; what another thread, or a device, does meanwhile
-    is not a part of it.
+    Only gaps that start or end on the span's own thread count, not those of other threads or devices.
     """
     in_gap, in_tail = np.zeros(len(step), np.int64), np.zeros(len(step.tail_ns), np.int64)
-    on_host = ~recording.which(lambda one: one.on_device)[step.operation]
+    on_host = ~recording.which(lambda op: op.on_device)[step.operation]
     to_head = step.edges[step.edges[:, 2] < Joint.END_TO_BODY]
     number, track = _tracks(recording, step)
-    for one in spans:
-        is_here = track == number.get((one.owner, one.track), -1)
+    for span in spans:
+        is_here = track == number.get((span.owner, span.track), -1)
         begins_here = np.zeros(len(step), np.bool_)
         begins_here[to_head[is_here[to_head[:, 0]], 1]] = True
-        events = np.flatnonzero(is_here | (begins_here & on_host & (step.owner == one.owner)))
+        events = np.flatnonzero(is_here | (begins_here & on_host & (step.owner == span.owner)))
         start = step.start_ns[events]
-        in_gap[events] += one.open_ns(start - step.gap_ns[events], start)
-        end = step.last_end_ns[one.owner, None]
-        in_tail[one.owner] += int(one.open_ns(end, end + step.tail_ns[one.owner])[0])
+        in_gap[events] += span.open_ns(start - step.gap_ns[events], start)
+        end = step.last_end_ns[span.owner, None]
+        in_tail[span.owner] += int(span.open_ns(end, end + step.tail_ns[span.owner])[0])
     return np.minimum(in_gap, step.gap_ns), in_tail
 
 
 def _contained(recording: Recording, chosen: Selection, spans: Sequence[_Spans], step: StepGraph) -> Bool:
-    """Return the events of a step (n,) that are `chosen`, run inside one or inside a span, or follow.
+    """Select events of a step (n,) that are `chosen`, inside a chosen event or span, or follow from these.
 
-    What is launched from inside, or is a part of what is inside, follows. Inside is on the same track or
-    thread. (A span of the trace may begin a little later than the step graph has its first event.)
+    Events inside are on the same track; events launched from inside, or parts of events inside, follow. (A
+    span may start a little later than its first event in the step graph.)
     """
     number, track = _tracks(recording, step)
-    found = chosen.events(step)
-    for here in np.unique(track[found]).tolist():
-        outer, events = np.flatnonzero(found & (track == here)), np.flatnonzero(track == here)
+    inside_all = chosen.events(step)
+    for number_of_track in np.unique(track[inside_all]).tolist():
+        outer, events = (
+            np.flatnonzero(inside_all & (track == number_of_track)),
+            np.flatnonzero(track == number_of_track),
+        )
         inside = _within(step.start_ns[outer], step.end_ns[outer], step.start_ns[events], step.end_ns[events])
-        found[events[inside]] = True
+        inside_all[events[inside]] = True
     middle = (step.start_ns + step.end_ns) // 2
-    for one in spans:
-        events = np.flatnonzero(track == number.get((one.owner, one.track), -1))
-        found[events[_within(one.start_ns, one.end_ns, middle[events], middle[events] + 1)]] = True
+    for span in spans:
+        events = np.flatnonzero(track == number.get((span.owner, span.track), -1))
+        inside_all[events[_within(span.start_ns, span.end_ns, middle[events], middle[events] + 1)]] = True
     follow = step.edges[np.isin(kinds_of(step.edges), (EdgeKind.LAUNCH, EdgeKind.PART))]
     while True:
-        more = follow[found[follow[:, 0]] & ~found[follow[:, 1]], 1]
+        more = follow[inside_all[follow[:, 0]] & ~inside_all[follow[:, 1]], 1]
         if len(more) == 0:
-            return found
-        found[more] = True
+            return inside_all
+        inside_all[more] = True
 
 
 def _within(outer_start: Int64, outer_end: Int64, start: Int64, end: Int64) -> Bool:
-    """Return which intervals (n,) lie within one of the outer intervals (k,)."""
+    """Mask of the intervals (n,) inside any outer interval (k,)."""
     order = np.argsort(outer_start, kind="stable")
     latest_end = np.maximum.accumulate(outer_end[order])
     before = np.searchsorted(outer_start[order], start, side="right") - 1

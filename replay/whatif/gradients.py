@@ -1,4 +1,4 @@
-"""When, and in what buckets, ranks reduce their gradients: after the backward pass, or fewer at a time."""
+"""Reduction of gradients: after the backward pass, or in larger buckets."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from replay.whatif.collective_times import crowded_ns
 
 NAME = "overlap=off, bucket_cap=50MB"
 HELP = (
-    "gradients are reduced only when the backward pass of their rank has ended; recorded buckets of them are "
-    "joined until they hold so many bytes (KB, MB, GB)"
+    "overlap: gradients are reduced only after the backward pass of their rank; bucket_cap: recorded buckets "
+    "are joined until they hold this much (KB, MB, GB)"
 )
 
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)([KMG])B")
-#: A full bucket holds less than this many caps: the gradient that closes it is seldom larger than the cap.
+#: A full bucket holds fewer bytes than this many caps: the last gradient is seldom larger than the cap.
 _MOST_CAPS = 2.0
 _BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit of how gradients are reduced; None for any other request."""
+    """Parse `overlap=` and `bucket_cap=`; None for any other request."""
     recording = job.recording
     if request.name == "bucket_cap":
         size = _SIZE.fullmatch(request.value)
@@ -55,14 +55,14 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if np.concatenate(reduced).min() == 0:
         raise request.refused("the bytes of the gradients are not recorded (profile with record_shapes=True)")
     cap = float(size[1]) * _BYTES[size[2]]
-    # the cap closed all but the last one of a pass; the first may have had a smaller one
+    # the cap closed all buckets except the last one of a pass; the first one may have had a smaller cap
     full = float(np.median([one[1:-1].min() if len(one) > 2 else one.max() for one in reduced]))
     if full > _MOST_CAPS * cap:
         raise request.refused(
             "which gradients are in a recorded bucket is not known, and the smallest full one has "
             f"{full / _BYTES['M']:.3g} MB; a cap must be at least half of that"
         )
-    if full >= cap:  # it may be the recorded one: buckets are closed by what takes them beyond it
+    if full >= cap:  # it may be the recorded cap: the last gradient takes a bucket beyond the cap
         return Edit(lambda recording: recording)
     latency = job.collectives.latency
     price = cache(lambda: time_per_byte(job, latency))
@@ -70,18 +70,20 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 
 def without_overlap(recording: Recording) -> Recording:
-    """Return the recording in which collectives of the gradients wait for their rank's backward pass.
+    """Start the reductions of gradients after the backward pass of their rank.
 
-    What itself waits for one of them (buckets that are copied back) is not counted to that pass.
+    Events that wait for a reduction (buckets copied back) do not count as the backward pass.
     """
-    track = recording.numbered(lambda one: (one.owner, one.track))[1]
+    track = recording.numbered(lambda op: (op.owner, op.track))[1]
 
     def edited(step: StepGraph) -> StepGraph:
         reduces, works = gradients(recording, step)
         works &= ~_after(step, reduces)
         own = np.flatnonzero(works)
         own = own[np.lexsort((step.end_ns[own], track[step.operation[own]]))]
-        last = own[np.diff(track[step.operation[own]], append=-1) != 0]  # of each thread, or stream
+        last = own[
+            np.diff(track[step.operation[own]], append=-1) != 0
+        ]  # the last one of each thread or stream
         late, early = np.nonzero(step.owner[None, last] == step.owner[reduces, None])
         chosen = np.flatnonzero(reduces)[late]
         zeros = np.zeros_like(chosen)
@@ -92,13 +94,13 @@ def without_overlap(recording: Recording) -> Recording:
 
 
 def joined(job: Job, recording: Recording, cap: float, latency_ns: Float64, per_byte: Float64) -> Recording:
-    """Return the recording in which each owner's buckets are joined in turn.
+    """Join each owner's buckets in turn until they reach the cap.
 
-    As DDP does, the gradient with which a bucket holds the `cap` closes it. It is taken to be the last one of
-    a recorded bucket. `latency_ns` (n,) is of operations, `per_byte` as of `time_per_byte`.
+    As in DDP, the gradient that fills a bucket to the `cap` closes it; here that is the last gradient of a
+    recorded bucket. `latency_ns` (n,) is by operation; `per_byte` comes from `time_per_byte`.
 
-    The last of those that are joined reduces all, when its own gradients are ready; the others take no time,
-    and what waits for them waits for it. Its bytes take as long as those of buckets usually do.
+    The last of the joined buckets reduces everything once its own gradients are ready. The others take no
+    time, and events that wait for them wait for the last one. Its bytes take the usual time per byte.
     """
 
     def edited(step: StepGraph) -> StepGraph:
@@ -116,7 +118,7 @@ def joined(job: Job, recording: Recording, cap: float, latency_ns: Float64, per_
         is_bucket = np.isin(np.arange(len(step)), buckets)
         waits = (carrier[edges[:, 0]] != edges[:, 0]) & ~is_bucket[edges[:, 1]]
         waits &= np.isin(edges[:, 2], (Joint.END_TO_HEAD, Joint.END_TO_BODY))
-        waits &= ~_leads_to(step, is_bucket)[edges[:, 1], 1]  # else buckets would wait for themselves
+        waits &= ~_leads_to(step, is_bucket)[edges[:, 1], 1]  # avoid cycles between buckets
         more = edges[waits]
         more = np.column_stack((carrier[more[:, 0]], more[:, 1:])).astype(edges.dtype)
         return replace(step, work_ns=work, edges=np.concatenate((edges, more)))
@@ -125,7 +127,7 @@ def joined(job: Job, recording: Recording, cap: float, latency_ns: Float64, per_
 
 
 def time_per_byte(job: Job, latency_ns: Float64) -> Float64:
-    """Measure the median time that buckets of each owner (m,) take for a byte, beside their latency (n,)."""
+    """Median time per byte of each owner's buckets (m,), without their latency (n,)."""
     recording = job.recording
     paces: list[list[Float64]] = [[] for _ in recording.owners]
     for step in map(recording.steps.__getitem__, recording.whole_steps):
@@ -139,19 +141,19 @@ def time_per_byte(job: Job, latency_ns: Float64) -> Float64:
 
 
 def _carriers(owner: Int64, n_bytes: Float64, cap: float) -> Int64:
-    """Return the place (k,) of the last bucket of those with which each of an `owner` is joined, in order."""
+    """Index (k,) of the last bucket in the group of each bucket of an `owner`, in order."""
     into: Int64 = np.arange(len(n_bytes))
     first, total = 0, 0.0
-    for place, size in enumerate(n_bytes.tolist()):
-        if (place and owner[place] != owner[place - 1]) or total >= cap:
-            first, total = place, 0.0
+    for index, size in enumerate(n_bytes.tolist()):
+        if (index and owner[index] != owner[index - 1]) or total >= cap:
+            first, total = index, 0.0
         total += size
-        into[first : place + 1] = place
+        into[first : index + 1] = index
     return into
 
 
 def _buckets(job: Job, recording: Recording, step: StepGraph) -> tuple[Int64, Float64]:
-    """Return the buckets of gradients of a step, of each owner in turn, and how many bytes each has."""
+    """Buckets of gradients of a step, owner by owner, and their bytes."""
     begun = gradients(recording, step)[0]
     begun[step.continued[:, 1]] = False
     buckets = np.flatnonzero(begun)
@@ -160,19 +162,19 @@ def _buckets(job: Job, recording: Recording, step: StepGraph) -> tuple[Int64, Fl
 
 
 def gradients(recording: Recording, step: StepGraph) -> tuple[Bool, Bool]:
-    """Return which events (n,) of a step are collectives of the gradients, and which are the backward pass.
+    """Masks (n,) of a step's reductions of gradients and of its backward pass.
 
-    A rank launches the former in its backward pass, and nothing that leads to another of them waits for them.
-    (A reduction that the rest of the pass waits for is a part of the model.)
+    A rank launches the reductions in its backward pass. A reduction that the remaining pass waits for is part
+    of the model, not a reduction of gradients.
     """
-    moves = recording.which(lambda one: one.is_communication)[step.operation]
-    together = moves & recording.which(lambda one: one.is_collective and may_reduce(one.name))[step.operation]
-    backward = recording.which(lambda one: one.phase is Phase.BACKWARD)[step.operation]
+    moves = recording.which(lambda op: op.is_communication)[step.operation]
+    together = moves & recording.which(lambda op: op.is_collective and may_reduce(op.name))[step.operation]
+    backward = recording.which(lambda op: op.phase is Phase.BACKWARD)[step.operation]
     works, reduces = backward & ~moves, backward & together
-    on_device = recording.which(lambda one: one.on_device)[step.operation]
+    on_device = recording.which(lambda op: op.on_device)[step.operation]
     if (works & on_device).any():  # the host may be in another step
         works &= on_device
-    if not reduces.any():  # who asked for them is not recorded
+    if not reduces.any():  # launches are not recorded
         begin, end = (np.full(len(recording.owners), at) for at in (np.iinfo(np.int64).max, -1))
         np.minimum.at(begin, step.owner[works], step.start_ns[works])
         np.maximum.at(end, step.owner[works], step.end_ns[works])
@@ -182,12 +184,12 @@ def gradients(recording: Recording, step: StepGraph) -> tuple[Bool, Bool]:
 
 
 def _after(step: StepGraph, chosen: Bool) -> Bool:
-    """Return which events (n,) of a step cannot end before one of the `chosen` (n,) has begun."""
+    """Mask of events (n,) that end after a `chosen` event (n,) has started."""
     return _reached(*operation_edges(step.edges), chosen)[1::2]
 
 
 def _leads_to(step: StepGraph, chosen: Bool, *, but_through: Bool | None = None) -> Bool:
-    """Return whether the `chosen` wait for the end, and for the start, of each event of a step (n, 2).
+    """Whether a `chosen` event waits for the end, and for the start, of each event of a step (n, 2).
 
     Directly or through other events, `but_through` some (n,).
     """
@@ -197,9 +199,9 @@ def _leads_to(step: StepGraph, chosen: Bool, *, but_through: Bool | None = None)
 
 
 def _reached(source: Int64, target: Int64, chosen: Bool) -> Bool:
-    """Return which heads (2i) and bodies (2i + 1) come after the head of a chosen event, or are it.
+    """Mask of heads (2i) and bodies (2i + 1) that are, or follow, the head of a chosen event.
 
-    A plan in which only these heads take time delays what comes after them, and nothing else.
+    In a plan where only these heads take time, exactly their successors are delayed.
     """
     heads = np.arange(0, 2 * len(chosen), 2)
     edges = np.concatenate((np.column_stack((source, target)), np.column_stack((heads, heads + 1))))

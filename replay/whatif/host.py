@@ -1,4 +1,4 @@
-"""A host that takes no time, waits for nothing, or does not allocate memory of the device."""
+"""Edits of the host: no launch time, no synchronisation, no allocation of device memory."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from replay.even_work import scaled
 
 NAME = "host=none, sync=none, allocations=none"
 HELP = (
-    "the host launches in no time, and what the device has to do begins as soon as what is before it ends; "
-    "no call of the host waits for the device; memory of the device takes no time to allocate and free"
+    "host: launches take no time, and device work starts as soon as the work before it ends; sync: no host "
+    "call waits for the device; allocations: allocating and freeing device memory takes no time"
 )
 
-#: From the end of a kernel to the start of one that was launched long ago.
+#: Usual gap between kernels when the next one was launched long ago.
 BACK_TO_BACK_NS = 2_000
-#: Between operations of a host Python runs for less than this; a longer gap is a pause of something else.
+#: Python between two host operations takes less than this; a longer gap has another cause.
 PYTHON_NS = 1_000_000
-#: Of its time, what a host keeps that takes none: no operation becomes shorter than can be measured.
+#: Remaining share of host time: no operation becomes shorter than can be measured.
 _NO_TIME = 0.001
-#: Calls of the driver for memory of the device; not those for pinned memory of the host.
+#: Driver calls for device memory, not for pinned host memory.
 _ALLOCATES = re.compile(
     r"(?:cuda|hip)(?:Malloc|Free)(?:3D|Array|Async|Managed|Pitch)?"
     r"|(?:cu|hip)Mem(?:Alloc|Create|Free|Map|Release|SetAccess|Unmap)(?:Async)?"
@@ -34,22 +34,22 @@ _ALLOCATES = re.compile(
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit that spares the host something; None for any other request."""
+    """Parse `host=`, `sync=` and `allocations=`; None for any other request."""
     spared = next((edit for name, edit in _SPARED.items() if request.asks(name, "none")), None)
     return None if spared is None else Edit(spared)
 
 
-def prepares(one: Operation) -> bool:
-    """Whether an operation is computation of the host, which launches what the device does."""
-    return one.is_traced and one.is_compute and not one.on_device
+def prepares(operation: Operation) -> bool:
+    """Whether an operation is host computation, which launches device work."""
+    return operation.is_traced and operation.is_compute and not operation.on_device
 
 
 def without_host(recording: Recording) -> Recording:
-    """Return the recording in which the host takes no time, and a launch has no latency.
+    """Remove the time of the host and the latency of launches.
 
-    Work of a device that has piled up begins as soon as what is before it ends.
+    Queued device work starts as soon as the work before it ends.
     """
-    on_host, device = recording.which(prepares), recording.which(lambda one: one.on_device)
+    on_host, device = recording.which(prepares), recording.which(lambda op: op.on_device)
 
     def launched(step: StepGraph) -> StepGraph:
         usual = np.minimum(step.gap_ns, BACK_TO_BACK_NS)
@@ -61,18 +61,18 @@ def without_host(recording: Recording) -> Recording:
 
 
 def is_sync(edges: Int64, device: Bool) -> Bool:
-    """Return which edges (e,) let a call of the host wait for work of a device; `device` is per event."""
-    found: Bool = (kinds_of(edges) == EdgeKind.SYNCHRONISE) & device[edges[:, 0]] & ~device[edges[:, 1]]
-    return found
+    """Mask of edges (e,) by which a host call waits for device work; `device` is per event."""
+    waits: Bool = (kinds_of(edges) == EdgeKind.SYNCHRONISE) & device[edges[:, 0]] & ~device[edges[:, 1]]
+    return waits
 
 
 def without_synchronisation(recording: Recording, calls: Bool | None = None) -> Recording:
-    """Return the recording in which no call of the host, or none of `calls` (n,), waits for a device.
+    """Remove the waits of host calls, or of `calls` (n,), for a device.
 
-    A host that does not wait is ahead: what began a launch's latency later, while its call blocked, follows
-    the work before it.
+    A host that does not wait runs ahead: device work that started a launch latency after a blocking call then
+    follows the work before it directly.
     """
-    device = recording.which(lambda one: one.on_device)
+    device = recording.which(lambda op: op.on_device)
 
     def edited(step: StepGraph) -> StepGraph:
         waits = is_sync(step.edges, device[step.operation])
@@ -91,18 +91,18 @@ def without_synchronisation(recording: Recording, calls: Bool | None = None) -> 
     return recording.edited(edited)
 
 
-def allocates(one: Operation) -> bool:
-    """Whether an operation is a call of the host that allocates or frees memory of the device."""
-    return not one.on_device and is_allocation(one.name)
+def allocates(operation: Operation) -> bool:
+    """Whether an operation is a host call that allocates or frees device memory."""
+    return not operation.on_device and is_allocation(operation.name)
 
 
 def is_allocation(name: str) -> bool:
-    """Whether that is the name of a call that allocates or frees memory of a device."""
+    """Whether a call of this name allocates or frees device memory."""
     return _ALLOCATES.fullmatch(name) is not None
 
 
 def without_allocations(recording: Recording) -> Recording:
-    """Return the recording in which memory of the device takes no time to have, and nobody waits for it."""
+    """Make allocating and freeing device memory free, without synchronisation."""
     calls = recording.which(allocates)
     return scaled(without_synchronisation(recording, calls), np.where(calls, 0.0, 1.0))
 

@@ -1,4 +1,4 @@
-"""Negotiations of Horovod, in a timeline that one rank recorded for all: who is late, what passes after."""
+"""Edits of Horovod negotiations, in the timeline that one rank records for all."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from replay.edit import Edit, EditRequest, Job, measured
 
 NAME = "negotiation=none, ready=first, rank1.ready=peers"
 HELP = (
-    "reductions begin as soon as the last rank is ready; all ranks are ready when the first one is; one is "
-    "ready as its peers are"
+    "negotiation: reductions start as soon as the last rank is ready; first: all ranks are ready as early as "
+    "the first; peers: a rank is ready as early as its peers"
 )
 
-#: How much later the last of two ranks is on average than the first, and how much more one may need than the
-#: other (95 %), in standard deviations of the time that one needs: of the normal distribution.
+#: Mean delay of the later of two ranks, and 95 % bound of the difference between two ranks, in standard
+#: deviations of a rank's time (normal distribution).
 _LAST_OF_TWO, _APART = 2 / np.sqrt(np.pi), 1.96 * np.sqrt(2)
 
-#: Of one step, by the name of a computation that negotiations wait for: its events, in order; how late each
-#: was, from when the first rank was ready (the negotiation's start) to the event's end; which of them began
-#: with all ranks alike: the first, and what follows an exchange.
+#: For each computation that negotiations of a step wait for, by name: its events, in order; their lateness,
+#: from the start of the negotiation (the first rank is ready) to the end of the event; and whether all ranks
+#: started the event together, which is true of the first event and after an exchange.
 Lateness: TypeAlias = dict[str, tuple[Int64, Int64, Bool]]
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit of negotiations; None for any other request."""
+    """Parse `negotiation=` and `ready=`; None for any other request."""
     if request.asks("negotiation", "none"):
         return measured(job, without_negotiation)
     ranks, _, part = request.name.rpartition(".")
@@ -41,7 +41,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return None
     recording = job.recording
     waited = waited_for(recording, recording.whole_steps)
-    rank_of = {one.name: one.whose and f"rank{one.whose.rank}" for one in recording.table.kinds}
+    rank_of = {op.name: op.whose and f"rank{op.whose.rank}" for op in recording.table.kinds}
     late = [who for who in waited if not ranks or rank_of[who] == ranks]
     if not late:
         raise request.refused("no rank is waited for in negotiations" if not ranks else "no such rank")
@@ -56,26 +56,26 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     return measured(job, all_ready, error_ns=_APART * scatter_ns)
 
 
-def is_wait(one: Operation) -> bool:
+def is_wait(operation: Operation) -> bool:
     """Whether an operation is the wait of a negotiation."""
-    return one.role is Role.WAIT
+    return operation.role is Role.WAIT
 
 
 def waited_for(recording: Recording, rows: Sequence[int]) -> dict[str, Float64]:
-    """Return how long negotiations waited in each of the steps `rows` for whose computation, by its name."""
-    found: dict[str, Float64] = {}
-    for place, lateness in enumerate(_lateness(recording, rows)):
+    """Time (rows,) that negotiations waited for each computation, by its name."""
+    waited: dict[str, Float64] = {}
+    for position, lateness in enumerate(_lateness(recording, rows)):
         for name, (_, late, anew) in lateness.items():
             most = np.maximum.reduceat(late, np.flatnonzero(anew))
-            found.setdefault(name, np.zeros(len(rows)))[place] = float(most.sum())
-    return found
+            waited.setdefault(name, np.zeros(len(rows)))[position] = float(most.sum())
+    return waited
 
 
 def scatter_of_ready_ns(recording: Recording) -> float:
-    """Return by how much it differs from step to step when the first rank is ready, a standard deviation.
+    """Compute the standard deviation over the steps of when the first rank is ready.
 
-    Ranks that are alike differ by as much from each other: they are not ready at the same moment either. A
-    step in which the first rank was far later than usual says nothing of the others.
+    Equal ranks differ from each other by as much. Steps in which the first rank was far later than usual do
+    not count.
     """
     waits = recording.which(is_wait)
     times = np.array(
@@ -89,13 +89,13 @@ def scatter_of_ready_ns(recording: Recording) -> float:
     return float(np.std(usual, ddof=1)) if len(usual) > 1 else 0.0
 
 
-def _gives_input(one: Operation) -> bool:
-    """Whether what follows needs its result: of an exchange; that of a reduction only the update needs."""
-    return one.is_collective and "REDUCE" not in one.transfer.stage
+def _gives_input(operation: Operation) -> bool:
+    """Whether the next computation needs the result: true of exchanges, false of reductions."""
+    return operation.is_collective and "REDUCE" not in operation.transfer.stage
 
 
 def _lateness(recording: Recording, rows: Iterable[int]) -> Iterator[Lateness]:
-    """Yield how late the computations of each step were; `rows` are those of the steps."""
+    """Yield the lateness of the computations in each of the steps `rows`."""
     waits, gives = recording.which(is_wait), recording.which(_gives_input)
     for row in rows:
         yield _of_step(recording, recording.steps[row], waits, gives)
@@ -114,19 +114,19 @@ def _of_step(recording: Recording, step: StepGraph, waits: Bool, gives: Bool) ->
     return {
         name: (
             np.array(events, np.int64),
-            np.array([late[one] for one in events], np.int64),
-            np.array([one in follows or one == events[0] for one in events], np.bool_),
+            np.array([late[event] for event in events], np.int64),
+            np.array([event in follows or event == events[0] for event in events], np.bool_),
         )
         for name, events in by_name.items()
     }
 
 
 def ready_with_the_first(recording: Recording, who: str, later_ns: float = 0.0) -> Recording:
-    """Return the recording in which `who` (the name of a computation) is ready `later_ns` after the first.
+    """Make the computation `who` ready `later_ns` after the first rank.
 
-    What was ready earlier stays. Of a chain of computations each is shortened by how much later it was
-    than the one before it; one that was much less late began after all ranks had met again, and is a
-    chain's first.
+    A computation that was ready earlier stays. In a chain each computation is shortened by its additional
+    lateness over the one before. A computation that is much less late starts a new chain: all ranks had met
+    again.
     """
     of_steps = _lateness(recording, range(len(recording.steps)))
 
@@ -144,7 +144,7 @@ def ready_with_the_first(recording: Recording, who: str, later_ns: float = 0.0) 
 
 
 def without_negotiation(recording: Recording) -> Recording:
-    """Return the recording in which a reduction begins as soon as the last rank is ready."""
+    """Start each reduction as soon as the last rank is ready."""
     waits = recording.which(is_wait)
 
     def at_once(step: StepGraph) -> StepGraph:

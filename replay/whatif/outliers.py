@@ -1,4 +1,4 @@
-"""Steps that take far longer than the others, at their usual length."""
+"""Outlier steps at their usual length."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from replay.edit import Edit, EditRequest, Job, Order
 from replay.occurrences import slots, usual
 
 NAME = "step20=usual"
-HELP = "no event of these steps (step20,step31) takes longer, or comes later, than in the median step"
+HELP = "no event of these steps (step20,step31) takes longer, or starts later, than in the median step"
 
 _STEP = re.compile(r"step(\d{1,18})")
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit that makes steps as the others usually are; None for any other request."""
+    """Parse `step<n>=usual`; None for any other request."""
     if request.value != "usual":
         return None
     row_of = {one.number: row for row, one in enumerate(job.recording.bounds)}
@@ -39,8 +39,8 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 def at_usual_length(recording: Recording, rows: Sequence[int], of: Recording | None = None) -> Recording:
     """Shorten each event of the steps `rows`, and the gap before it, to its median over the steps.
 
-    Those are the steps of the same recording, or of one `of` the same events. What is not in most steps (an
-    evaluation) takes no time.
+    The medians are of the same recording, or of a recording `of` the same events. Events in few steps (an
+    evaluation) take no time.
     """
     of = recording if of is None else of
     number = slots(of.steps)

@@ -1,4 +1,4 @@
-"""Ranks that work, or pause with nothing recorded, as long as their peers."""
+"""Ranks that work, or pause, as long as their peers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from replay.selection import named_ranks
 
 NAME = "rank1=peers, rank1.extra=peers, rank1.gap=peers, gap=even"
 HELP = (
-    "a rank (rank1,rank2) does its own work in its peers' usual time; extra: what not all ranks do takes so "
-    "much less that it works as long as they do; gap: with nothing recorded it is no longer than they are; "
-    "even: in each step no longer than the mean rank"
+    "a rank (rank1,rank2) works as long as its peers; extra: work that not all ranks do is shortened until "
+    "the rank works as long as they do; gap: its pauses are as short as theirs; even: no rank pauses longer "
+    "in a step than the mean rank"
 )
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit that makes ranks work, or pause, like their peers; None for any other request."""
+    """Parse `=peers` of ranks and `gap=even`; None for any other request."""
     ranks, _, part = request.name.rpartition(".")
     if part == "gap" and request.value == "even":
         if ranks:
@@ -53,14 +53,14 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 
 def without_extra(recording: Recording, late: Sequence[int]) -> Recording:
-    """Return the recording in which what only some ranks do keeps the `late` owners no longer than peers.
+    """Shorten work that not all ranks do, until the `late` owners work no longer than their peers.
 
-    What takes the place of something else on another rank (a kernel of another name) is not more work: the
-    time is at most that by which all own work of the late owners exceeds their peers'.
+    A kernel with another name on another rank is no additional work: the time removed is at most the excess
+    of all own work of the late owners over their peers.
     """
     own, group = is_own_work(recording), stages(recording)
     extra = own & ~done_by_all(recording)
-    chosen = extra & np.isin(recording.column(lambda one: one.owner), late)
+    chosen = extra & np.isin(recording.column(lambda op: op.owner), late)
 
     more = min(excess_ns(work_by_owner(recording, which), late, group) for which in (own, extra))
     taken = float(np.median(work_by_owner(recording, chosen)[:, list(late)].mean(axis=1)))
@@ -68,7 +68,7 @@ def without_extra(recording: Recording, late: Sequence[int]) -> Recording:
 
 
 def gaps_even_in_each_step(recording: Recording) -> Recording:
-    """Let no owner pause in a step for longer than the mean owner does."""
+    """Limit the pauses of each owner in a step to those of the mean owner."""
     n_owners = len(recording.owners)
 
     def evened(step: StepGraph) -> StepGraph:

@@ -1,4 +1,4 @@
-"""An operation, a category, a rank or a stage that takes longer or shorter."""
+"""Longer or shorter operations, categories, ranks and stages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from replay.selection import Selection, as_ratio, of_stage, select
 
 NAME = "NAME=R|+400ms"
 HELP = (
-    "an operation (Comm.x.PUSH, FW.conv0), a category (FW, BW, Comm, I/O), a rank (rank1), a part of one "
-    "(rank1.FW) or a pipeline stage (stage0) takes R times as long, or so much longer once in each step"
+    "an operation (Comm.x.PUSH, FW.conv0), a category (FW, BW, Comm, I/O), a rank (rank1), a part of a rank "
+    "(rank1.FW) or a pipeline stage (stage0) takes R times as long, or this much longer once in each step"
 )
 
-#: What `diagnose` calls no time at all: a share of the time of an operation.
+#: The ratio by which `diagnose` removes the time of an operation.
 GONE = "0.001"
 
 _ADDED = re.compile(r"\+([0-9]+(?:\.[0-9]+)?)(s|ms|us)")
@@ -28,9 +28,9 @@ _MOST_ADDED_NS = 86_400e9
 
 
 def parse(request: EditRequest, job: Job) -> Edit:
-    """Return the edit that changes the time of what is named: any request that no other edit knows."""
+    """Parse any request that no other edit knows: it names what takes longer or shorter."""
     factor, added_ns = _change(request)
-    _chosen(job.recording, request)  # a name that nothing has is refused before anything is simulated
+    _chosen(job.recording, request)  # refuse an unknown name before simulating
 
     def apply(recording: Recording) -> Recording:
         return changed(recording, _chosen(recording, request), factor, added_ns)
@@ -45,7 +45,7 @@ def _chosen(recording: Recording, request: EditRequest) -> Selection:
 
 
 def _change(request: EditRequest) -> tuple[float, int]:
-    """Return factor and addend (ns) of a duration: ``1.5`` (times), ``+400ms``, ``+20us``, ``+1s``."""
+    """Parse the factor and the addend (ns) of a duration: ``1.5``, ``+400ms``, ``+20us``, ``+1s``."""
     added = _ADDED.fullmatch(request.value)
     if added is None and request.value.startswith("+"):
         raise request.refused(f"what is added has a unit: {request.value}ms")
@@ -60,8 +60,8 @@ def _change(request: EditRequest) -> tuple[float, int]:
 def changed(recording: Recording, chosen: Selection, factor: float, added_ns: int = 0) -> Recording:
     """Multiply the work of the `chosen` operations by `factor`, and add `added_ns`.
 
-    What is added comes once in a step and owner, before the first operation that is chosen; an operation that
-    is recorded in pieces is not delayed by each.
+    The time is added once per step and owner, before the first chosen operation, not to each piece of an
+    operation recorded in pieces.
     """
 
     def edited(step: StepGraph) -> StepGraph:
@@ -82,7 +82,7 @@ def _times(time_ns: Int64, factor: float, chosen: Bool) -> Int64:
 
 
 def _first_of_owners(step: StepGraph, chosen: Selection) -> Int64:
-    """Find the first chosen event of each owner that begins in a step, not in the step before."""
+    """First chosen event of each owner that starts in a step, not in the step before."""
     begins = chosen.events(step)
     begins[step.continued[:, 1]] = False
     events = np.flatnonzero(begins)

@@ -1,4 +1,4 @@
-"""Links that serve in another order than the recorded one."""
+"""Links with another order of service."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from analyzer.model.graph.step_graph import Recording, StepGraph
 from replay.edit import Edit, EditRequest, Job, Order
 
 NAME = "schedule=priority|fifo"
-HELP = "links serve the lowest tensor index first, or who is ready first, instead of the recorded order"
+HELP = "links serve the lowest tensor index first, or first come, first served, instead of the recorded order"
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit that sets the order of links; None for any other request."""
+    """Parse `schedule=`; None for any other request."""
     if not request.asks("schedule", "priority", "fifo"):
         return None
     by_priority = request.value == "priority"
@@ -21,8 +21,8 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 
 def rescheduled(recording: Recording, *, by_priority: bool) -> Recording:
-    """Return the recording with links that serve by tensor index, or who is ready first, not as recorded."""
-    priority = recording.column(lambda one: max(one.transfer.tensor, 0))
+    """Serve links by tensor index, or first come, first served."""
+    priority = recording.column(lambda op: max(op.transfer.tensor, 0))
 
     def served(step: StepGraph) -> StepGraph:
         turn = priority[step.operation] * by_priority

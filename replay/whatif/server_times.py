@@ -1,4 +1,4 @@
-"""BytePS's servers: a slow one as fast as the others, or all without time of their own."""
+"""Edits of BytePS's servers: a slow server as fast as the others, or no server time."""
 
 from __future__ import annotations
 
@@ -17,26 +17,23 @@ from replay.even_work import scaled
 from replay.links import LinkRate, Side, busy_sides, is_sized, slower_nodes
 
 NAME = "servers=even|none"
-HELP = (
-    "even: a slow server takes as long for its bytes as the others; none: pulls take no longer than their "
-    "bytes"
-)
+HELP = "even: a slow server is as fast per byte as the others; none: pulls take no longer than their bytes"
 
-#: A server is slow if three quarters of its pulls take this many times what three quarters of the others' do.
+#: A server is slow if its lower quartile is so many times the upper quartile of each other server.
 _SLOWER = 1.2
-#: What is compared where a server's threads are slow, and where its network is.
+#: What the comparison of servers is based on: their threads, or their network.
 _IN_A_ROW = "pulls that are answered right after another"
 _SIDES = "what it receives and sends at best"
-#: Large pulls and partitions that it takes to know what a server takes for them.
+#: A server needs so many large pulls, of so many partitions, for a comparison.
 _PULLS, _PARTITIONS = 8, 2
-#: Smaller partitions than this share of the largest tell of messages, not of bytes.
+#: The time of partitions below this share of the largest depends on messages, not on bytes.
 _LARGE = 0.2
 #: Share of a faster server's saving that goes to another queue, or frees one (made jobs with a slow server).
 _QUEUES = 0.4
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit of the servers; None for any other request."""
+    """Parse `servers=`; None for any other request."""
     if not request.asks("servers", "even", "none"):
         return None
     if request.value == "none":
@@ -48,41 +45,41 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if pace is None:
         return Edit(lambda recording: recording)
     slow = () if job.links is None else job.links.slow
-    its_link = {one.transfer.link for one in job.recording.table.kinds if one.transfer.server == pace.server}
+    its_link = {op.transfer.link for op in job.recording.table.kinds if op.transfer.server == pace.server}
     own_limit = next((link for link in slow if link in its_link), None)
     return measured(job, lambda recording: _as_fast_as_others(recording, pace, own_limit), error=_QUEUES)
 
 
 class Pace(NamedTuple):
-    """The time of a server per byte, and that of the others (ns)."""
+    """Time per byte of a server and of the others (ns)."""
 
     server: str
     others: str
     own: float
     usual: float
-    of: str  # what that is the time of
+    of: str  # what the time was measured on
 
     @property
     def ratio(self) -> float:
-        """How many times as long as the others it takes."""
+        """Time per byte relative to the others."""
         return self.own / self.usual
 
 
-def is_pull(one: Operation) -> bool:
-    """Whether an operation is the answer of a server."""
-    return one.transfer.is_answer
+def is_pull(operation: Operation) -> bool:
+    """Whether an operation is a server's answer."""
+    return operation.transfer.is_answer
 
 
 def slowest_server(job: Job) -> Pace | None:
-    """Find the server that surely takes longer than any other; None where none does or can be compared.
+    """Find the server that is clearly slower than all others, if any.
 
-    Compared are large pulls that are answered right after another: these wait for nothing else. Then what
-    servers send and receive at best.
+    The comparison uses large pulls answered right after another, which wait for nothing else, then the best
+    rates of the servers.
     """
     recording = job.recording
-    servers, of_operation = recording.numbered(lambda one: one.transfer.server if is_pull(one) else "")
+    servers, of_operation = recording.numbered(lambda op: op.transfer.server if is_pull(op) else "")
     known = job.links if len(servers) > 2 and is_sized(recording) else None
-    if known is None:  # or there is but one server, and "" for all that are not pulls
+    if known is None:  # also with a single server: "" stands for all operations that are not pulls
         return None
     paces = _paces_in_a_row(recording, of_operation, 1 / known.at_least)
     for server, (low, usual, _) in paces.items():
@@ -95,15 +92,18 @@ def slowest_server(job: Job) -> Pace | None:
 
 
 def _paces_in_a_row(recording: Recording, server_of: Int64, least: float) -> dict[int, Float64]:
-    """Measure the quartiles of the time per byte of each server's large pulls; `server_of` operations (n,).
+    """Quartiles of the time per byte of each server's large pulls; `server_of` is by operation (n,).
 
-    A pull that is quicker than the `least` time of its bytes waited elsewhere, with the one before it.
+    A pull that is quicker than the `least` time of its bytes had waited together with the pull before.
     """
     operation, work = _answered_in_a_row(recording)
-    n_bytes = recording.column(lambda one: one.transfer.n_bytes)[operation]
+    n_bytes = recording.column(lambda op: op.transfer.n_bytes)[operation]
     is_large = n_bytes > _LARGE * n_bytes.max(initial=0)
     operation, per_byte = operation[is_large], np.maximum(work[is_large] / n_bytes[is_large], least)
-    server, key = server_of[operation], recording.column(lambda one: one.transfer.key or 0)[operation]
+    server, key = (
+        server_of[operation],
+        recording.column(lambda op: op.transfer.key or 0)[operation],
+    )
     return {
         one: np.quantile(per_byte[server == one], [0.25, 0.5, 0.75])
         for one in unique(server).tolist()
@@ -112,25 +112,25 @@ def _paces_in_a_row(recording: Recording, server_of: Int64, least: float) -> dic
 
 
 def _slowest_side(recording: Recording, known: LinkRate) -> Pace | None:
-    """Return the server that surely sends and receives less at best than any other."""
-    server_of = {one.transfer.link: one.transfer.server for one in recording.table.kinds if is_pull(one)}
+    """Find the server whose best rates, both ways, are clearly the lowest."""
+    server_of = {op.transfer.link: op.transfer.server for op in recording.table.kinds if is_pull(op)}
     sides = busy_sides(recording, known.machines)
     for link, own in slower_nodes(recording, sides).items():
         if link in server_of:
             others = {side.link for side in sides if side.link in server_of and side.link != link}
             name = server_of[next(iter(others))] if len(others) == 1 else "the others"
-            usual = [_for_a_byte([one for one in sides if one.link == other]) for other in others]
+            usual = [_for_a_byte([side for side in sides if side.link == other]) for other in others]
             return Pace(server_of[link], name, _for_a_byte(own), float(np.median(usual)), _SIDES)
     return None
 
 
 def _for_a_byte(sides: Sequence[Side]) -> float:
-    """Return how long a server takes for a byte, the mean of both ways."""
-    return float(np.mean([1 / one.usual for one in sides]))
+    """Time of a server per byte, the mean of both directions."""
+    return float(np.mean([1 / side.usual for side in sides]))
 
 
 def _answered_in_a_row(recording: Recording) -> tuple[Int64, Int64]:
-    """Return the operation and the work (ns) of each pull that was answered right after another (k,)."""
+    """Operation and work (ns) of each pull answered right after another (k,)."""
     pulls = recording.which(is_pull)
     operations, work = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for step in map(recording.steps.__getitem__, recording.whole_steps):
@@ -143,45 +143,45 @@ def _answered_in_a_row(recording: Recording) -> tuple[Int64, Int64]:
 
 
 def _as_fast_as_others(recording: Recording, pace: Pace, own_limit: str | None) -> Recording:
-    """Return the recording in which a server answers, and takes what is pushed, in the usual time.
+    """Make a server answer, and take pushes, in the usual time.
 
-    Its messages wait no longer for a byte than those of the others do, if that is less: for its queue, too.
-    A link with its `own_limit` carries as much as the others'.
+    Its messages wait no longer per byte than those of other servers, which includes its queue. A link with
+    its `own_limit` becomes as fast as the others.
     """
-    keys = {one.transfer.key for one in recording.table.kinds if one.transfer.server == pace.server}
-    waits = recording.which(lambda one: one.transfer.is_wait)
-    own = recording.which(lambda one: one.transfer.key in keys)
+    keys = {op.transfer.key for op in recording.table.kinds if op.transfer.server == pace.server}
+    waits = recording.which(lambda op: op.transfer.is_wait)
+    own = recording.which(lambda op: op.transfer.key in keys)
     answers = recording.which(is_pull)
     n_bytes, waited = np.zeros((2, 2))
-    sizes = recording.column(lambda one: one.transfer.n_bytes)
+    sizes = recording.column(lambda op: op.transfer.n_bytes)
     for step in recording.steps:
-        for its, which in enumerate((~own, own)):
-            mine = which[step.operation]
-            n_bytes[its] += sizes[step.operation][mine & answers[step.operation]].sum()
-            waited[its] += step.work_ns[mine & waits[step.operation]].sum()
-    usual, its = waited / np.maximum(n_bytes, 1)
-    share = min(1 / pace.ratio, usual / its) if its and n_bytes[0] else 1 / pace.ratio
+        for group, members in enumerate((~own, own)):
+            chosen = members[step.operation]
+            n_bytes[group] += sizes[step.operation][chosen & answers[step.operation]].sum()
+            waited[group] += step.work_ns[chosen & waits[step.operation]].sum()
+    usual, slow = waited / np.maximum(n_bytes, 1)
+    share = min(1 / pace.ratio, usual / slow) if slow and n_bytes[0] else 1 / pace.ratio
     factor = np.where(own & waits, share, 1.0)
     if own_limit is None or not recording.carries:
         return scaled(recording, np.where(own & answers, 1 / pace.ratio, factor))
-    carries, place = list(recording.carries), recording.links.index(own_limit)
-    carries[place] = carries[place + len(recording.links)] = 1.0
+    carries, index = list(recording.carries), recording.links.index(own_limit)
+    carries[index] = carries[index + len(recording.links)] = 1.0
     return replace(scaled(recording, factor), carries=carries)
 
 
 def as_fast_as_wire(recording: Recording, rate: float) -> Recording:
-    """Return the recording in which pulls take no longer than their bytes at `rate` (bytes/ns)."""
+    """Limit pulls to the time of their bytes at `rate` (bytes/ns)."""
     beyond = beyond_bytes(recording, rate)
     return recording.edited(lambda step: replace(step, work_ns=step.work_ns - beyond(step)))
 
 
 def beyond_bytes(recording: Recording, rate: float) -> Callable[[StepGraph], Int64]:
-    """Return a function: by how much pulls of a step take longer than their bytes at `rate`, per event (n,).
+    """Make a function: excess of a step's pulls (n,) over the time of their bytes at `rate`.
 
-    Of pulls as messages that is what they wait (`replay.messages`).
+    For pulls split into messages (`replay.messages`) that is their wait.
     """
-    pulls = recording.which(lambda one: one.transfer.direction is Direction.FROM_SERVER)
-    wire_ns = np.rint(recording.column(lambda one: one.transfer.n_bytes) / rate).astype(np.int64)
+    pulls = recording.which(lambda op: op.transfer.direction is Direction.FROM_SERVER)
+    wire_ns = np.rint(recording.column(lambda op: op.transfer.n_bytes) / rate).astype(np.int64)
 
     def beyond(step: StepGraph) -> Int64:
         more_ns = np.maximum(step.work_ns - wire_ns[step.operation], 0)

@@ -1,4 +1,4 @@
-"""The collectives of a job whose bytes are recorded: what each moves, how fast, and its latency."""
+"""Bytes, bandwidth and latency of a job's collectives."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects.recorded_collectives import bus_factor, size_classes
 from dag_utils import RankFacts
 
-#: The end of an event and that of its slice differ by no more than this.
+#: The end of an event and the end of its slice may differ by this much.
 _TOLERANCE_NS = 2_000
-#: What a hop of a ring or tree takes at least and likely (ns), base time included: of NCCL's own table of
-#: latencies (src/graph/tuning.cc), which goes up to 20 µs.
+#: Least and likely time of a hop in a ring or tree (ns), base time included, from NCCL's table of latencies
+#: (src/graph/tuning.cc), which goes up to 20 µs.
 _LEAST_HOP_NS, _HOP_NS = 600.0, 6_000.0
-#: Sizes that are apart by this factor tell a latency; where they do not, so much of a time may be latency.
+#: Sizes that differ by this factor determine a latency; otherwise at most this share of a time is latency.
 _LARGER, _HIDDEN = 1.5, 0.5
 
 
 class Rates(NamedTuple):
-    """The bytes that operations move (k,): one row for each operation and size that it has in some step.
+    """Bytes moved by operations: a row (k,) for each operation and size that it has in some step.
 
     Attributes
     ----------
@@ -47,11 +47,11 @@ class Rates(NamedTuple):
 
 
 class SizedCollectives:
-    """The collectives of a recording of which the traces of some `ranks` say the bytes."""
+    """The collectives of a recording whose bytes are in the traces of some `ranks`."""
 
     def __init__(self, recording: Recording, ranks: Sequence[RankFacts]) -> None:
         self._recording, self._ranks = recording, ranks
-        self._moves = recording.which(lambda one: one.is_communication)
+        self._moves = recording.which(lambda op: op.is_communication)
         self._by_end = []
         for rank in ranks:
             order = np.argsort(rank.sizes_end_ns, kind="stable")
@@ -62,28 +62,28 @@ class SizedCollectives:
         return len(self.rates.operation) > 0
 
     def _sized(self, step: StepGraph, owner: int, events: Int64) -> tuple[Int64, Int64]:
-        """Return those of an owner's events that are sized, and which collective of its trace each is."""
+        """Match an owner's events with the sized collectives of its trace."""
         ends, order, _ = self._by_end[owner]
         at = np.searchsorted(ends, step.end_ns[events] - _TOLERANCE_NS)
         near = ends[at] - step.end_ns[events] <= _TOLERANCE_NS
         return events[near], order[at[near]]
 
     def bytes_of(self, step: StepGraph) -> Float64:
-        """Return how many bytes each event (n,) of a recorded step moves; 0 where that is not known.
+        """Bytes that each event (n,) of a recorded step moves; 0 if unknown.
 
-        An operation need not move the same in each step: threads take turns with the buckets of gradients.
+        An operation may move other bytes in each step: threads take turns with the buckets of gradients.
         """
-        found = np.zeros(len(step))
+        n_bytes = np.zeros(len(step))
         moving = events_by_owner(self._recording, step, self._moves)
         for owner, events in enumerate(moving[: len(self._by_end)]):
-            sized, places = self._sized(step, owner, events)
-            found[sized] = self._by_end[owner][2][places]
-        return found
+            sized, indices = self._sized(step, owner, events)
+            n_bytes[sized] = self._by_end[owner][2][indices]
+        return n_bytes
 
     @cached_property
     def rates(self) -> Rates:
-        """The bytes of operations, and how fast they move."""
-        found: list[tuple[float, ...]] = []
+        """Bytes and bandwidth of operations."""
+        rows: list[tuple[float, ...]] = []
         classes: dict[object, int] = {}
         lines: dict[object, int] = {}
         recording = self._recording
@@ -96,35 +96,35 @@ class SizedCollectives:
             times: dict[tuple[int, int], list[float]] = {}
             which: dict[tuple[int, int], tuple[int, int]] = {}
             for step, by_owner in zip(steps, events, strict=True):
-                sized, places = self._sized(step, owner, by_owner[owner])
+                sized, indices = self._sized(step, owner, by_owner[owner])
                 turn = turns(step, sized)
-                for event, place, number in zip(sized.tolist(), places.tolist(), turn.tolist(), strict=True):
-                    key = int(step.operation[event]), int(n_bytes_of[place])
-                    which[key] = place, number
+                for event, index, number in zip(sized.tolist(), indices.tolist(), turn.tolist(), strict=True):
+                    key = int(step.operation[event]), int(n_bytes_of[index])
+                    which[key] = index, number
                     times.setdefault(key, []).append(float(step.work_ns[event]))
-            for key, (place, number) in which.items():
+            for key, (index, number) in which.items():
                 operation, n_bytes = key
-                call = sizes.calls[sizes.call[place]]
+                call = sizes.calls[sizes.call[index]]
                 if not n_bytes:
                     continue
                 n_ranks = call.n_ranks or max(rank.world_size or 0, 2)
-                kind = (call.kind, n_ranks, int(size_classes(n_bytes_of[[place]])[0]))
+                kind = (call.kind, n_ranks, int(size_classes(n_bytes_of[[index]])[0]))
                 took = max(float(np.median(times[key])), 1.0)
                 bus = n_bytes * bus_factor(call.kind, n_ranks) / took
                 group = classes.setdefault(kind, len(classes))
                 line = lines.setdefault((call.kind, call.group or owner, n_ranks), len(lines))
-                found.append((operation, group, bus, number, n_bytes, n_ranks, took, line))
-        table = np.array(found, np.float64).reshape(-1, 8).T
+                rows.append((operation, group, bus, number, n_bytes, n_ranks, took, line))
+        table = np.array(rows, np.float64).reshape(-1, 8).T
         operation_, group_, turn_, n_ranks_, line_ = table[[0, 1, 3, 5, 7]].astype(np.int64)
         return Rates(operation_, group_, table[2], turn_, table[4], n_ranks_, table[6], line_)
 
     @cached_property
     def latency(self) -> Float64:
-        """The time of each operation (n,) beside its bytes (ns); 0 where its bytes are not known.
+        """Latency of each operation (n,) (ns): its time without its bytes; 0 if the bytes are unknown.
 
-        Where all ranks are recorded and collectives of one kind and group differ in size, it is where the
-        line through their times is at 0 bytes. That of others is their hops in a ring or tree times what a
-        hop takes: in those of the job whose latency is known, or in any (`_HOP_NS`).
+        If all ranks are recorded and collectives of one kind and group differ in size, it is the intercept of
+        the line through their times. For others it is the number of hops in a ring or tree times the time of
+        a hop, taken from collectives of the job with a known latency, else `_HOP_NS`.
         """
         known = self.rates
         hops = 2 * np.ceil(np.log2(np.maximum(known.n_ranks, 2)))
@@ -143,20 +143,20 @@ class SizedCollectives:
 
     @cached_property
     def bytes_at_once(self) -> Float64:
-        """How much each operation (n,) moves together with others that are one collective; 0: unknown."""
+        """Bytes of the collective that each operation (n,) belongs to; 0 if unknown."""
         n_bytes, known = np.zeros(len(self._recording.operations)), self.rates
         if self:
-            owner = self._recording.column(lambda one: one.owner)[known.operation]
+            owner = self._recording.column(lambda op: op.owner)[known.operation]
             together = owner * (known.turn.max() + 1) + known.turn
             n_bytes[known.operation] = np.bincount(together, known.n_bytes)[together]
         return n_bytes
 
 
 def _at_no_bytes(n_bytes: Float64, took: Float64, least: float) -> float:
-    """Return where the line through times (k,) by bytes is at 0 bytes; NaN where sizes do not tell it.
+    """Intercept at 0 bytes of a line through times (k,); NaN if the sizes do not determine it.
 
-    Each time weighs as much as another, whatever it is (their errors are shares). A line that is by two
-    standard errors below the `least` latency tells none: large ones take longer for another reason.
+    All times have equal weight, because their errors are relative. A line two standard errors below the
+    `least` latency shows no latency: large collectives take longer for another reason.
     """
     if n_bytes.max() < _LARGER * n_bytes.min():
         return np.nan
@@ -170,12 +170,12 @@ def _at_no_bytes(n_bytes: Float64, took: Float64, least: float) -> float:
 
 
 def turns(step: StepGraph, events: Int64) -> Int64:
-    """Return a number for each of some events of a step: the same for those that work at the same time."""
+    """Assign equal numbers to events of a step that work at the same time."""
     return overlap_groups(step.end_ns[events] - step.work_ns[events], step.end_ns[events])
 
 
 def events_by_owner(recording: Recording, step: StepGraph, chosen: Bool) -> list[Int64]:
-    """Return the events of each owner (m) in a step of which the operations (n,) are `chosen`."""
+    """Split the events of a step with `chosen` operations (n,) by owner (m)."""
     events = np.flatnonzero(chosen[step.operation])
     events = events[np.argsort(step.owner[events], kind="stable")]
     return np.split(events, np.searchsorted(step.owner[events], np.arange(1, len(recording.owners))))

@@ -1,4 +1,4 @@
-"""Ranks that hold the others up, and jobs in which none does."""
+"""Stragglers, and jobs without them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from replay.occurrences import medians, pair_numbers
 
 NAME = "straggler=none|even|mean|each_step"
 HELP = (
-    "none: slow ranks work like their peers; even: an operation takes what it takes on the mean rank; mean: "
-    "the ideal step, each kind of work at its mean over ranks and steps; each_step: in each step every rank "
-    "works as long as the mean one"
+    "none: slow ranks work as long as their peers; even: an operation takes its time on the mean rank; mean: "
+    "the ideal step, each kind of work at its mean over ranks and steps; each_step: every rank works as long "
+    "as the mean rank of that step"
 )
 
-#: A rank that works this much longer in a step than its peers do (their median) is a straggler.
+#: A rank is a straggler if it works so many times as long in a step as the median of its peers.
 THRESHOLD = 1.1
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit that evens out the ranks' work; None for any other request."""
+    """Parse `straggler=`; None for any other request."""
     kinds = {"even": evened, "mean": at_mean_work, "each_step": even_in_each_step}
     if not request.asks("straggler", "none", *kinds):
         return None
@@ -47,35 +47,35 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 
 def stragglers(recording: Recording) -> list[int]:
-    """Return the owners whose host or device works longer than its peers' median by `THRESHOLD`.
+    """Find owners whose host or device works longer than their peers' median by `THRESHOLD`.
 
     In the median step.
     """
     if len(recording.owners) < 2:
         return []
     group = stages(recording)
-    own = recording.which(lambda one: not one.is_communication)
-    on_device = recording.which(lambda one: one.on_device)
-    found: set[int] = set()
+    own = recording.which(lambda op: not op.is_communication)
+    on_device = recording.which(lambda op: op.on_device)
+    slow: set[int] = set()
     for which in (on_device, ~on_device):
         work = work_by_owner(recording, own & which)
         ratio = np.median(work / np.maximum(peers_usual(work, group), 1), axis=0)
-        found.update(np.flatnonzero(ratio > THRESHOLD).tolist())
-    return sorted(found)
+        slow.update(np.flatnonzero(ratio > THRESHOLD).tolist())
+    return sorted(slow)
 
 
 def why_none(recording: Recording) -> str:
-    """Return why no rank is behind another (`without_stragglers` changes nothing); "" where one is."""
+    """Explain why `without_stragglers` changes nothing; "" if there is a straggler."""
     if len(recording.owners) > 1:
         few = f"no rank works {in_percent(THRESHOLD - 1)} longer than its peers in the median step"
         return "" if stragglers(recording) else few
-    if any(operation.role is Role.WAIT for operation in recording.table.kinds):
+    if any(op.role is Role.WAIT for op in recording.table.kinds):
         return "a Horovod timeline is that of rank 0 and does not tell the ranks' own work apart"
     return "only one rank is recorded, without a peer to compare it with"
 
 
 def without_stragglers(recording: Recording) -> Recording:
-    """Let stragglers work, and pause, like their peers."""
+    """Make stragglers work, and pause, as long as their peers."""
     slow = stragglers(recording)
     if len(slow) == len(recording.owners):
         return recording
@@ -84,13 +84,13 @@ def without_stragglers(recording: Recording) -> Recording:
 
 def evened(recording: Recording) -> Recording:
     """Share out the work of each kind evenly over the owners, if all of them have it."""
-    own = recording.which(lambda one: not one.is_communication)
+    own = recording.which(lambda op: not op.is_communication)
     return as_usual(recording, "work_ns", of_mean_owner, own & done_by_all(recording))
 
 
 def even_in_each_step(recording: Recording) -> Recording:
     """Give each kind of own work the mean owner's time in that step."""
-    own = recording.which(lambda one: not one.is_communication)
+    own = recording.which(lambda op: not op.is_communication)
     return as_usual(recording, "work_ns", of_mean_owner, own, over_steps=False)
 
 
@@ -104,8 +104,8 @@ def at_mean_work(recording: Recording) -> Recording:
     if len(recording.owners) < 2:
         return recording
     steps = recording.steps
-    _, name = recording.numbered(lambda operation: operation.name)
-    moves = recording.which(lambda operation: operation.is_communication)
+    _, name = recording.numbered(lambda op: op.name)
+    moves = recording.which(lambda op: op.is_communication)
     operation = np.concatenate([step.operation for step in steps])
     work = np.concatenate([step.work_ns for step in steps])
     kind = pair_numbers(name[operation], np.concatenate([_others_met(step) for step in steps]))

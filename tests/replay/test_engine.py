@@ -30,7 +30,7 @@ def test_two_operations_share_a_device() -> None:
     assert starts(make_plan([10, 5, 1], [(0, 2)], device=[0, 0, 0])) == [0, 10, 15]
 
 
-def test_who_is_ready_first_is_served_first() -> None:
+def test_devices_serve_first_come_first_served() -> None:
     # 0 and 1 end at 4 and 3; 2 (after 0) and 3 (after 1) want the same link
     plan = make_plan([4, 3, 10, 10], [(0, 2), (1, 3)], device=[-1, -1, 0, 0])
     assert starts(plan) == [0, 0, 13, 3]
@@ -105,7 +105,7 @@ def test_plain_and_compiled_agree(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_connections_share_what_a_side_carries_and_none_has_more_than_it_can_use(compiled: bool) -> None:
+def test_connections_share_a_side_fairly(compiled: bool) -> None:
     # a and b leave by side 0; b and c arrive at side 1; d is alone. Till 20 all three have a half of a side;
     # then a is over, b is still held back by c at side 1; at 40 both are over
     sides = np.array([[0, -1], [0, 1], [2, 1], [3, -1]])
@@ -117,7 +117,7 @@ def test_connections_share_what_a_side_carries_and_none_has_more_than_it_can_use
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_side_that_carries_a_quarter_holds_up_only_what_passes_it(compiled: bool) -> None:
+def test_a_slow_side_delays_only_its_own_transfers(compiled: bool) -> None:
     # two connections leave one side of rate 1; one of them enters a side of rate 1/4, and the other has 3/4
     sides = np.array([[0, 1], [0, -1]])
     plan = make_plan([10, 30], device=[0, 1], sides=sides, carries=[1.0, 0.25])

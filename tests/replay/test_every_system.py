@@ -31,12 +31,14 @@ def recording(request: pytest.FixtureRequest, shared_data: Path) -> Recording:
     return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
 
 
-def test_an_identity_changes_nothing_alone_or_beside_another_edit_in_any_order(recording: Recording) -> None:
+def test_an_identity_edit_changes_nothing_beside_others(recording: Recording) -> None:
     rows = recording.whole_steps
     recorded = simulated(recording, rows).iteration_ns
-    names = Counter(one.name for one in recording.operations if one.name and "=" not in one.name)
+    names = Counter(
+        operation.name for operation in recording.operations if operation.name and "=" not in operation.name
+    )
     identities = ["rank0=1", "rank0=+0ms", f"{names.most_common(1)[0][0]}=1"]
-    identities += ["bandwidth=1"] * any(one.is_communication for one in recording.operations)
+    identities += ["bandwidth=1"] * any(operation.is_communication for operation in recording.operations)
     slower = simulated(apply(recording, ["rank0=1.5"]), rows).iteration_ns
     assert slower.sum() > recorded.sum()
     for identity in identities:
@@ -45,7 +47,7 @@ def test_an_identity_changes_nothing_alone_or_beside_another_edit_in_any_order(r
             assert np.array_equal(simulated(apply(recording, edits), rows).iteration_ns, slower)
 
 
-def test_twice_of_everything_is_twice_a_step(recording: Recording) -> None:
+def test_doubling_all_times_doubles_the_step(recording: Recording) -> None:
     for row, step in enumerate(recording.steps[:3]):
         columns = {name: getattr(step, name) * 2 for name in ("work_ns", "gap_ns", "tail_ns", "begin_ns")}
         twice = replace(recording, steps=[replace(step, **columns)])

@@ -57,7 +57,7 @@ def test_reductions_begin_when_their_rank_has_ended_its_backward_pass() -> None:
         assert ends_ms(recording, *edits)["reduce_a"] == 50
 
 
-def test_a_collective_for_which_the_backward_pass_waits_is_none_of_the_gradients() -> None:
+def test_a_collective_the_backward_pass_waits_for_reduces_no_gradients() -> None:
     # statistics of a batch over all ranks from 20 to 25, which the rest of the pass needs
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "norm": (20, 25), "BW.a": (25, 45), "reduce_b": (20, 35),
              "reduce_a": (45, 50)}  # fmt: skip
@@ -66,7 +66,7 @@ def test_a_collective_for_which_the_backward_pass_waits_is_none_of_the_gradients
     assert found == {"FW.a": 10, "BW.b": 20, "norm": 25, "BW.a": 45, "reduce_b": 60, "reduce_a": 65}
 
 
-def test_what_copies_a_reduced_bucket_back_is_no_part_of_the_backward_pass() -> None:
+def test_copying_a_bucket_back_is_not_backward_pass() -> None:
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.a": (20, 40), "reduce_b": (20, 35), "reduce_a": (40, 50),
              "BW.copy": (50, 52)}  # fmt: skip
     inputs = {**_INPUTS, "BW.copy": ["reduce_b", "reduce_a"]}
@@ -76,7 +76,9 @@ def test_what_copies_a_reduced_bucket_back_is_no_part_of_the_backward_pass() -> 
 
 @pytest.mark.parametrize("recording", [one_gpu(), lockstep([10.0], [12.0])])
 def test_without_reductions_in_a_backward_pass_the_edit_is_refused(recording: Recording) -> None:
-    none = replace(recording, operations=[one._replace(is_collective=False) for one in recording.operations])
+    none = replace(
+        recording, operations=[operation._replace(is_collective=False) for operation in recording.operations]
+    )
     with pytest.raises(UsageError, match="no collective that reduces gradients"):
         apply(none, ["overlap=off"])
     with pytest.raises(UsageError, match="overlap is off"):
@@ -94,7 +96,7 @@ def sized(recording: Recording, times: Times, sizes: Mapping[str, int]) -> Job:
     )
 
 
-def test_at_an_absolute_bandwidth_no_collective_is_slower_than_its_peers() -> None:
+def test_collectives_are_alike_at_an_absolute_bandwidth() -> None:
     times = {
         "FW.a": (0, 10),
         "reduce_a": (10, 26),
@@ -108,7 +110,7 @@ def test_at_an_absolute_bandwidth_no_collective_is_slower_than_its_peers() -> No
     edited = EditedJob(sized(recording, times, dict.fromkeys(order[1:], 4)))
 
     def last(*edits: str) -> float:
-        return ends_of(edited.after([edited.parse(EditRequest.of(one)) for one in edits]))["reduce_d"]
+        return ends_of(edited.after([edited.parse(EditRequest.of(edit)) for edit in edits]))["reduce_d"]
 
     assert last("collectives=peers") == pytest.approx(10 + 4 * 16)
     assert last("bandwidth=16Gbit") == last("collectives=peers", "bandwidth=16Gbit") < 10 + 4 * 16
@@ -153,7 +155,7 @@ _SIZES = {"reduce_b": 2, "reduce_c": 1, "reduce_a": 4}
         ("7MB", ["BW=0.2"], {"reduce_a": 10 + 7 + 29}),
     ],
 )
-def test_joined_buckets_begin_with_their_last_gradient_and_pay_their_latency_once(
+def test_joined_buckets_start_with_their_last_gradient_and_one_latency(
     cap: str, edits: list[str], expected: Mapping[str, float]
 ) -> None:
     found = in_buckets(_SIZES, cap, *edits)
@@ -169,8 +171,6 @@ def test_joined_buckets_begin_with_their_last_gradient_and_pay_their_latency_onc
         (_SIZES, "many", "not a number of KB, MB or GB"),
     ],
 )
-def test_buckets_of_which_too_little_is_known_are_refused(
-    sizes: Mapping[str, int], cap: str, words: str
-) -> None:
+def test_buckets_with_unknown_contents_are_refused(sizes: Mapping[str, int], cap: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         in_buckets(sizes, cap)

@@ -70,9 +70,7 @@ _LATE = {"grad1": (0, 20), "grad2": (20, 40), "reduce1": (20, 30), "reduce2": (4
         ("grad2=0.1", 20 + 10 + 10),
     ],
 )
-def test_a_collective_starts_when_the_last_ranks_stream_has_fed_it_and_its_own_is_free(
-    edit: str, step_ms: float
-) -> None:
+def test_a_collective_starts_when_the_last_rank_is_ready(edit: str, step_ms: float) -> None:
     inputs = {"grad2": ["grad1"], "reduce1": ["grad1"], "reduce2": ["grad2", "reduce1"]}
     kinds = {name: {"on_device": True} for name in _STREAMS}
     both = ["reduce1", "reduce2"]

@@ -61,7 +61,7 @@ def test_transfers_taken_apart_replay_as_recorded(receives: bool, recording: Rec
     rows = recording.whole_steps
     # but for transfers that are over before the bytes would be, by the rate
     assert simulated(apart, rows).iteration_ns == pytest.approx(measured_ns(recording)[rows], rel=0.01)
-    n_transfers = sum(one.transfer.stage in ("PUSH", "PULL") for one in recording.operations)
+    n_transfers = sum(operation.transfer.stage in ("PUSH", "PULL") for operation in recording.operations)
     assert len(apart.operations) == len(recording.operations) + 2 * n_transfers
 
 
@@ -76,7 +76,7 @@ def test_transfers_taken_apart_replay_as_recorded(receives: bool, recording: Rec
         "FW=0.5",
     ]),
 )  # fmt: skip
-def test_the_edited_job_takes_what_it_takes_when_it_is_run(edit: str, recording: Recording) -> None:
+def test_a_forecast_matches_the_run_of_the_edited_job(edit: str, recording: Recording) -> None:
     found = foreseen(recording, edit)
     then = JOB.edited(edit).run(8, 2).mean()
     assert found.after_ns / 1e6 == pytest.approx(then, rel=0.1)
@@ -93,9 +93,7 @@ def full_links(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 
 @pytest.mark.parametrize("edit", few(1, ["bandwidth=10", "bandwidth=2", "partition_bytes=65536"]))
-def test_the_interval_holds_what_a_job_takes_that_waited_for_full_links(
-    edit: str, full_links: Recording
-) -> None:
+def test_the_interval_holds_the_run_of_a_network_bound_job(edit: str, full_links: Recording) -> None:
     found = foreseen(full_links, edit)
     then = FULL.edited(edit).run(8, 2).mean()
     assert found.interval_ns is not None
@@ -111,7 +109,7 @@ def two_rhythms(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     return read(path)
 
 
-def test_steps_that_come_round_again_keep_the_recorded_rhythm(two_rhythms: Recording) -> None:
+def test_repeated_steps_keep_the_recorded_rhythm(two_rhythms: Recording) -> None:
     as_recorded, *others = foreseen(two_rhythms, "FW=1").bounds()  # by when workers begin
     rows = two_rhythms.whole_steps
     # a step of the job as it is, simulated in the third round, and as it was recorded

@@ -22,7 +22,7 @@ def test_medians_are_those_of_numpy(pairs: list[tuple[int, int]]) -> None:
     assert medians(group, value, 5).tolist() == expected
 
 
-def test_pairs_of_many_operations_and_many_turns_have_numbers_of_their_own() -> None:
+def test_many_different_pairs_get_different_numbers() -> None:
     # narrow columns, as steps have them: 65,536 * (65,535 + 1) is 2 ** 32, which would be 0 in 32 bits
     first, second = np.array([0, 65_536, 0], np.int32), np.array([7, 7, 65_535], np.int32)
     assert len(set(pair_numbers(first, second).tolist())) == 3

@@ -117,7 +117,7 @@ _SIZES = st.lists(st.integers(1, 16).map(lambda n: n * 65_536), min_size=1, max_
 
 @given(_SIZES, st.floats(0.1, 1))
 @settings(max_examples=examples(20))
-def test_twice_the_bandwidth_is_never_slower_and_the_recorded_size_changes_nothing(
+def test_more_bandwidth_is_never_slower_and_recorded_partitions_change_nothing(
     sizes: list[int], rate: float
 ) -> None:
     # all partitions but the last are of one size, as the first is

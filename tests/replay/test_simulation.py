@@ -100,7 +100,7 @@ def test_steps_in_a_row_get_back_their_times(recording: Recording) -> None:
 
 @settings(max_examples=examples(30), deadline=None, derandomize=True)
 @given(recordings())
-def test_half_of_everything_is_half_a_step(recording: Recording) -> None:
+def test_halving_all_times_halves_the_step(recording: Recording) -> None:
     def doubled(step: int) -> Recording:
         one = recording.steps[step]
         columns = {name: getattr(one, name) * 2 for name in ("work_ns", "gap_ns", "tail_ns", "begin_ns")}
@@ -121,7 +121,7 @@ def test_the_path_of_a_replayed_step_adds_up_to_it(recording: Recording) -> None
         assert [one.event for one in stretches_of(alone)] == [one.event for one in stretches_of(recorded)]
 
 
-def test_work_that_is_cut_at_the_end_of_a_step_goes_on_in_the_next() -> None:
+def test_work_cut_at_a_step_end_continues_in_the_next() -> None:
     # the device works from 4 to 13 in steps of 10; in the second step the rest is 3, then 2 more
     steps = [
         ({"launch": (0, 4), "kernel": (4, 10)}, (0, 10)),
@@ -136,7 +136,7 @@ def test_work_that_is_cut_at_the_end_of_a_step_goes_on_in_the_next() -> None:
     assert ends == [[4, 7], [8.5, 10.5]]  # the first step ends at 7 + 0, as the last event held it up
 
 
-def test_what_a_device_was_asked_for_in_the_step_before_does_not_wait_for_a_slower_host() -> None:
+def test_device_work_launched_a_step_before_ignores_a_slower_host() -> None:
     # the second kernel was launched in the first step; it ran 2 after the first one had ended
     steps = [
         ({"host": (0, 10), "kernel": (0, 9)}, (0, 10)),

@@ -23,7 +23,7 @@ from replay.slowdown import slowdown
     ],
     ids=["stage", "rank", "lengths"],
 )
-def test_of_pipelines_s_is_what_arithmetic_says(tmp_path: Path, job: Pipelines, names_peers: bool) -> None:
+def test_the_slowdown_of_pipelines_is_arithmetic(tmp_path: Path, job: Pipelines, names_peers: bool) -> None:
     job.write(tmp_path / "job", names_peers=names_peers)
     found = slowdown(load_steps([tmp_path / "job"]).recording)
     assert found.ratio == pytest.approx(job.slowdown(), abs=0.01)
@@ -37,7 +37,9 @@ def test_of_pipelines_s_is_what_arithmetic_says(tmp_path: Path, job: Pipelines, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("job", "published"), few(1, [("straggler-ST", 1.1787), ("straggler-AR", 1.9730)]))
-def test_of_published_jobs_s_is_the_published_one(shared_data: Path, job: str, published: float) -> None:
+def test_the_slowdown_of_published_jobs_is_the_published_one(
+    shared_data: Path, job: str, published: float
+) -> None:
     found = slowdown(load_steps([shared_data / "pipeline" / job]).recording)
     assert found.ratio == pytest.approx(published, abs=0.01)
     if job == "straggler-ST":

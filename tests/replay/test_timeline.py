@@ -10,7 +10,7 @@ from replay.runs import simulated
 from replay.timeline import write_synthetic
 
 
-def test_events_are_in_order_of_time_in_numbered_and_named_places(tmp_path: Path) -> None:
+def test_written_events_are_sorted_by_time_on_named_tracks(tmp_path: Path) -> None:
     ranks = [rank_steps(f"rank{i}", {"late": (50, 60), "early": (10, 20)}, bounds=(0, 70)) for i in range(2)]
     result = simulated(recording(*ranks), [0])
     assert write_synthetic(result, tmp_path / "a.json") == 4

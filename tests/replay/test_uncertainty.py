@@ -14,7 +14,7 @@ def test_too_few_steps_have_no_interval() -> None:
     assert paired_change(np.ones(FEWEST - 1), np.ones(FEWEST - 1)) is None
 
 
-def test_steps_far_longer_than_the_others_count_as_the_longest_usual_one() -> None:
+def test_outliers_count_as_the_longest_usual_step() -> None:
     # the median is 100 and the median deviation 4: an outlier is longer than 112
     assert without_outliers([96, 104, 100, 98, 400]).tolist() == [96, 104, 100, 98, 112]
     # … and than 1.1 times the median
@@ -43,6 +43,6 @@ def test_the_interval_holds_the_mean_of_further_steps() -> None:
     assert inside >= 190
 
 
-def test_a_paired_change_does_not_depend_on_how_steps_vary() -> None:
+def test_a_paired_change_ignores_variation_between_steps() -> None:
     steps = np.array([100.0, 300.0, 50.0, 120.0, 500.0])
     assert paired_change(steps, steps * 1.5) == pytest.approx((0.5, 0.5))

@@ -57,7 +57,7 @@ def test_an_edit_changes_the_step_by_what_it_says(edit: str, expected: float) ->
     assert foreseen_ms(one_gpu(), edit) == pytest.approx(expected)
 
 
-def test_a_gap_that_is_unusual_is_not_taken_into_another_job() -> None:
+def test_an_edited_job_has_no_unusual_gaps() -> None:
     # three steps of FW 10, 5 ms of gap, BW 10; in the last one the gap is 65
     steps = []
     at = 0.0
@@ -70,7 +70,7 @@ def test_a_gap_that_is_unusual_is_not_taken_into_another_job() -> None:
     assert foreseen_ms(recording, "rank0=0.5") == pytest.approx(45 * 15 / 25)
 
 
-def test_a_step_far_longer_than_the_others_counts_as_the_longest_usual_one_before_and_after() -> None:
+def test_an_outlier_counts_as_the_longest_usual_step_before_and_after() -> None:
     # steps of 15, 15, 15, 15 and 95 ms; what deviates by none in the median is an outlier beyond a tenth
     found = foreseen(lockstep([10, 10, 10, 10, 90]), "reduce=3")
     assert found.recorded.recorded_ns == 31 * MS
@@ -89,9 +89,7 @@ def test_a_step_far_longer_than_the_others_counts_as_the_longest_usual_one_befor
         ("FW=0.5", 20.4, 10.2),  # what it leaves of the step that is far longer counts as before
     ],
 )
-def test_what_an_edit_changes_of_a_step_far_longer_than_the_others_counts_in_full(
-    edit: str, before: float, after: float
-) -> None:
+def test_the_effect_of_an_edit_on_an_outlier_counts_fully(edit: str, before: float, after: float) -> None:
     steps: list[tuple[dict[str, tuple[float, float]], tuple[float, float]]] = []
     for i in range(5):
         at, more = 20.0 * i + 60 * (i > 2), 60 * (i == 2)
@@ -147,11 +145,13 @@ def test_an_annotation_is_dropped_with_all_that_runs_inside_it() -> None:
     times = {"FW.a": (0, 4), "extra": (4, 14), "mm": (5, 9), "add": (9, 13), "BW.a": (14, 20)}
     inputs = {"extra": ["FW.a"], "mm": ["FW.a"], "add": ["mm"], "BW.a": ["extra", "add"]}
     recording = job(rank("rank0", [(times, (0, 20))], inputs))
-    one_thread = [one._replace(track=recording.operations[0].track) for one in recording.operations]
+    one_thread = [
+        operation._replace(track=recording.operations[0].track) for operation in recording.operations
+    ]
     assert iteration_ms(replace(recording, operations=one_thread), "drop=extra") == 10
 
 
-def test_time_in_which_nothing_is_recorded_is_dropped_with_the_annotation_around_it(tmp_path: Path) -> None:
+def test_unrecorded_time_is_dropped_with_its_annotation(tmp_path: Path) -> None:
     events = []
     for number in range(4):  # of 10 ms
         at = 10_000 * number
@@ -173,14 +173,14 @@ def test_time_in_which_nothing_is_recorded_is_dropped_with_the_annotation_around
 # ---- links and partitions
 
 
-def test_the_rate_of_a_link_is_what_it_carries_in_a_stretch_of_time() -> None:
+def test_a_link_rate_comes_from_a_stretch_of_time() -> None:
     # ten partitions of 100,000 bytes in 2 ms each: 0.05 bytes a nanosecond
     rate = link_rate(partitions([100_000] * 10, [2.0] * 10))
     assert rate is not None and rate.is_told
     assert (rate.at_least, rate.likely, rate.at_most) == pytest.approx((0.05, 0.05, 0.05))
 
 
-def test_a_plateau_that_threads_may_make_does_not_tell_a_rate() -> None:
+def test_a_plateau_of_threads_shows_no_link_rate() -> None:
     # 1,000,000 bytes in 1 ms each are 8 Gbit/s
     rate = link_rate(partitions([1_000_000] * 10, [1.0] * 10))
     assert rate is not None and not rate.is_told
@@ -205,7 +205,7 @@ def test_without_sizes_the_whole_transfer_follows_the_bandwidth() -> None:
     assert iteration_ms(partitions([0] * 10, [2.0] * 10), "bandwidth=0.5") == 20 + 40 + 1
 
 
-def test_a_new_partition_goes_to_the_server_that_had_its_key_else_the_servers_take_turns() -> None:
+def test_new_partitions_go_to_the_server_of_their_key() -> None:
     of = {"stage": "PULL", "role": Role.COMM, "whole": "Comm.a"}
     kinds = {
         "a0": {**of, "link": "server 0 PULL", "key": KEY, "n_bytes": 4_000_000},
@@ -258,7 +258,7 @@ def test_a_rank_that_only_waits_is_no_straggler() -> None:
     assert stragglers(job(*ranks)) == []
 
 
-def test_what_no_peer_does_takes_no_time() -> None:
+def test_work_that_no_peer_has_takes_no_time() -> None:
     ranks = []
     for number in range(3):
         late = 30 if number == 2 else 0
@@ -290,7 +290,7 @@ def test_a_reduction_of_two_ranks_is_not_one_of_all() -> None:
         meetings = replace(step.meetings, keys=["low", "high", "all"], key=keys)
         ranks.append(replace(made, steps=[replace(step, meetings=meetings)]))
     recording = job(*ranks)
-    same_name = [one._replace(name=one.name.rstrip("_")) for one in recording.operations]
+    same_name = [operation._replace(name=operation.name.rstrip("_")) for operation in recording.operations]
     assert slowdown(replace(recording, operations=same_name)).ratio == 1, "all ranks are alike"
 
 
