@@ -38,6 +38,12 @@ class Chrome(System):
         """Return True: this is what remains."""
         return True
 
+    def finished(self, trace: Trace) -> Trace:
+        """Leave out the lanes that repeat or sum up others."""
+        from analyzer.reading.dialects.repeated_lanes import without_repeated_lanes
+
+        return without_repeated_lanes(trace)
+
     def split(self, trace: Trace) -> Sequence[Owned]:
         """Return the ranks in a file: processes with small numbers, where every slice says its step."""
         found = super().split(trace)

@@ -207,6 +207,24 @@ def _by_optimizer(trace: Trace) -> Steps:
     return rounds(int(trace.ts_ns.min()), trace.ts_ns[rows] + trace.dur_ns[rows], how)
 
 
+def steps_by_updates(trace: Trace, works: Mask, updates: Mask) -> Steps:
+    """Take steps from the last update of parameters to the next, if all do the same operations.
+
+    `works` (n,) are the slices that compute, `updates` (n,) those of them that update parameters. One step
+    may update many of them in a row.
+    """
+    rows = np.flatnonzero(works | updates)
+    rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
+    is_last = updates[rows] & ~np.append(updates[rows][1:], False)
+    if is_last.sum() < LEAST_REPEATS:
+        return NO_STEPS
+    ends = np.maximum.accumulate(trace.end_ns[rows])[is_last]
+    work = np.split(trace.name_id[rows], np.flatnonzero(is_last) + 1)[: len(ends)]
+    if len({tuple(np.sort(names).tolist()) for names in work[1:]}) > 1:
+        return NO_STEPS
+    return rounds(int(trace.ts_ns.min()), ends, "one update of the parameters to the next")
+
+
 def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
     found: list[Int64] = []
     for every in _groups(np.arange(len(trace)), trace.track_id):

@@ -18,7 +18,7 @@ from analyzer.base.arrays.intervals import lies_inside
 from analyzer.base.arrays.numbering import numbered, places_by_value
 from analyzer.base.opname import OpName
 from analyzer.reading.dialects.masks import by_cat, by_name
-from analyzer.reading.dialects.name_rules import is_collective, is_library_call
+from analyzer.reading.dialects.name_rules import is_collective, is_library_call, is_server_transfer
 from analyzer.reading.dialects.owners import Owned, names_in, split_by_processes
 from analyzer.reading.dialects.recorded_collectives import Call, Collectives, kind_of
 from analyzer.reading.dialects.roles import Role, idle, is_communication
@@ -263,7 +263,7 @@ class System:
         """Return the `Role` of each slice (n,) by its name and category, whatever its thread."""
         found = framed(trace)
         found[:] = np.where(found == Role.IGNORED, found, Role.COMPUTE)
-        comm = by_name(trace, lambda name: is_collective(name, ""))
+        comm = by_name(trace, lambda name: is_collective(name, "") or is_server_transfer(name))
         comm |= by_cat(trace, lambda cat: is_collective("", cat))
         comm |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm)
         found[comm] = Role.COMM
@@ -363,10 +363,10 @@ class System:
         """
         from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
 
-        roles = self.roles(rank.trace)
-        meaning = Meaning(roles, is_communication(roles), {}, self.category)
-        steps = self.find_steps(rank.trace, by).whole
-        return record_spans(rank, rank.trace, steps, meaning, arrows(rank.trace))
+        trace, roles = rank.trace, self.roles(rank.trace)
+        meets = is_communication(roles) & ~by_name(trace, is_server_transfer)
+        meaning = Meaning(roles, meets, {}, self.category)
+        return record_spans(rank, trace, self.find_steps(trace, by).whole, meaning, arrows(trace))
 
     def operation(self, name: str, tid: object) -> str:
         """Return an operation's full name; `tid` is that of its track."""
@@ -456,7 +456,7 @@ class System:
 
         `name`, `cat` and `tid` are those of the events, `process` is what their process is called.
         """
-        return (name,) if is_collective(name, cat) else ()
+        return (name,) if is_collective(name, cat) or is_server_transfer(name) else ()
 
 
 def framed(trace: Trace) -> NDArray[np.int8]:
