@@ -55,7 +55,7 @@ class Jax(System):
         "…), with their waits for other devices; computation: its other operations, but for copies."
     )
     args = MappingProxyType({
-        Need.ALWAYS: ("device_ordinal", "global_device_id", "hlo_op", "step_num"),
+        Need.ALWAYS: ("device_ordinal", "global_device_id", "hlo_category", "hlo_op", "step_num"),
         Need.STEPS: ("run_id", "hlo_module"),
         Need.EDGES: ("name", "long_name"),
         Need.SYNC: ("hlo_op", "long_name"),
@@ -102,7 +102,7 @@ class Jax(System):
             is_wait,
             loads,
             operations,
-            role_of,
+            roles_of,
             sleeps,
             thread_kinds,
             with_others,
@@ -112,7 +112,7 @@ class Jax(System):
             return np.empty(0, np.int8)
         lines = thread_kinds(trace)
         works = operations(trace, lines)
-        found = np.array(list(map(role_of, trace.names)), np.int8)[trace.name_id]
+        found = roles_of(trace)
         found[~works] = Role.HOST
         found[~works & by_name(trace, is_wait)] = Role.IDLE
         asks = trace.track_id[~works & ~by_name(trace, lambda name: name.startswith("$"))]

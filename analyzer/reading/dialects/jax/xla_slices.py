@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzer.base.arrays import Int64, Mask
+from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.as_of import as_of
 from analyzer.base.arrays.intervals import lies_inside
-from analyzer.base.arrays.numbering import unique
+from analyzer.base.arrays.numbering import numbered, unique
 from analyzer.reading.dialects.masks import by_name
 from analyzer.reading.dialects.owners import SHARED, names_in
 from analyzer.reading.dialects.roles import Role
@@ -82,6 +82,31 @@ def role_of(name: str) -> Role:
     if _COPY.fullmatch(name):
         return Role.COPY
     return Role.INPUT if _INPUT.fullmatch(name) else Role.COMPUTE
+
+
+#: What XLA states of operations that it does not say the work of: the name tells more.
+_UNSTATED = re.compile(r"|async-(?:start|done)|custom-call.*|unknown|while|conditional|call")
+
+
+def stated_role(category: str) -> Role | None:
+    """Take the role of an operation from the `hlo_category` that XLA states; None where that says none.
+
+    >>> stated_role("all-reduce fusion"), stated_role("loop fusion"), stated_role("custom-call")
+    (<Role.COMM: 1>, <Role.COMPUTE: 0>, None)
+    """
+    return None if _UNSTATED.fullmatch(category) else role_of(category)
+
+
+def roles_of(trace: Trace) -> NDArray[np.int8]:
+    """Take the role of each slice (n,), were it an operation, as stated, else by its name."""
+    roles = np.array(list(map(role_of, trace.names)), np.int8)[trace.name_id]
+    if "hlo_category" in trace.args:
+        column = trace.args["hlo_category"]
+        categories, place = numbered(map(str, column.values))
+        for i, category in enumerate(categories):
+            if (stated := stated_role(category)) is not None:
+                roles[column.rows[place == i]] = stated
+    return roles
 
 
 def is_around(name: str) -> bool:
@@ -213,7 +238,7 @@ def device_of_slices(trace: Trace) -> Int64:
             known = found[column.rows]
             found[column.rows] = np.where(known == SHARED, list(map(int_or_zero, column.values)), known)
     found = _with_insides(trace, found)
-    copies = lines.copies[trace.track_id] | by_name(trace, lambda name: role_of(name) is Role.COPY)
+    copies = lines.copies[trace.track_id] | (roles_of(trace) == Role.COPY)
     busy = unique(found[operations(trace, lines) & ~copies])
     return np.where(np.isin(found, busy), found, SHARED) if len(busy) else found
 

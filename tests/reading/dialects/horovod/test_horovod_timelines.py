@@ -46,7 +46,7 @@ def claims(path: Path) -> list[tuple[str, float | None]]:
     """Take titles and savings of findings about the overlap of communication."""
     findings = ask("--path", path)["findings"]
     return [
-        (finding["title"], finding["gain_ms"])
+        (finding["title"], finding["gain_ms"]["mid"])
         for finding in findings
         if finding["kind"] == "exposed_communication"
     ]

@@ -331,3 +331,19 @@ def test_recorded_jobs_keep_the_laws_of_systems(
     shared_data: Path, tmp_path: Path, job: str, ranks: list[str]
 ) -> None:
     system_laws.check_system(shared_data / "jax" / job, ranks, tmp_path)
+
+
+def test_the_kind_that_the_recording_states_counts(tmp_path: Path) -> None:
+    events = [*named(1, "/device:TPU:0", {3: "XLA Ops"})]
+    for name, begin, category in (
+        ("fusion.1", 0, "all-reduce fusion"),
+        ("psum_like.2", 10, "loop fusion"),
+        ("all-gather.3", 20, "all-gather"),
+        ("all-gather-done.4", 30, "async-done"),
+        ("copy.5", 40, "copy"),
+    ):
+        events.append(span(name, 1, 3, begin, 5, hlo_category=category))
+    assert roles_of(traces(write(tmp_path, events))[0]) == {
+        "fusion.1": Role.COMM, "psum_like.2": Role.COMPUTE, "all-gather.3": Role.COMM,
+        "all-gather-done.4": Role.COMM, "copy.5": Role.COPY,
+    }  # fmt: skip
