@@ -67,10 +67,15 @@ class Jax(System):
 
         Slices get a category, as the file has none: operation, python or host.
         """
-        from analyzer.reading.dialects.jax.xla_slices import is_noise, operations, thread_kinds
+        from analyzer.reading.dialects.jax.xla_slices import (
+            is_noise,
+            of_profiler,
+            operations,
+            thread_kinds,
+        )
 
         lines = thread_kinds(trace)
-        left_out = by_name(trace, is_noise) | lines.repeats[trace.track_id]
+        left_out = by_name(trace, is_noise) | of_profiler(trace) | lines.repeats[trace.track_id]
         if n := int((lines.nameless[trace.track_id] & left_out).sum()):
             fate = "of threads of devices without a name left out"
             trace = replace(trace, repairs=[*trace.repairs, f"{counted(n, 'slice')} {fate}"])
@@ -138,13 +143,21 @@ class Jax(System):
         A device has a thread of steps where the profiler knows them; it may lag behind the host. Where its
         numbers are not those of the host they count something else.
         """
-        from analyzer.reading.dialects.jax.xla_slices import numbered_spans, runs, steps_of_device
+        from analyzer.reading.dialects.jax.xla_slices import (
+            calls,
+            numbered_spans,
+            runs,
+            steps_of_device,
+        )
 
         on_host, on_device = numbered_spans(trace), steps_of_device(trace)
         labels = {step.label for step in on_host.whole}
         if on_device.whole and (not labels or labels.issuperset(step.label for step in on_device.whole)):
             return on_device
-        return on_host if on_host.whole else runs(trace)
+        if on_host.whole:
+            return on_host
+        of_program = runs(trace)
+        return of_program if of_program.whole else calls(trace)
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return the slices (n,) of the host."""
