@@ -51,7 +51,7 @@ def of(trace: Trace) -> System:
 
 
 def keys_for(needs: Iterable[Need]) -> tuple[str, ...]:
-    """Return which keys of the events' args are decoded for `needs` and for `Need.ALWAYS`, in any system."""
+    """List the keys of the events' args to decode for `needs` and for `Need.ALWAYS`, in any system."""
     asked = {Need.ALWAYS, *needs}
     if Need.ALL in asked:
         return (files.ALL,)

@@ -212,7 +212,7 @@ class System:
         return int_or_zero(trace.header.get(BASE))
 
     def common_clock(self, trace: Trace) -> str:
-        """Return which metadata puts the times of all ranks on one clock; "" where none does."""
+        """Name the metadata that puts the times of all ranks on one clock; "" where none does."""
         return ""
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
@@ -232,7 +232,7 @@ class System:
         return trace
 
     def split(self, trace: Trace) -> Sequence[Owned]:
-        """Return whose events are in a file, or in one source of a combined file, by its processes' ranks.
+        """Split a file, or one source of a combined file, into ranks by its processes.
 
         They are one rank's, or several ranks', with those of a host that they share; see `split_by_slices`.
         """
@@ -255,7 +255,7 @@ class System:
         return any(part in name for part in self.comm)
 
     def named_comm(self, trace: Trace) -> Mask:
-        """Return which slices (n,) the user says are communication, with all that they call."""
+        """Mask the slices (n,) that `--comm` declares communication, with all that they call."""
         named = by_name(trace, self.is_named_comm)
         return named | lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, named)
 
@@ -291,11 +291,11 @@ class System:
         return numbered_once(found)
 
     def loop_spans(self, trace: Trace) -> Mask:
-        """Return which slices (n,) may be the body of the training loop, if they repeat."""
+        """Mask the slices (n,) that may be the body of the training loop, if they repeat."""
         return np.zeros(len(trace), np.bool_)
 
     def annotations(self, trace: Trace) -> Mask:
-        """Return which slices (n,) are annotations around work of the host that may not be recorded."""
+        """Mask the annotations (n,) around work of the host that may not be recorded."""
         return np.zeros(len(trace), np.bool_)
 
     def loads(self, trace: Trace) -> list[Step]:
@@ -303,7 +303,7 @@ class System:
         return []
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
-        """Return which slices (n,) are forward operations, and which are backward operations."""
+        """Mask the forward operations (n,), and the backward operations (n,)."""
         none = np.zeros(len(trace), np.bool_)
         return none, none
 
@@ -312,7 +312,7 @@ class System:
         return False
 
     def synchronises(self, trace: Trace) -> Mask:
-        """Return which slices (n,) may be part of such an operation, or tell of which step one is."""
+        """Mask the slices (n,) that may be part of such an operation, or that number its step."""
         return by_name(trace, self.may_synchronise)
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
@@ -410,7 +410,7 @@ class System:
         return MemorySamples(at_ns[on_device], total[on_device], _number(first.get("totalGlobalMem")))
 
     def device_work(self, trace: Trace) -> Mask:
-        """Return which slices (n,) are work of a device."""
+        """Mask the work of devices (n,)."""
         return np.zeros(len(trace), np.bool_)
 
     def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> WorkGroups | None:
@@ -444,7 +444,7 @@ class System:
         raise NotImplementedError(f"{self.name}: no rows")
 
     def runs_into_next_step(self, trace: Trace) -> Mask:
-        """Return which slices (n,) may begin after their step: the n-th of a name is the n-th step's."""
+        """Mask the slices (n,) that may begin after their step: the n-th of a name is the n-th step's."""
         return np.zeros(len(trace), np.bool_)
 
     def standing(self, trace: Trace) -> Standing | None:

@@ -229,7 +229,7 @@ class ThreadKinds(NamedTuple):
 
 
 def thread_kinds(trace: Trace) -> ThreadKinds:
-    """Return which kind of slices the threads of a trace hold, by their names."""
+    """Tell the kinds of slices that the threads of a trace hold, by the threads' names."""
     processes = names_in(trace.metadata, "process_name")
     threads = names_in(trace.metadata, "thread_name")
     matches = [_DEVICE.search(processes.get((track.pid, None), "")) for track in trace.tracks]
@@ -250,7 +250,7 @@ def thread_kinds(trace: Trace) -> ThreadKinds:
 
 
 def operations(trace: Trace, lines: ThreadKinds) -> Mask:
-    """Return which slices (n,) are operations of a device."""
+    """Mask the operations of devices (n,)."""
     found = lines.works[trace.track_id] if len(trace) else np.zeros(0, np.bool_)
     if "hlo_op" in trace.args:
         found[trace.args["hlo_op"].rows] = True  # on a CPU, on threads of the host
@@ -299,7 +299,7 @@ def ranks_of(devices: Sequence[int]) -> list[int]:
 
 
 def with_others(trace: Trace, works: Mask) -> Mask:
-    """Return which of the operations of devices (n,), `works`, have others in them."""
+    """Mask those of the operations of devices (n,), `works`, that contain others."""
     rows = np.flatnonzero(works)
     order = rows[np.lexsort((-trace.end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
     found = np.zeros(len(trace), np.bool_)
