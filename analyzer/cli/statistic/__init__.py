@@ -275,6 +275,9 @@ def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
         return f"{length}; no communication was recorded."
     share = in_percent(most.exposed_comm_ns / max(most.mean_ns, 1))
     where = f", most on {most.rank}" if len(ranks) > 1 else ""
+    if not any(rank.compute_ns for rank in ranks):
+        what = "is communication; no computation is recorded, so its overlap is unknown"
+        return f"{length}; {in_ms(most.comm_ns)} ({share}) {what}."
     return f"{length}; {in_ms(most.exposed_comm_ns)} ({share}) is exposed communication{where}."
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from analyzer.reading.dialects.ascend import Ascend
 from analyzer.reading.dialects.byteps import BytePS
 from analyzer.reading.dialects.chrome import Chrome
 from analyzer.reading.dialects.composer import Composer
@@ -26,6 +27,7 @@ from analyzer.reading.dialects.pipeline import Pipeline
 from analyzer.reading.dialects.roles import Role, is_communication
 from analyzer.reading.dialects.step_log import StepLog
 from analyzer.reading.dialects.system import Need, System
+from analyzer.reading.dialects.tensorflow import TensorFlow
 from analyzer.reading.formats import chrome as files
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.values import FARTHEST_NS
@@ -37,8 +39,8 @@ __all__ = [
 
 #: In the order in which they are recognised: the last takes what nobody knows.
 SYSTEMS: Sequence[System] = (
-    FlightRecorder(), Composer(), Horovod(), MXNet(), Jax(), Nsight(), Kineto(), BytePS(), Dasf(), StepLog(),
-    Pipeline(), Chrome(),
+    FlightRecorder(), Composer(), Horovod(), MXNet(), TensorFlow(), Jax(), Nsight(), Ascend(), Kineto(),
+    BytePS(), Dasf(), StepLog(), Pipeline(), Chrome(),
 )  # fmt: skip
 _BY_NAME = {system.name: system for system in SYSTEMS}
 
@@ -49,7 +51,7 @@ def of(trace: Trace) -> System:
 
 
 def keys_for(needs: Iterable[Need]) -> tuple[str, ...]:
-    """Return which keys of the events' args are decoded for `needs` and for `Need.ALWAYS`, in any system."""
+    """List the keys of the events' args to decode for `needs` and for `Need.ALWAYS`, in any system."""
     asked = {Need.ALWAYS, *needs}
     if Need.ALL in asked:
         return (files.ALL,)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from analyzer.base.arrays import Mask
 from analyzer.reading.dialects.byteps import BytePS
 from analyzer.reading.dialects.composer import Composer
 from analyzer.reading.dialects.horovod import Horovod
 from analyzer.reading.dialects.kineto import Kineto
-from analyzer.reading.dialects.owners import Owned, split_by_field
+from analyzer.reading.dialects.owners import Owned, processes_like_ranks, split_by_field
 from analyzer.reading.dialects.steps import (
     NO_STEPS,
     STEP_ARGS,
@@ -23,6 +25,9 @@ from analyzer.reading.dialects.steps import (
 )
 from analyzer.reading.dialects.system import Need, System
 from analyzer.reading.formats.columns import Trace
+
+if TYPE_CHECKING:
+    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 
 _MARKS = (Composer(), Kineto(), BytePS(), Horovod())
 #: Above it process numbers are an operating system's, not ranks.
@@ -38,6 +43,12 @@ class Chrome(System):
         """Return True: this is what remains."""
         return True
 
+    def finished(self, trace: Trace) -> Trace:
+        """Leave out the lanes that repeat or sum up others."""
+        from analyzer.reading.dialects.repeated_lanes import without_repeated_lanes
+
+        return without_repeated_lanes(trace)
+
     def split(self, trace: Trace) -> Sequence[Owned]:
         """Return the ranks in a file: processes with small numbers, where every slice says its step."""
         found = super().split(trace)
@@ -46,6 +57,17 @@ class Chrome(System):
         pids = [track.pid for track in trace.tracks]
         ranks = natural_numbers(pids)
         return split_by_field(trace, "pid") if ranks and max(ranks) <= _MOST_PID else found
+
+    def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
+        """Find the steps, with a note where the processes of the trace look like ranks."""
+        steps, n_alike = super().find_steps(trace, by), processes_like_ranks(trace)
+        note = f"{n_alike} processes look like ranks: add --rank_by pid"
+        return steps._replace(note=note) if n_alike else steps
+
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
+        """Cut a rank into steps, with the notes on these."""
+        steps, note = super().rank_steps(rank, by), self.find_steps(rank.trace, by).note
+        return replace(steps, notes=[*steps.notes, note]) if note else steps
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the steps that every slice says, else by the first kind of mark that the trace has."""

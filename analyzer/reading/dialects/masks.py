@@ -11,12 +11,12 @@ from analyzer.reading.formats.columns import Trace
 
 
 def by_cat(trace: Trace, accept: Callable[[str], object]) -> Mask:
-    """Return which slices (n,) have a category that `accept` takes."""
+    """Mask the slices (n,) whose category `accept` takes."""
     return _by_table(trace.cats, trace.cat_id, accept)
 
 
 def by_name(trace: Trace, accept: Callable[[str], object], among: Mask | None = None) -> Mask:
-    """Return which slices (n,), of those `among`, have a name that `accept` takes; only theirs are tried."""
+    """Mask the slices (n,), of those `among`, whose name `accept` takes; other names are not tried."""
     if among is None:
         return _by_table(trace.names, trace.name_id, accept)
     accepted = np.zeros(len(trace.names), np.bool_)

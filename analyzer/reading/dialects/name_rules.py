@@ -15,6 +15,10 @@ _COLLECTIVE_CAT = r"(?i)comm(?:unication)?|collective"
 _LIBRARY_CALL = r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|mccl|cncl|bkcl):"
 #: What passes activations and gradients from one stage of a pipeline to the next.
 _POINT_TO_POINT = r"(?i)send|recv|p2p|pp[-_]?comm"
+#: What moves between workers and parameter servers: by TensorFlow, and by MXNet's KVStore.
+_SERVER_TRANSFER = r"_(?:Host)?(?:Send|Recv)|KVStore\w*(?:Push|Pull)\w*"
+#: Operators that update parameters: TensorFlow's, and MXNet's.
+_UPDATE = r"(?:Resource)?(?:Sparse)?Apply[A-Z]\w*|\w+_update(?:_phase[12])?"
 _WAIT = (
     r"(?i)(?:.*[\s.:])?(?:_?wait\w*|acquire|sleep|select|e?poll|accept|recv\w*|wait_for\w*)(?: \(.*| of .*)?"
     r"|.*\bqueue\b.*\bget\b.*"
@@ -25,6 +29,24 @@ _MAY_WAIT = r"(?i)wait|synchronize|thread.*join|acquire"
 def is_collective(name: str, cat: str) -> bool:
     """Whether a slice of that name and category moves data between ranks, if its system does not say."""
     return bool(re.search(_COLLECTIVE, name) or re.fullmatch(_COLLECTIVE_CAT, cat))
+
+
+def is_server_transfer(name: str) -> bool:
+    """Whether an operation moves data between a worker and a parameter server.
+
+    >>> is_server_transfer("_Recv"), is_server_transfer("KVStoreDistDefaultPush"), is_server_transfer("Push")
+    (True, True, False)
+    """
+    return re.fullmatch(_SERVER_TRANSFER, name) is not None
+
+
+def is_parameter_update(name: str) -> bool:
+    """Whether an operator updates parameters.
+
+    >>> is_parameter_update("sgd_mom_update"), is_parameter_update("ResourceApplyAdam")
+    (True, True)
+    """
+    return re.fullmatch(_UPDATE, name) is not None
 
 
 def is_library_call(name: str) -> bool:

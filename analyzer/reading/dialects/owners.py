@@ -15,6 +15,7 @@ from analyzer.base.arrays.numbering import ids_in, numbered, unique
 from analyzer.base.errors import UsageError
 from analyzer.base.opname import OpName
 from analyzer.reading.dialects.steps import argument, natural_numbers
+from analyzer.reading.dialects.tolerances import LEAST_REPEATS, LIKE_RANKS
 from analyzer.reading.formats.columns import ArgColumn, Id, Trace, Track, used_tables
 
 _LABEL = r"(?:worker (\d{1,9}) ?)?(?:rank (\d{1,9}))?"
@@ -93,6 +94,26 @@ def split_by_field(trace: Trace, field: str) -> list[Owned]:
     return split_by_tracks(trace, [Owner(None, rank) for rank in ranks], place) or [
         Owned(None, ranks[0] if ranks else None, trace)
     ]
+
+
+def processes_like_ranks(trace: Trace) -> int:
+    """Count the processes of a trace that all do the same work at the same time; 0 where they differ.
+
+    Each has nearly all names that any has, about as often, and runs during most of the recording.
+    """
+    pids, of_track = numbered(track.pid for track in trace.tracks)
+    if len(pids) < 2 or not len(trace):
+        return 0
+    process = of_track[trace.track_id]
+    counts = np.zeros((len(pids), len(trace.names)), np.int64)
+    np.add.at(counts, (process, trace.name_id), 1)
+    counts = counts[counts.any(axis=1)]
+    low, high = counts.min(axis=0), counts.max(axis=0)
+    first, last = trace.ts_ns.min(), trace.end_ns.max()
+    recorded = [trace.end_ns[process == i].max() - trace.ts_ns[process == i].min() for i in ids_in(process)]
+    is_alike = low.sum() >= LIKE_RANKS * high.sum() and low.sum() >= LEAST_REPEATS
+    lasts = min(recorded) >= LIKE_RANKS * (last - first)
+    return len(counts) if len(counts) > 1 and is_alike and lasts else 0
 
 
 def _ranks_of(values: Iterable[Any]) -> tuple[list[int], Int64]:

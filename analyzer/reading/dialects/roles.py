@@ -75,12 +75,12 @@ _PHASE_WORDS = ("", "FW", "BW", "STEP", "I/O", "callback")
 
 
 def is_communication(roles: NDArray[np.int8]) -> Mask:
-    """Return which slices (n,) are communication, whole or in part."""
+    """Mask the communication (n,), whole or in part."""
     return np.asarray((roles == Role.COMM) | (roles == Role.WHOLE_COMM))
 
 
 def idle(trace: Trace, roles: NDArray[np.int8]) -> Mask:
-    """Return which slices (n,) are waits of threads other than the main one: they hold nobody up.
+    """Mask the waits (n,) of threads other than the main one: they delay nothing.
 
     The main thread is the one with the most calls that neither wait, communicate nor copy.
     """

@@ -69,7 +69,7 @@ class Arrows(NamedTuple):
     enters: Mask
 
     def cut(self, track: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64, Int64]:
-        """Return which event (m,) each piece is of, and when it starts and ends, cut where arrows begin."""
+        """Cut events (m,) where arrows begin; return the event, start and end of each piece."""
         event = as_of(track, start, self.track, self.at_ns)
         inside = ~self.enters & (event >= 0) & (start[event] < self.at_ns) & (self.at_ns < end[event])
         pieces = np.unique(np.stack([event[inside], self.at_ns[inside]]), axis=1)

@@ -355,7 +355,7 @@ def narrow(numbers: NDArray[np.integer]) -> Int64:
 
 
 def from_start(edges: Int64) -> NDArray[np.bool_]:
-    """Return which edges (m,) wait for the start of their source only."""
+    """Mask the edges (m,) that wait only for the start of their source."""
     return (edges[:, 2] & 1).astype(np.bool_)  # START_TO_HEAD, START_TO_BODY
 
 

@@ -80,7 +80,7 @@ def as_bounds(table: Int64) -> list[tuple[int, int, int]]:
 
 
 def sampled(steps: Int64, most: int | None) -> tuple[Int64, list[str]]:
-    """Return which rows of a table (n, 3) of steps are looked at, and a note if some are not.
+    """Choose the steps of a table (n, 3) to look at, with a note if some are left out.
 
     They are at most about so many, in runs that follow each other: one of 2, 4, 8, … runs, chosen by their
     numbers, so that all ranks have the same. The note tells how many of the others take far longer than the
@@ -212,7 +212,7 @@ class _Cutter:
         return part, step
 
     def _cut_off(self, part: Int64, number: int, end: int) -> tuple[Mask, Mask]:
-        """Return which events of a step end with it and have their rest in the next one; and which wait then.
+        """Split events at the step boundary; find those that wait there.
 
         A host that is ahead of its device goes on; a rank may begin a collective of a later step here, and
         wait for the others.
@@ -316,7 +316,7 @@ class Open:
         self._open = items[:0]
 
     def at(self, begin: int, low: int) -> Int64:
-        """Return which of the first `low` items end after `begin`, in order."""
+        """List those of the first `low` items that end after `begin`, in order."""
         if begin < self._begin or low < self._seen:  # windows follow each other, but for odd recordings
             self._seen, self._open = 0, self.items[:0]
         found = np.concatenate([self._open, self.items[self._seen : low]])

@@ -191,7 +191,7 @@ def natural_numbers(values: Iterable[object]) -> list[int] | None:
 
 
 def says_step(trace: Trace) -> str:
-    """Return which argument says the step of every slice, ``step`` or ``iteration``; "" where none does."""
+    """Name the argument that numbers the step of every slice, ``step`` or ``iteration``; "" for none."""
     has = (key for key in STEP_ARGS if key in trace.args and len(trace.args[key].rows) == len(trace) > 0)
     return next(
         (key for key in has if natural_numbers(dict.fromkeys(map(str, trace.args[key].values))) is not None),
@@ -205,6 +205,24 @@ def _by_optimizer(trace: Trace) -> Steps:
         return NO_STEPS
     how = f"end of {trace.names[trace.name_id[rows[0]]]} to the next"
     return rounds(int(trace.ts_ns.min()), trace.ts_ns[rows] + trace.dur_ns[rows], how)
+
+
+def steps_by_updates(trace: Trace, works: Mask, updates: Mask) -> Steps:
+    """Take steps from the last update of parameters to the next, if all do the same operations.
+
+    `works` (n,) are the slices that compute, `updates` (n,) those of them that update parameters. One step
+    may update many of them in a row.
+    """
+    rows = np.flatnonzero(works | updates)
+    rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
+    is_last = updates[rows] & ~np.append(updates[rows][1:], False)
+    if is_last.sum() < LEAST_REPEATS:
+        return NO_STEPS
+    ends = np.maximum.accumulate(trace.end_ns[rows])[is_last]
+    work = np.split(trace.name_id[rows], np.flatnonzero(is_last) + 1)[: len(ends)]
+    if len({tuple(np.sort(names).tolist()) for names in work[1:]}) > 1:
+        return NO_STEPS
+    return rounds(int(trace.ts_ns.min()), ends, "one update of the parameters to the next")
 
 
 def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
@@ -224,7 +242,7 @@ def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
 
 
 def _body(trace: Trace, rows: Int64, every: Int64) -> Int64:
-    """Return which of a thread's `rows` are the outermost that repeat, as a loop's body does; or none.
+    """Find the outermost of a thread's `rows` that repeat, as a loop's body does; or none.
 
     They contain others of these and cover half of the time of the outermost; or they contain only others of
     its slices (`every`), and cover nearly all of the time in which it is busy.
@@ -260,7 +278,7 @@ def _groups(places: Int64, number: NDArray[np.integer]) -> Iterator[Int64]:
 
 
 def _depths(trace: Trace, rows: Int64) -> Int64:
-    """Return how many slices of the track contain each of `rows`, in order of time.
+    """Count the slices of the track that contain each of `rows`, in order of time.
 
     One that only seems to begin before another one ends, as times are rounded, follows it.
     """

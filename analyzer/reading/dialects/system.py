@@ -18,7 +18,7 @@ from analyzer.base.arrays.intervals import lies_inside
 from analyzer.base.arrays.numbering import numbered, places_by_value
 from analyzer.base.opname import OpName
 from analyzer.reading.dialects.masks import by_cat, by_name
-from analyzer.reading.dialects.name_rules import is_collective, is_library_call
+from analyzer.reading.dialects.name_rules import is_collective, is_library_call, is_server_transfer
 from analyzer.reading.dialects.owners import Owned, names_in, split_by_processes
 from analyzer.reading.dialects.recorded_collectives import Call, Collectives, kind_of
 from analyzer.reading.dialects.roles import Role, idle, is_communication
@@ -212,7 +212,7 @@ class System:
         return int_or_zero(trace.header.get(BASE))
 
     def common_clock(self, trace: Trace) -> str:
-        """Return which metadata puts the times of all ranks on one clock; "" where none does."""
+        """Name the metadata that puts the times of all ranks on one clock; "" where none does."""
         return ""
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
@@ -232,7 +232,7 @@ class System:
         return trace
 
     def split(self, trace: Trace) -> Sequence[Owned]:
-        """Return whose events are in a file, or in one source of a combined file, by its processes' ranks.
+        """Split a file, or one source of a combined file, into ranks by its processes.
 
         They are one rank's, or several ranks', with those of a host that they share; see `split_by_slices`.
         """
@@ -255,7 +255,7 @@ class System:
         return any(part in name for part in self.comm)
 
     def named_comm(self, trace: Trace) -> Mask:
-        """Return which slices (n,) the user says are communication, with all that they call."""
+        """Mask the slices (n,) that `--comm` declares communication, with all that they call."""
         named = by_name(trace, self.is_named_comm)
         return named | lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, named)
 
@@ -263,7 +263,7 @@ class System:
         """Return the `Role` of each slice (n,) by its name and category, whatever its thread."""
         found = framed(trace)
         found[:] = np.where(found == Role.IGNORED, found, Role.COMPUTE)
-        comm = by_name(trace, lambda name: is_collective(name, ""))
+        comm = by_name(trace, lambda name: is_collective(name, "") or is_server_transfer(name))
         comm |= by_cat(trace, lambda cat: is_collective("", cat))
         comm |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm)
         found[comm] = Role.COMM
@@ -291,11 +291,11 @@ class System:
         return numbered_once(found)
 
     def loop_spans(self, trace: Trace) -> Mask:
-        """Return which slices (n,) may be the body of the training loop, if they repeat."""
+        """Mask the slices (n,) that may be the body of the training loop, if they repeat."""
         return np.zeros(len(trace), np.bool_)
 
     def annotations(self, trace: Trace) -> Mask:
-        """Return which slices (n,) are annotations around work of the host that may not be recorded."""
+        """Mask the annotations (n,) around work of the host that may not be recorded."""
         return np.zeros(len(trace), np.bool_)
 
     def loads(self, trace: Trace) -> list[Step]:
@@ -303,7 +303,7 @@ class System:
         return []
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
-        """Return which slices (n,) are forward operations, and which are backward operations."""
+        """Mask the forward operations (n,), and the backward operations (n,)."""
         none = np.zeros(len(trace), np.bool_)
         return none, none
 
@@ -312,7 +312,7 @@ class System:
         return False
 
     def synchronises(self, trace: Trace) -> Mask:
-        """Return which slices (n,) may be part of such an operation, or tell of which step one is."""
+        """Mask the slices (n,) that may be part of such an operation, or that number its step."""
         return by_name(trace, self.may_synchronise)
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
@@ -363,10 +363,10 @@ class System:
         """
         from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
 
-        roles = self.roles(rank.trace)
-        meaning = Meaning(roles, is_communication(roles), {}, self.category)
-        steps = self.find_steps(rank.trace, by).whole
-        return record_spans(rank, rank.trace, steps, meaning, arrows(rank.trace))
+        trace, roles = rank.trace, self.roles(rank.trace)
+        meets = is_communication(roles) & ~by_name(trace, is_server_transfer)
+        meaning = Meaning(roles, meets, {}, self.category)
+        return record_spans(rank, trace, self.find_steps(trace, by).whole, meaning, arrows(trace))
 
     def operation(self, name: str, tid: object) -> str:
         """Return an operation's full name; `tid` is that of its track."""
@@ -410,7 +410,7 @@ class System:
         return MemorySamples(at_ns[on_device], total[on_device], _number(first.get("totalGlobalMem")))
 
     def device_work(self, trace: Trace) -> Mask:
-        """Return which slices (n,) are work of a device."""
+        """Mask the work of devices (n,)."""
         return np.zeros(len(trace), np.bool_)
 
     def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> WorkGroups | None:
@@ -444,7 +444,7 @@ class System:
         raise NotImplementedError(f"{self.name}: no rows")
 
     def runs_into_next_step(self, trace: Trace) -> Mask:
-        """Return which slices (n,) may begin after their step: the n-th of a name is the n-th step's."""
+        """Mask the slices (n,) that may begin after their step: the n-th of a name is the n-th step's."""
         return np.zeros(len(trace), np.bool_)
 
     def standing(self, trace: Trace) -> Standing | None:
@@ -456,7 +456,7 @@ class System:
 
         `name`, `cat` and `tid` are those of the events, `process` is what their process is called.
         """
-        return (name,) if is_collective(name, cat) else ()
+        return (name,) if is_collective(name, cat) or is_server_transfer(name) else ()
 
 
 def framed(trace: Trace) -> NDArray[np.int8]:

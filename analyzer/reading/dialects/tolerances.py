@@ -15,6 +15,9 @@ LEAST_REPEATS, BODY_COVERS, BODY_ALIKE = 3, 0.5, 1 / 3
 #: The share that a span must cover in which no other span is: less of it is a part of the loop.
 BODY_ALONE = 0.9
 
+#: Processes with this share of each other's slices, and of the recording's time, look like ranks.
+LIKE_RANKS = 0.8
+
 # ---- recordings cut into steps
 
 #: So many steps that follow each other are taken of very many.

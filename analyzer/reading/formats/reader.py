@@ -192,7 +192,7 @@ class EventReader:
             data += more
 
     def _looks_like_lines(self, data: bytes) -> bool:
-        line = data.split(b"\n", 1)[0].strip()
+        line = data.split(b"\n", 1)[0].strip().rstrip(b",")
         return line.endswith(b"}") and is_event(tolerant(line))
 
     def _headless(self, data: bytes) -> bytes:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from analyzer.base.errors import TraceError, missing
 from analyzer.base.inputs import unreadable
 from analyzer.base.outputs.marks import is_digest
+from analyzer.reading.traces.ascend_folders import find_ascend_folders
 from analyzer.reading.traces.gpu_folders import find_gpu_folders, gpu_sources, is_gpu_file, local_rank
 from analyzer.reading.traces.paths import JobFiles, Source, head_of, skipped_notes
 from analyzer.reading.traces.rank_files import (
@@ -26,7 +27,9 @@ from analyzer.reading.traces.readers import CHROME, Holds, reader_of
 #: Returns the job in a directory that has this layout, else None; also gets all paths of the command.
 Layout = Callable[[Path, Sequence[Path]], JobFiles | None]
 #: In the order in which they are tried: the last takes every directory.
-LAYOUTS: Sequence[Layout] = (find_gpu_folders, find_profiles, find_dumps, find_rank_files)
+LAYOUTS: Sequence[Layout] = (
+    find_gpu_folders, find_profiles, find_ascend_folders, find_dumps, find_rank_files,
+)  # fmt: skip
 #: Folders that are searched for traces beside those of a job: 0.1 s, if full, of every run. With 25 or 100
 #: the same are found beside recorded jobs.
 _MOST_SEARCHED = 50

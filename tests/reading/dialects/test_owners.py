@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from analyzer.reading import dialects
-from analyzer.reading.dialects.owners import SHARED, split_by_field, split_by_slices
+from analyzer.reading.dialects.owners import SHARED, processes_like_ranks, split_by_field, split_by_slices
 from analyzer.reading.formats.columns import ArgColumn, Trace, Track, concatenate
+from conftest import run_cli
 from make import trace_of
 
 SLICES = (("launch", 0), ("add", 1), ("mul", 2), ("launch", 0), ("add", 2))  # name, thread
@@ -66,3 +69,19 @@ def test_processes_with_small_numbers_are_ranks_where_every_slice_says_its_step(
     assert [part.rank for part in dialects.of(told).split(replace(told, args={"step": step}))] == ranks
     some = replace(told, args={"step": step.select(np.arange(4))})
     assert [part.rank for part in dialects.of(told).split(some)] == [None]
+
+
+def test_processes_with_the_same_work_look_like_ranks() -> None:
+    work = [("load", 0, 10), ("train", 10, 80), ("load", 100, 10), ("train", 110, 80)]
+    same = [(name, Track(pid, 1), ts, dur) for pid in ("a", "b") for name, ts, dur in work]
+    assert processes_like_ranks(trace_of(same, "chrome")) == 2
+    other = [(f"{name} {pid}", track, ts, dur) for pid, (name, track, ts, dur) in enumerate(same)]
+    assert processes_like_ranks(trace_of(other, "chrome")) == 0
+    later = [(name, track, ts + 200 * (track.pid == "b"), dur) for name, track, ts, dur in same]
+    assert processes_like_ranks(trace_of(later, "chrome")) == 0
+
+
+def test_a_recording_of_two_workers_asks_for_their_ranks(shared_data: Path) -> None:
+    path = shared_data / "cases" / "pids-are-ranks" / "ray.json"
+    assert "2 processes look like ranks: add --rank_by pid" in run_cli("--path", path)[1]
+    assert "look like ranks" not in run_cli("--path", path, "--rank_by", "pid")[1]

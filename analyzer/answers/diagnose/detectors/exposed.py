@@ -63,7 +63,9 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
         return
     least = NOTICEABLE * view.step_ns
     largest, is_largest = view.largest(transfers)
-    if on_path > least:
+    if on_path > least and not _computation_is_recorded(view):
+        yield _of_unknown_overlap(view, on_path, largest)
+    elif on_path > least:
         yield Finding(
             kind="exposed_communication",
             title="communication is not overlapped",
@@ -84,6 +86,28 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             edits=[edit("straggler", "each_step")],
             caveat="upper bound: every rank is taken to work as long as the mean one in each step",
         )
+
+
+def _computation_is_recorded(view: JobView) -> bool:
+    """Whether any operation is recorded that could overlap communication: Horovod's timeline has none."""
+    kinds = view.recording.table.kinds
+    return any(kind.is_traced and not kind.is_communication and kind.role is not Role.WAIT for kind in kinds)
+
+
+def _of_unknown_overlap(view: JobView, on_path: float, largest: list[str]) -> Finding:
+    """Report communication beside which nothing else is recorded, without a saving."""
+    share = on_path / view.step_ns
+    return Finding(
+        kind="exposed_communication",
+        title=f"communication takes {in_percent(share)} of the step; its overlap is not recorded",
+        cause=f"{in_ms(on_path)} of transfers, mostly {named(largest)}; no computation is recorded, so "
+        "whether it overlaps them is unknown",
+        action="record the computation as well, with the profiler of the framework",
+        scope=FindingScope(operations=largest),
+        caveat="no gain is claimed: only communication is recorded",
+        look=("statistic", "--sub_option", "breakdown"),
+        weight=share,
+    )
 
 
 def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:

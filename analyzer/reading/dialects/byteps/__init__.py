@@ -50,7 +50,7 @@ class BytePS(System):
         return len(trace) > 0 and 2 * int(known[trace.name_id].sum()) > len(trace)
 
     def split(self, trace: Trace) -> Sequence[Owned]:
-        """Return whose events are in a file: names say it (``wk0.rank1.``), else as of any system."""
+        """Split a file into ranks by its names (``wk0.rank1.``), else as any system does."""
         return split_by_names(trace) or super().split(trace)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
@@ -103,7 +103,7 @@ class BytePS(System):
         return between(_starts(trace, _first_rank(trace)(_is("I/O"))))
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
-        """Return which slices (n,) are ``FW.``, and which ``BW.`` operations, of the first rank."""
+        """Mask the ``FW.`` operations (n,), and the ``BW.`` operations (n,), of the first rank."""
         accepted = _first_rank(trace)
         return accepted(_is("FW")), accepted(_is("BW"))
 
@@ -148,7 +148,7 @@ class BytePS(System):
         return with_key(name, tid)
 
     def parameters(self, directory: Path) -> Mapping[str, str]:
-        """Return which parameter each gradient is of, from the list that a job leaves."""
+        """Map each gradient to its parameter, from the list that a job leaves."""
         return read_parameters(directory)
 
     def main_name(self, name: str, parameters: Mapping[str, str]) -> str | None:

@@ -64,7 +64,7 @@ class Spans:
         return len(self.rows)
 
     def are(self, event: Int64, *cats: str) -> Mask:
-        """Return which of some events (k,) are of these categories."""
+        """Mask the events (k,) of these categories."""
         are: Mask = np.array([name.cat in cats for name in self.events.names], np.bool_)
         return are[self.operation[event]]
 
@@ -75,7 +75,7 @@ class Spans:
         return after
 
     def joints(self, source: Int64, target: Int64) -> Int64:
-        """Return how each target (k,) can have waited for the end of its source; -1 if it cannot have."""
+        """Tell the joint by which each target (k,) can have waited for its source's end; -1 for none."""
         end = self.end_ns[source] - LATE_CLOCK_NS
         before = (end <= self.start_ns[target]) & ~self.is_continued[target] & (source < target)
         # STEP is recorded from the last backward operation on: what it waits for runs inside it
@@ -131,7 +131,7 @@ def _chains(spans: Spans) -> _Chains:
 
 
 def _is_new(values: Int64) -> Mask:
-    """Return which of some values (n,) are not the one before."""
+    """Mask the values (n,) that differ from the one before."""
     return np.append(True, values[1:] != values[:-1])[: len(values)]
 
 

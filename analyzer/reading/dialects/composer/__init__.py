@@ -149,7 +149,7 @@ class Composer(System):
         return (name,) if is_call else super().filter_names(name, cat, tid, process)
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
-        """Return which slices (n,) are ``event/forward``, and which ``event/backward``."""
+        """Mask the slices (n,) called ``event/forward``, and those called ``event/backward``."""
         forward, backward = (
             by_name(trace, lambda name, wanted=f"event/{kind}": name == wanted)  # type: ignore[misc]
             for kind in ("forward", "backward")

@@ -93,10 +93,9 @@ class Horovod(System):
         kinds -= {kind for kind in kinds if "BROADCAST" in kind}
         begins = trace.ts_ns[by_name(trace, {f"NEGOTIATE_{kind}" for kind in kinds}.__contains__)]
         tensors = _reductions(trace, kinds)
-        complete = min(map(len, tensors), default=0)
-        if not complete or not len(begins):
+        if not min(map(len, tensors), default=0) or not len(begins):
             return NO_STEPS
-        ends = np.max([tensor[:complete] for tensor in tensors], axis=0)
+        ends = _round_ends(tensors)
         return rounds(int(begins.min()), ends, "rounds of reductions")
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
@@ -139,6 +138,30 @@ class Horovod(System):
     def category(self, name: str, cat: str) -> str:
         """Return the name: Horovod's events have no category that groups them."""
         return cat or name
+
+
+def _round_ends(tensors: Sequence[Int64]) -> Int64:
+    """Find the ends of the rounds (k,) from those of each tensor's reductions.
+
+    A recording that was cut at its begin has the end of a round, that is one reduction more of the tensors
+    that come last in it; one that was cut at its end has one more of those that come first.
+
+    >>> _round_ends([np.array([30, 50]), np.array([15, 35, 55])]).tolist()
+    [15, 35, 55]
+    >>> _round_ends([np.array([10, 30, 50]), np.array([15, 35])]).tolist()
+    [15, 35]
+    """
+    complete = min(map(len, tensors))
+    middle = np.median([tensor for tensor in tensors if len(tensor) == complete], axis=0)
+    before, ends = [], np.zeros(complete, np.int64)
+    for tensor in tensors:
+        first = min(
+            range(len(tensor) - complete + 1),
+            key=lambda skipped: float(np.abs(tensor[skipped : skipped + complete] - middle).sum()),
+        )
+        before += tensor[:first].tolist()
+        ends = np.maximum(ends, tensor[first : first + complete])
+    return np.append(np.array([max(before)] if before else [], np.int64), ends)
 
 
 def _reductions(trace: Trace, kinds: set[str]) -> list[Int64]:

@@ -55,7 +55,7 @@ class Jax(System):
         "…), with their waits for other devices; computation: its other operations, but for copies."
     )
     args = MappingProxyType({
-        Need.ALWAYS: ("device_ordinal", "global_device_id", "hlo_op", "step_num"),
+        Need.ALWAYS: ("device_ordinal", "global_device_id", "hlo_category", "hlo_op", "step_num"),
         Need.STEPS: ("run_id", "hlo_module"),
         Need.EDGES: ("name", "long_name"),
         Need.SYNC: ("hlo_op", "long_name"),
@@ -67,10 +67,15 @@ class Jax(System):
 
         Slices get a category, as the file has none: operation, python or host.
         """
-        from analyzer.reading.dialects.jax.xla_slices import is_noise, operations, thread_kinds
+        from analyzer.reading.dialects.jax.xla_slices import (
+            is_noise,
+            of_profiler,
+            operations,
+            thread_kinds,
+        )
 
         lines = thread_kinds(trace)
-        left_out = by_name(trace, is_noise) | lines.repeats[trace.track_id]
+        left_out = by_name(trace, is_noise) | of_profiler(trace) | lines.repeats[trace.track_id]
         if n := int((lines.nameless[trace.track_id] & left_out).sum()):
             fate = "of threads of devices without a name left out"
             trace = replace(trace, repairs=[*trace.repairs, f"{counted(n, 'slice')} {fate}"])
@@ -102,7 +107,7 @@ class Jax(System):
             is_wait,
             loads,
             operations,
-            role_of,
+            roles_of,
             sleeps,
             thread_kinds,
             with_others,
@@ -112,7 +117,7 @@ class Jax(System):
             return np.empty(0, np.int8)
         lines = thread_kinds(trace)
         works = operations(trace, lines)
-        found = np.array(list(map(role_of, trace.names)), np.int8)[trace.name_id]
+        found = roles_of(trace)
         found[~works] = Role.HOST
         found[~works & by_name(trace, is_wait)] = Role.IDLE
         asks = trace.track_id[~works & ~by_name(trace, lambda name: name.startswith("$"))]
@@ -138,13 +143,21 @@ class Jax(System):
         A device has a thread of steps where the profiler knows them; it may lag behind the host. Where its
         numbers are not those of the host they count something else.
         """
-        from analyzer.reading.dialects.jax.xla_slices import numbered_spans, runs, steps_of_device
+        from analyzer.reading.dialects.jax.xla_slices import (
+            calls,
+            numbered_spans,
+            runs,
+            steps_of_device,
+        )
 
         on_host, on_device = numbered_spans(trace), steps_of_device(trace)
         labels = {step.label for step in on_host.whole}
         if on_device.whole and (not labels or labels.issuperset(step.label for step in on_device.whole)):
             return on_device
-        return on_host if on_host.whole else runs(trace)
+        if on_host.whole:
+            return on_host
+        of_program = runs(trace)
+        return of_program if of_program.whole else calls(trace)
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return the slices (n,) of the host."""

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.base.arrays import Mask
+from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.as_of import as_of
 from analyzer.reading.dialects.jax.xla_slices import (
     all_wait,
     halves,
     operations,
     role_of,
+    roles_of,
+    stated_role,
     thread_kinds,
 )
-from analyzer.reading.dialects.masks import by_name
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.sync_points import SyncPart
 from analyzer.reading.formats.columns import Trace
@@ -27,6 +28,10 @@ _RENDEZVOUS = re.compile(r"global_devices=\[([\d, ]*)\]")
 _SEVERAL_GROUPS = re.compile(r"replica_groups=(?:\{\{[\d,]*\},|\[(?!1,)\d+,)")
 
 
+#: The args that tell the operation of a slice, and its kind.
+_TELLING = ("hlo_op", "long_name", "hlo_category")
+
+
 def part_of(name: str, args: Mapping[str, Any]) -> SyncPart | None:
     """Part of a collective that an operation is, by its name and args; None for any other.
 
@@ -34,7 +39,8 @@ def part_of(name: str, args: Mapping[str, Any]) -> SyncPart | None:
     which of the job's devices these are.
     """
     op = str(args.get("hlo_op") or name)
-    if role_of(name) is not Role.COMM and role_of(op) is not Role.COMM:
+    stated = stated_role(str(args.get("hlo_category", "")))
+    if Role.COMM not in (role_of(name), role_of(op), stated):
         return None
     (whole, begins, ends), is_kernel = halves(op), op != name  # a kernel is both halves of its operation
     if not all_wait(whole) or _SEVERAL_GROUPS.search(str(args.get("long_name"))):
@@ -47,7 +53,7 @@ def parts_of(trace: Trace) -> dict[int, SyncPart]:
 
     On a CPU the rendezvous inside an operation names the group; where none is recorded all devices take part.
     """
-    args = {key: trace.args[key].as_dict() for key in ("hlo_op", "long_name") if key in trace.args}
+    args = {key: trace.args[key].as_dict() for key in _TELLING if key in trace.args}
     groups = _met(trace)
     found = {}
     for row in np.flatnonzero(communicates(trace) & operations(trace, thread_kinds(trace))).tolist():
@@ -60,13 +66,23 @@ def parts_of(trace: Trace) -> dict[int, SyncPart]:
 
 
 def communicates(trace: Trace) -> Mask:
-    """Return which slices (n,) are called after a collective, or are kernels of an operation so called."""
-    found = by_name(trace, lambda name: role_of(name) is Role.COMM)
+    """Find the collectives (n,): stated as one, called after one, or kernels of an operation so called."""
+    found: Mask = roles_of(trace) == Role.COMM
     if "hlo_op" in trace.args:
         column = trace.args["hlo_op"]
         is_comm = [role_of(str(name)) is Role.COMM for name in column.values]
-        found[column.rows[np.array(is_comm, np.bool_)]] = True
+        called = column.rows[np.array(is_comm, np.bool_)]
+        found[called[~np.isin(called, _stated_rows(trace))]] = True
     return found
+
+
+def _stated_rows(trace: Trace) -> Int64:
+    """Find the slices whose role XLA states."""
+    column = trace.args.get("hlo_category")
+    if column is None:
+        return np.empty(0, np.int64)
+    stated = [stated_role(str(category)) is not None for category in column.values]
+    return column.rows[np.array(stated, np.bool_)]
 
 
 def _met(trace: Trace) -> dict[int, Hashable]:

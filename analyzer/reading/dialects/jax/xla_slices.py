@@ -10,16 +10,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzer.base.arrays import Int64, Mask
+from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.as_of import as_of
 from analyzer.base.arrays.intervals import lies_inside
-from analyzer.base.arrays.numbering import unique
+from analyzer.base.arrays.numbering import numbered, unique
 from analyzer.reading.dialects.masks import by_name
 from analyzer.reading.dialects.owners import SHARED, names_in
 from analyzer.reading.dialects.roles import Role
-from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
+from analyzer.reading.dialects.steps import (
+    NO_STEPS,
+    Step,
+    Steps,
+    between,
+    in_first_process,
+    outer_rows,
+    spans,
+)
 from analyzer.reading.dialects.system import int_or_zero
-from analyzer.reading.dialects.tolerances import ROUNDED_NS
+from analyzer.reading.dialects.tolerances import LEAST_REPEATS, ROUNDED_NS
 from analyzer.reading.formats.columns import Trace
 
 #: By XLA's names (all-reduce.1), JAX's of the same (psum_invariant.49), and those of NCCL's kernels.
@@ -54,6 +62,15 @@ _WAIT = re.compile(
     r"|(?:\S+::)?(?:BlockUntilReady|BlockHostUntilDone|AwaitReady)\w*.*"
 )
 
+#: Python's calls that wait for results of a device; others wait for threads, or let time pass.
+_DEVICE_WAIT = re.compile(
+    r"\$\S+ (?:_?block_until_ready|_single_device_array_to_np_array\w*|__array__|_value)"
+)
+#: Python's calls that start and stop the recording.
+_PROFILER = re.compile(r"\$profiler\.py:\d+ (?:(?:start|stop)_trace|trace|(?:start|stop)_server)")
+#: A call that spends this share of its time in another stands for that.
+_NOTHING_ELSE = 0.9
+
 #: Devices on CPUs are counted on from such a number in each process.
 _OF_A_PROCESS = 2048
 _DEVICE = re.compile(r"/device:[A-Z]+:(\d{1,9})\b")
@@ -84,6 +101,31 @@ def role_of(name: str) -> Role:
     return Role.INPUT if _INPUT.fullmatch(name) else Role.COMPUTE
 
 
+#: What XLA states of operations that it does not say the work of: the name tells more.
+_UNSTATED = re.compile(r"|async-(?:start|done)|custom-call.*|unknown|while|conditional|call")
+
+
+def stated_role(category: str) -> Role | None:
+    """Take the role of an operation from the `hlo_category` that XLA states; None where that says none.
+
+    >>> stated_role("all-reduce fusion"), stated_role("loop fusion"), stated_role("custom-call")
+    (<Role.COMM: 1>, <Role.COMPUTE: 0>, None)
+    """
+    return None if _UNSTATED.fullmatch(category) else role_of(category)
+
+
+def roles_of(trace: Trace) -> NDArray[np.int8]:
+    """Take the role of each slice (n,), were it an operation, as stated, else by its name."""
+    roles = np.array(list(map(role_of, trace.names)), np.int8)[trace.name_id]
+    if "hlo_category" in trace.args:
+        column = trace.args["hlo_category"]
+        categories, place = numbered(map(str, column.values))
+        for i, category in enumerate(categories):
+            if (stated := stated_role(category)) is not None:
+                roles[column.rows[place == i]] = stated
+    return roles
+
+
 def is_around(name: str) -> bool:
     """Whether an operation is a loop, a branch or a call of others."""
     return _AROUND.fullmatch(name) is not None
@@ -107,15 +149,33 @@ def all_wait(name: str) -> bool:
 def kind_of(name: str) -> str:
     """Return the name of an operation without its number; all Python functions are of one kind.
 
-    >>> kind_of("loop_fusion.12"), kind_of("$array.py:240 __array__")
-    ('loop_fusion', 'python')
+    Calls in which Python waits for a device are of another.
+
+    >>> kind_of("loop_fusion.12"), kind_of("$api.py:2757 block_until_ready"), kind_of("$train.py:7 main")
+    ('loop_fusion', 'wait for device', 'python')
     """
+    if name.startswith("$") and _DEVICE_WAIT.fullmatch(name):
+        return "wait for device"
     return "python" if name.startswith("$") else _NUMBER.sub("", name[::-1], count=1)[::-1]
 
 
 def is_noise(name: str) -> bool:
     """Whether it stands for the profiler's own work: no time is in it, or that of another slice."""
     return _NOISE.fullmatch(name) is not None
+
+
+def of_profiler(trace: Trace) -> Mask:
+    """Find the calls (n,) that start and stop the recording, with all inside them.
+
+    Calls around these that do nothing else, such as a context manager's, belong to them.
+    """
+    starts = by_name(trace, lambda name: _PROFILER.fullmatch(name) is not None)
+    inside: Mask = starts | lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, starts)
+    for row in np.flatnonzero(starts).tolist():
+        start, end = trace.ts_ns[row], trace.end_ns[row]
+        around = (trace.track_id == trace.track_id[row]) & (trace.ts_ns <= start) & (trace.end_ns >= end)
+        inside |= around & (end - start >= _NOTHING_ELSE * trace.dur_ns)
+    return inside
 
 
 def is_untimed(name: str) -> bool:
@@ -169,7 +229,7 @@ class ThreadKinds(NamedTuple):
 
 
 def thread_kinds(trace: Trace) -> ThreadKinds:
-    """Return which kind of slices the threads of a trace hold, by their names."""
+    """Tell the kinds of slices that the threads of a trace hold, by the threads' names."""
     processes = names_in(trace.metadata, "process_name")
     threads = names_in(trace.metadata, "thread_name")
     matches = [_DEVICE.search(processes.get((track.pid, None), "")) for track in trace.tracks]
@@ -190,7 +250,7 @@ def thread_kinds(trace: Trace) -> ThreadKinds:
 
 
 def operations(trace: Trace, lines: ThreadKinds) -> Mask:
-    """Return which slices (n,) are operations of a device."""
+    """Mask the operations of devices (n,)."""
     found = lines.works[trace.track_id] if len(trace) else np.zeros(0, np.bool_)
     if "hlo_op" in trace.args:
         found[trace.args["hlo_op"].rows] = True  # on a CPU, on threads of the host
@@ -213,7 +273,7 @@ def device_of_slices(trace: Trace) -> Int64:
             known = found[column.rows]
             found[column.rows] = np.where(known == SHARED, list(map(int_or_zero, column.values)), known)
     found = _with_insides(trace, found)
-    copies = lines.copies[trace.track_id] | by_name(trace, lambda name: role_of(name) is Role.COPY)
+    copies = lines.copies[trace.track_id] | (roles_of(trace) == Role.COPY)
     busy = unique(found[operations(trace, lines) & ~copies])
     return np.where(np.isin(found, busy), found, SHARED) if len(busy) else found
 
@@ -239,7 +299,7 @@ def ranks_of(devices: Sequence[int]) -> list[int]:
 
 
 def with_others(trace: Trace, works: Mask) -> Mask:
-    """Return which of the operations of devices (n,), `works`, have others in them."""
+    """Mask those of the operations of devices (n,), `works`, that contain others."""
     rows = np.flatnonzero(works)
     order = rows[np.lexsort((-trace.end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
     found = np.zeros(len(trace), np.bool_)
@@ -298,6 +358,51 @@ def runs(trace: Trace) -> Steps:
         return NO_STEPS
     steps = [Step(i, *times) for i, times in enumerate(ordered, 1)]
     return _to_completion(trace, steps, f"runs of {main}")
+
+
+_CALL = re.compile(r"PjitFunction\((.*)\)")
+
+
+def calls(trace: Trace) -> Steps:
+    """Take each call of the program that takes longest on the device as a step.
+
+    Where each call has as many operations there, from the completion of these to that of the next call's;
+    else from one call on the host to the next.
+    """
+    if "hlo_module" not in trace.args:
+        return NO_STEPS
+    column, device = trace.args["hlo_module"], device_of_slices(trace)
+    rows = np.flatnonzero(operations(trace, thread_kinds(trace)) & (device != SHARED))
+    rows = rows[device[rows] == device[rows].min(initial=np.iinfo(np.int64).max)]
+    named = np.isin(column.rows, rows)
+    programs, place = numbered(map(str, np.array(column.values, np.object_)[named].tolist()))
+    if not programs:
+        return NO_STEPS
+    of_program = column.rows[named]
+    main = int(np.bincount(place, trace.dur_ns[of_program]).argmax())
+    host = outer_rows(trace, lambda name: _program_of(name) == programs[main])
+    if len(host) < LEAST_REPEATS:
+        return NO_STEPS
+    work = of_program[place == main]
+    work = work[np.argsort(trace.ts_ns[work], kind="stable")]
+    if len(work) % len(host) == 0:
+        runs = work.reshape(len(host), -1)
+        bounds = zip(trace.ts_ns[runs].min(axis=1), trace.end_ns[runs].max(axis=1), strict=True)
+        steps = [Step(i, int(start), int(end)) for i, (start, end) in enumerate(bounds, 1)]
+        return _to_completion(trace, steps, f"calls of {programs[main]}")
+    end_ns = max(int(trace.end_ns[host[-1]]), int(trace.end_ns[work].max()))
+    marks = np.append(trace.ts_ns[host], end_ns)
+    return Steps(tuple(between(marks)), (), f"one call of {programs[main]} to the next")
+
+
+def _program_of(call: str) -> str:
+    """Name the program that a call on the host runs.
+
+    >>> _program_of("PjitFunction(train_step)"), _program_of("PjitFunction(<lambda>)")
+    ('jit_train_step', 'jit__lambda')
+    """
+    match = _CALL.fullmatch(call)
+    return "jit_" + re.sub(r"\W+", "_", match[1].rstrip(">")) if match else ""
 
 
 def _to_completion(trace: Trace, steps: Sequence[Step], how: str) -> Steps:

@@ -94,7 +94,7 @@ def with_waits(ranks: Sequence[Trace], comms: Sequence[Mask], key: str) -> list[
 
 
 def inputs_of(trace: Trace, comm: Mask, key: str) -> Int64:
-    """Return which slice each of a rank (n,) waited for, as a row; -1 where only the times tell.
+    """Find the slice (row) that each of a rank's slices (n,) waited for; -1 where only the times tell.
 
     In a step, which the argument `key` says, the n-th message sent forward follows the n-th computation of
     that name, where there are as many: it may be sent long after, when its receiver is ready.

@@ -331,3 +331,64 @@ def test_recorded_jobs_keep_the_laws_of_systems(
     shared_data: Path, tmp_path: Path, job: str, ranks: list[str]
 ) -> None:
     system_laws.check_system(shared_data / "jax" / job, ranks, tmp_path)
+
+
+def test_the_kind_that_the_recording_states_counts(tmp_path: Path) -> None:
+    events = [*named(1, "/device:TPU:0", {3: "XLA Ops"})]
+    for name, begin, category in (
+        ("fusion.1", 0, "all-reduce fusion"),
+        ("psum_like.2", 10, "loop fusion"),
+        ("all-gather.3", 20, "all-gather"),
+        ("all-gather-done.4", 30, "async-done"),
+        ("copy.5", 40, "copy"),
+    ):
+        events.append(span(name, 1, 3, begin, 5, hlo_category=category))
+    assert roles_of(traces(write(tmp_path, events))[0]) == {
+        "fusion.1": Role.COMM, "psum_like.2": Role.COMPUTE, "all-gather.3": Role.COMM,
+        "all-gather-done.4": Role.COMM, "copy.5": Role.COPY,
+    }  # fmt: skip
+
+
+def calls_on_a_gpu() -> list[Event]:
+    """Four calls, 100 us apart, without marks: two kernels take 30 us, and Python waits for them.
+
+    The profiler starts and stops for 1 ms each.
+    """
+    events = [
+        *named(HOST, "/host:CPU", {PYTHON: "python"}),
+        *named(1, "/device:GPU:0", {1: "Stream #16(Kernel)"}),
+    ]
+    events += [
+        span("$contextlib.py:141 __enter__", HOST, PYTHON, 0, 1001),
+        span("$profiler.py:151 start_trace", HOST, PYTHON, 0, 1000),
+        span("$profiler.py:271 stop_trace", HOST, PYTHON, 1500, 1000),
+    ]
+    for call in range(4):
+        begin = 1100 + 100 * call
+        events += [
+            span("PjitFunction(step)", HOST, PYTHON, begin, 10),
+            span("$api.py:2757 block_until_ready", HOST, PYTHON, begin + 10, 40),
+            span("fusion", 1, 1, begin + 15, 10, hlo_op="fusion", hlo_module="jit_step"),
+            span("gemm", 1, 1, begin + 25, 20, hlo_op="dot", hlo_module="jit_step"),
+        ]
+    return events
+
+
+def test_calls_without_marks_are_steps(tmp_path: Path) -> None:
+    path = write(tmp_path, calls_on_a_gpu())
+    steps = [(row["step"], row["wall_ms"], row["compute_ms"], row["idle_ms"]) for row in breakdown_of(path)]
+    assert steps == [
+        (step, pytest.approx(0.1), pytest.approx(0.03), pytest.approx(0.07)) for step in (2, 3, 4)
+    ]
+
+
+def test_starting_and_stopping_the_profiler_is_not_of_the_job(tmp_path: Path) -> None:
+    trace = traces(write(tmp_path, calls_on_a_gpu()))[0]
+    assert not [name for name in roles_of(trace) if "profiler.py" in name or "contextlib" in name]
+    assert int(trace.end_ns.max() - trace.ts_ns.min()) == 350_000
+
+
+def test_python_that_waits_for_a_device_is_called_so(tmp_path: Path) -> None:
+    system = dialects.of(traces(write(tmp_path, calls_on_a_gpu()))[0])
+    assert system.category("$api.py:2757 block_until_ready", "python") == "wait for device"
+    assert system.category("$train.py:9 main", "python") == "python"

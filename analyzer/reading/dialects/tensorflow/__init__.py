@@ -1,0 +1,87 @@
+"""TensorFlow's timeline of a `session.run` (`timeline.Timeline.generate_chrome_trace_format`).
+
+A process is a device, or a stream of one: ``/job:worker/…/device:GPU:0 Compute`` holds the operations as the
+host launches them, ``/device:GPU:0/stream:13 Compute`` the kernels. ``stream:all`` and ``memcpy`` repeat
+those of the streams. Variables on a parameter server move by ``_Send`` and ``_Recv``.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Mask, NDArray
+from analyzer.base.arrays.numbering import numbered
+from analyzer.reading.dialects.masks import by_name
+from analyzer.reading.dialects.name_rules import is_collective, is_parameter_update, is_server_transfer
+from analyzer.reading.dialects.owners import names_in
+from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.steps import Steps, steps_by_updates
+from analyzer.reading.dialects.system import System
+from analyzer.reading.formats.columns import Trace
+
+_DEVICE = r"(?:/job:[^/]+(?:/[^/]+)*?)?/(?:device:)?(?:GPU|gpu|TPU):\d+"
+_COPY = re.compile(r"(?i)mem(?:cpy|set).*")
+_LAUNCH = " (launch)"
+
+
+class TensorFlow(System):
+    """The streams of a device compute; the operations that launch their kernels are the host's."""
+
+    name = "tensorflow"
+    process_names = re.compile(r"(?:/job:\S+)?/(?:device:)?(?:[A-Z]+|[cg]pu):\d+\S* (?:Compute|Tensors)")
+    shows_communication = True
+    counted_by = (
+        "Communication: _Send and _Recv between devices and parameter servers, and operations named after a "
+        "collective; computation: other kernels, and operations of a CPU. Lanes that repeat streams "
+        "(stream:all, memcpy) are left out."
+    )
+
+    def finished(self, trace: Trace) -> Trace:
+        """Leave out the lanes that repeat others, and call launches by another name than kernels."""
+        from analyzer.reading.dialects.repeated_lanes import without_repeated_lanes
+
+        names = _process_names(trace)
+        devices = [match[0] if (match := re.match(_DEVICE, name)) else name for name in names]
+        trace = without_repeated_lanes(trace, devices)
+        launches = _launching_lanes(trace)[trace.track_id]
+        pairs = zip(trace.name_id.tolist(), launches.tolist(), strict=True)
+        names, name_id = numbered(trace.names[name] + _LAUNCH * launch for name, launch in pairs)
+        return replace(trace, names=names, name_id=name_id) if not len(trace.points) else trace
+
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Find the `Role` of each slice (n,)."""
+        roles = np.full(len(trace), Role.COMPUTE, np.int8)
+        roles[by_name(trace, lambda name: bool(_COPY.fullmatch(name)))] = Role.COPY
+        roles[_launching_lanes(trace)[trace.track_id]] = Role.HOST
+        roles[by_name(trace, lambda name: is_server_transfer(name) or is_collective(name, ""))] = Role.COMM
+        return roles
+
+    def marked_steps(self, trace: Trace) -> Steps:
+        """Take the steps from one update of the parameters to the next; nothing else marks them."""
+        works = self.recorded_roles(trace) == Role.COMPUTE
+        return steps_by_updates(trace, works, works & by_name(trace, is_parameter_update))
+
+    def device_work(self, trace: Trace) -> Mask:
+        """Find the slices (n,) of streams."""
+        return _stream_lanes(trace)[trace.track_id]
+
+
+def _process_names(trace: Trace) -> list[str]:
+    names = names_in(trace.metadata, "process_name")
+    return [names.get((track.pid, None), "") for track in trace.tracks]
+
+
+def _stream_lanes(trace: Trace) -> Mask:
+    """Find the lanes (t,) of streams and copies of devices."""
+    part_of_device = re.compile(rf"{_DEVICE}/.*")
+    return np.array([bool(part_of_device.match(name)) for name in _process_names(trace)], np.bool_)
+
+
+def _launching_lanes(trace: Trace) -> Mask:
+    """Find the lanes (t,) of operations that only launch kernels, which streams show."""
+    streams = _stream_lanes(trace)
+    on_device = np.array([bool(re.match(_DEVICE, name)) for name in _process_names(trace)], np.bool_)
+    return on_device & ~streams & streams.any()
