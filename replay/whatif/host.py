@@ -41,7 +41,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 def prepares(one: Operation) -> bool:
     """Whether an operation is computation of the host, which launches what the device does."""
-    return one.is_traced and one.is_compute and not one.on_device
+    return one.is_traced and one.is_compute and not (one.on_device or one.is_overhead)
 
 
 def without_host(recording: Recording) -> Recording:
