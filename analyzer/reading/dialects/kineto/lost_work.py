@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.as_of import as_of
+from analyzer.base.arrays.numbering import unique
 from analyzer.base.errors import Note, NoteKind
 from analyzer.reading.dialects.kineto.collectives import is_collective_kernel
-from analyzer.reading.dialects.kineto.kineto_device import integers
+from analyzer.reading.dialects.kineto.kineto_device import calls_of, integers
 from analyzer.reading.dialects.masks import by_cat, by_name
 from analyzer.reading.dialects.name_rules import is_launch
 from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
@@ -54,11 +55,21 @@ def launches_of(trace: Trace) -> tuple[Int64, Mask]:
     rows = rows[~_captured(trace, rows, is_call)]
     numbers = integers(trace, "correlation", rows)
     rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
-    works = integers(trace, "correlation", np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__)))
-    calls = integers(trace, "correlation", np.flatnonzero(is_call))
-    if 2 * int(np.isin(works, calls[calls >= 0]).sum()) < len(works):
+    works = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
+    calls = calls_of(trace, works)
+    if 2 * int((calls >= 0).sum()) < len(works):
         return rows, np.zeros(len(rows), np.bool_)
-    return rows, ~np.isin(numbers, works)
+    return rows, ~_among(trace, unique(calls[calls >= 0]), rows, numbers)
+
+
+def _among(trace: Trace, calls: Int64, rows: Int64, numbers: Int64) -> Mask:
+    """Mark launches (k rows) that are one of some calls, or have one of their `numbers` (k,) inside them.
+
+    A call of the runtime may hand its number on to one of the driver. Several files of a rank count anew.
+    """
+    last = as_of(integers(trace, "correlation", calls), trace.ts_ns[calls], numbers, trace.end_ns[rows])
+    found: Mask = (last >= 0) & (np.append(trace.ts_ns[calls], 0)[last] >= trace.ts_ns[rows])
+    return found
 
 
 def _captured(trace: Trace, rows: Int64, is_call: Mask) -> Mask:

@@ -167,6 +167,25 @@ def test_steps_that_lost_kernels_are_left_out(tmp_path: Path, lost: set[int], co
     assert (f"{len(lost)} of 8 launches have no work of the device" in err) == bool(lost)
 
 
+def test_two_files_of_a_rank_that_count_from_one_do_not_hide_what_either_lost(tmp_path: Path) -> None:
+    write(tmp_path / "worker0.1000.pt.trace.json", *steps(set()))
+    later = [{**event, "ts": event["ts"] + 100_000} for event in steps({3})]
+    for event in later:
+        event["name"] = event["name"].replace("ProfilerStep#", "ProfilerStep#1")
+    write(tmp_path / "worker0.2000.pt.trace.json", *later)
+    rows, err = breakdown(tmp_path)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 10, 12, 13]
+    assert "1 of 8 launches have no work of the device" in err
+
+
+def test_a_call_inside_another_of_its_number_is_that_launch(tmp_path: Path) -> None:
+    events: list[Ev] = []
+    for i in range(4):
+        events += [launch(100 * i, i + 1, dur=20), launch(100 * i + 5, i + 1, "cuLaunchKernel", 10)]
+        events.append(kernel(100 * i + 30, 50, i + 1))
+    assert not read(tmp_path, *events).repairs
+
+
 def test_launches_without_any_kernel_lead_the_diagnosis(tmp_path: Path) -> None:
     path = write(tmp_path / "rank0.json", *steps(set(range(1, 9))))
     code, out, _ = run_cli("--path", path)
