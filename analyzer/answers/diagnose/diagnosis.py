@@ -184,7 +184,8 @@ class _Search(Struct):
                 place = ListPlace.BY_GAIN if self._is_of_a_rank(result) else result.place
                 self.known.append((replace(result, place=place), None))
             elif (forecast := self._forecast(result, above)) is not None:
-                if self.most_ns(result) < NEGLIGIBLE * forecast.before_ns:
+                # Where most of the simulated saving is not the job's, nothing is claimed of the rest.
+                if self.most_ns(result) < max(NEGLIGIBLE * forecast.before_ns, HALF * forecast.saved_ns):
                     self.small += 1
                     continue
                 self.known.append((result, forecast))

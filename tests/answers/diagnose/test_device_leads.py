@@ -85,7 +85,7 @@ def test_the_case_of_a_flushing_profiler_offers_nothing_of_it(shared_data: Path)
     diagnosis = diagnosed(shared_data / "cases" / "profiler-overhead" / "trace.json.gz")
     assert any("work of the profiler" in title for title in titles(diagnosis, "profiling_overhead"))
     assert all(gain <= 1.42 for gain in host_gains_ms(diagnosis))
-    assert "Buffer Flush" not in headline(diagnosis)
+    assert "communication is not overlapped; up to 2.00 ms" in headline(diagnosis)
 
 
 def test_first_launches_of_several_kernels_are_start_up(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
         "smaller type (bf16, FP8)",
         "convolution": "try channels_last memory, torch.backends.cudnn.benchmark=True, bf16 or fp16 "
         "with autocast",
-        "attention": "use a fused attention kernel (scaled_dot_product_attention, FlashAttention) in bf16 or "
-        "fp16",
+        "attention": "check that attention is one fused kernel (scaled_dot_product_attention, "
+        "FlashAttention) in bf16 or fp16; if so, only shorter sequences take less",
         "elementwise": "fuse chains of elementwise kernels: torch.compile, or fused layers",
         "normalisation": "use fused normalisation and softmax kernels: torch.compile, Apex, fused attention",
         "reduction": "fuse reductions with what is before them: torch.compile, fused losses",
