@@ -192,6 +192,12 @@ class Gain(Struct, frozen=True):
     low_ns: float | None
     high_ns: float | None
 
+    def at_most(self, most_ns: float) -> Gain:
+        """Limit a saving, and with it its interval, to what can be saved at all."""
+        if self.mid_ns <= most_ns:
+            return self
+        return Gain(most_ns, None if self.low_ns is None else min(self.low_ns, most_ns), most_ns)
+
 
 def _without_device(recording: Recording) -> Callable[[StepGraph], StepGraph]:
     """Make the edit of a step in which devices take no time."""

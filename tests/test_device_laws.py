@@ -12,6 +12,7 @@ the critical path consists of (`critical`, `replay`; in `diagnose` shares of it)
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +22,9 @@ import numpy as np
 import pytest
 from exposed_transfers import exposed_ns
 
-from analyzer.answers.diagnose.detectors.device import _busy_share
+from analyzer.answers.diagnose.detectors.device import busy_share
 from analyzer.answers.diagnose.detectors.memory import _peaks
+from analyzer.answers.diagnose.diagnosis import diagnose
 from analyzer.answers.diagnose.job_view import JobView
 from analyzer.base.arrays import Float64, Int64
 from analyzer.base.arrays.intervals import clipped_lengths, union
@@ -30,7 +32,8 @@ from analyzer.model.figures.job_figures import load_figures
 from analyzer.model.figures.rank_figures import Wanted
 from analyzer.model.graph.critical_path import CATS, critical_path
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
-from analyzer.reading.dialects import Role
+from analyzer.reading.dialects import Need, Role
+from analyzer.reading.dialects.kineto import Kineto
 from conftest import few, run_cli
 from dag_utils import load_steps
 from replay.edit import EditRequest, Job
@@ -38,7 +41,7 @@ from replay.forecast import Forecasts
 from replay.runs import replayed_ns
 from replay.selection import Selection
 from replay.whatif.scaling import changed
-from trace_utils import Request
+from trace_utils import Request, read_ranks
 
 #: Recorded jobs of one rank whose launches are recorded; the first four in each run of the suite.
 RECORDED = (
@@ -290,7 +293,7 @@ def assert_one_clock(path: Path, view: JobView) -> None:
         on_path += sums if row in view.path.rows else 0
     if device.any():
         if not (comm & ~device).any():
-            assert _busy_share(view) == pytest.approx(np.median(shares), abs=_ALMOST)
+            assert busy_share(view) == pytest.approx(np.median(shares), abs=_ALMOST)
         assert exposed_ns(view).sum() == pytest.approx(exposed.sum(axis=1).mean(), abs=_ROUNDED_NS)
         means = [view.path_work_ns(of) for of in (device, comm, comm & device)]
         assert means == pytest.approx((on_path / len(view.path.rows)).tolist())
@@ -596,3 +599,36 @@ def test_a_device_that_becomes_the_limit_waits_for_no_launch(tmp_path: Path) -> 
     kernels = recording.which(lambda one: one.on_device)
     steps = replayed_us(recording, kernels, 20.0)[2:]
     assert steps == pytest.approx(np.full(len(steps), 2_000), rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", few(2, RECORDED))
+def test_findings_on_recorded_jobs_obey_the_device(shared_data: Path, job: str) -> None:
+    # a host saves no more than the device idles in the breakdown, and no share is above 100 %
+    path = shared_data / "kineto" / job
+    diagnosis = diagnose(load_steps([path], Request(jobs=1, progress=False), sizes=True))
+    args = ("--option", "statistic", "--sub_option", "breakdown", "--path", path, "--format", "json")
+    rows = [row for row in json.loads(run_cli(*args)[1])["breakdown"] if row["step"] is not None]
+    idle_ms: dict[str, list[float]] = {}
+    for row in rows:
+        idle_ms.setdefault(row["rank"], []).append(row["idle_ms"])
+    most_ms = max((float(np.mean(of_rank)) for of_rank in idle_ms.values()), default=np.inf)
+    for ranked in diagnosis.findings:
+        finding = ranked.finding
+        if finding.kind in ("host_bound", "host_sync") and ranked.gain is not None:
+            assert ranked.gain.mid_ns / 1e6 <= most_ms * (1 + _ALMOST) + 0.01
+        percentages = re.findall(r"([\d,.]+) %", f"{finding.title} {finding.cause}")
+        assert all(float(number.replace(",", "")) <= 100 for number in percentages)
+        assert max(finding.weight, ranked.share or 0.0) <= 1 + _ALMOST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", few(2, RECORDED))
+def test_of_recorded_steps_only_longer_ones_are_left_out_for_filling_the_queue(
+    shared_data: Path, job: str
+) -> None:
+    for rank in read_ranks([shared_data / "kineto" / job], request=Request({Need.STEPS}, jobs=1)).ranks:
+        completed = Kineto()._told(rank.made, None)[2]
+        if completed is not None and completed.fills.any():
+            lengths = np.diff(completed.table[:, 1:], axis=1)[:, 0]
+            assert lengths[completed.fills].min() > np.median(lengths[completed.is_whole])

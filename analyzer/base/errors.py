@@ -110,6 +110,7 @@ class NoteKind(Enum):
     UNMARKED = "no steps are marked: the whole recording stands for one"
     UNALIGNED = "the clocks of some ranks are not known to each other"
     MISSING = "a rank or its trace is missing, empty, or there twice"
+    LOST_WORK = "launches whose work on the device the profiler lost"
     WHOLE = "a repair that lost nothing: what ran when the recording began or ended, clocks that were tied"
 
 

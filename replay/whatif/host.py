@@ -41,7 +41,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 def prepares(operation: Operation) -> bool:
     """Whether an operation is host computation, which launches device work."""
-    return operation.is_traced and operation.is_compute and not operation.on_device
+    return operation.is_traced and operation.is_compute and not (operation.on_device or operation.is_overhead)
 
 
 def without_host(recording: Recording) -> Recording:

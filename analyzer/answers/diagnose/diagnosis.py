@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,15 +13,18 @@ from analyzer.answers.diagnose.detectors.capture import capture_quality
 from analyzer.answers.diagnose.detectors.device import (
     allocations,
     copies,
+    device_idle_ns,
     host_bound,
     host_sync,
     long_operation,
 )
+from analyzer.answers.diagnose.detectors.dominant_kernels import dominant_kernels
 from analyzer.answers.diagnose.detectors.exposed import exposed_communication, idle_stages, slow_input
 from analyzer.answers.diagnose.detectors.idle import idle
 from analyzer.answers.diagnose.detectors.late_ranks import late_ranks, uneven_work
 from analyzer.answers.diagnose.detectors.memory import memory
 from analyzer.answers.diagnose.detectors.negotiations import negotiation
+from analyzer.answers.diagnose.detectors.one_off import graph_capture, not_of_the_job_ns, profiler_cost
 from analyzer.answers.diagnose.detectors.operations import hot_operation, outlier_steps, slower_span, start_up
 from analyzer.answers.diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
 from analyzer.answers.diagnose.detectors.slow_transfers import slow_links, small_messages
@@ -52,6 +56,9 @@ DETECTORS: Sequence[Sequence[Detector]] = (
         Detector(outlier_steps, ("outlier_steps",)),
         Detector(slower_span, ("outlier_steps",)),
         Detector(start_up, ("profiling_overhead",)),
+        Detector(graph_capture, ("profiling_overhead",)),
+        Detector(profiler_cost, ("profiling_overhead",)),
+        Detector(dominant_kernels, ("hot_operation",)),
         Detector(idle, ("idle",)),
         Detector(idle_stages, ("idle",)),
         Detector(memory, ("memory",)),
@@ -75,6 +82,10 @@ DETECTORS: Sequence[Sequence[Detector]] = (
         Detector(hot_operation, ("hot_operation",)),
     ),
 )
+
+
+#: Kinds of findings about the host of a device.
+_OF_THE_HOST = frozenset(("host_bound", "host_sync"))
 
 
 class Ranked(Struct, frozen=True):
@@ -128,6 +139,8 @@ def diagnose(
     """
     search = _Search(forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps))
     view = JobView(loaded, network=network, job=search.forecasts.job)
+    if view.has_device:
+        search.idle_ns = max(device_idle_ns(view) - not_of_the_job_ns(view), 0.0)
     for level in DETECTORS:
         above = search.edits
         edited = JobView(loaded, search.forecasts.as_simulated(above), network, view.job) if above else view
@@ -156,6 +169,11 @@ class _Search(Struct):
     known: list[tuple[Finding, Forecast | None]] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     small: int = 0
+    idle_ns: float = math.inf  # of a device in a step of the job: what a finding about its host saves at most
+
+    def most_ns(self, finding: Finding) -> float:
+        """Limit the saving of a finding: a device that idles less is not faster for a faster host."""
+        return self.idle_ns if finding.kind in _OF_THE_HOST else math.inf
 
     def judge(self, results: Iterable[Finding | Skipped], above: Sequence[EditRequest]) -> None:
         """Keep findings that save something after the edits `above`, and still do without the others."""
@@ -166,6 +184,10 @@ class _Search(Struct):
                 place = ListPlace.BY_GAIN if self._is_of_a_rank(result) else result.place
                 self.known.append((replace(result, place=place), None))
             elif (forecast := self._forecast(result, above)) is not None:
+                # Where most of the simulated saving is not the job's, nothing is claimed of the rest.
+                if self.most_ns(result) < max(NEGLIGIBLE * forecast.before_ns, HALF * forecast.saved_ns):
+                    self.small += 1
+                    continue
                 self.known.append((result, forecast))
                 self.edits = (*self.edits, *result.edits)
 
@@ -202,22 +224,30 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
     ranked: list[Ranked] = []
     done: tuple[EditRequest, ...] = ()
     owners = search.forecasts.job.recording.owners
-    for finding, forecast in sorted(search.known, key=lambda known: _order(known[0], known[1], len(owners))):
+
+    def order(known: tuple[Finding, Forecast | None]) -> tuple[bool, int, float]:
+        finding, forecast = known
+        return _order(finding, forecast, len(owners), search.most_ns(finding))
+
+    for finding, forecast in sorted(search.known, key=order):
         if finding.scope.ranks is EVERY_RANK:
             finding = replace(finding, scope=replace(finding.scope, ranks=owners))
         if forecast is None:
             ranked.append(Ranked(finding))
             continue
-        gain = forecast.gain_ns
+        most_ns = search.most_ns(finding)
+        gain = forecast.gain_ns.at_most(most_ns)
         left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
-        change = () if forecast.scale else finding.edits
+        change = () if forecast.scale or forecast.saved_ns > most_ns else finding.edits
         share = gain.mid_ns / step_ns
-        ranked.append(Ranked(finding, gain, share, max(left_ns, 0.0), change))
+        ranked.append(Ranked(finding, gain, share, min(max(left_ns, 0.0), most_ns), change))
         done = (*done, *finding.edits)
     return ranked
 
 
-def _order(finding: Finding, forecast: Forecast | None, n_ranks: int) -> tuple[bool, int, float]:
+def _order(
+    finding: Finding, forecast: Forecast | None, n_ranks: int, most_ns: float = math.inf
+) -> tuple[bool, int, float]:
     """Return the sort key of a finding: list, headline and charts have one order.
 
     What is most of the step leads, then a rank that is far behind its peers, whatever they all could save;
@@ -227,12 +257,13 @@ def _order(finding: Finding, forecast: Forecast | None, n_ranks: int) -> tuple[b
     follows = finding.place is not ListPlace.FIRST
     if forecast is None:
         return follows, 2 if finding.weight else 4, -finding.weight
+    saved_ns = min(forecast.saved_ns, most_ns)
     if finding.place is ListPlace.LAST:
-        return follows, 3, -forecast.saved_ns
+        return follows, 3, -saved_ns
     is_one_of_several = finding.scope.ranks is not EVERY_RANK and len(finding.scope.ranks) < n_ranks
     is_behind = finding.kind == "late_rank" and is_one_of_several
-    is_behind &= forecast.saved_ns > EXPOSED * forecast.before_ns
-    sure_ns = forecast.saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
+    is_behind &= saved_ns > EXPOSED * forecast.before_ns
+    sure_ns = saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
     return follows, 0 if is_behind else 1, -sure_ns
 
 

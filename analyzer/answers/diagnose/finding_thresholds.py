@@ -22,6 +22,8 @@ NOTICEABLE = 0.05
 EXPOSED = 0.10
 #: Of the critical path: an operation that is hot; its gain is for being so much faster.
 HOT, FASTER = 0.30, 0.10
+#: Of the work of a busy device: a kind of kernels to look at first.
+DOMINANT = 0.40
 #: Of whatever is shared out: all the rest together is less.
 HALF = 0.5
 #: Steps in which a rank is behind for it to be so in most steps.

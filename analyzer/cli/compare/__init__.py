@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from analyzer.base.errors import UsageError, counted
+from analyzer.base.errors import NoteKind, UsageError, counted, notes_of
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, ms_of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from analyzer.answers.compare.comparison import Comparison
+    from analyzer.model.figures.job_figures import JobFigures
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is significant"
 EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --head 20"
@@ -42,7 +43,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the flags of this option."""
     add_flags(parser, *READING, "group_by", "sort", "head", "save")
     parser.add_argument("--fail_above", metavar="PERCENT", type=_PERCENTAGE,
-        help="exit code 3 if the iteration time grew significantly, and by more than that")  # fmt: skip
+        help="exit code 3 if the iteration time grew significantly, and by more than that, or if a recording "
+        "lost work of its device")  # fmt: skip
 
 
 def run(args: Namespace) -> Result:
@@ -72,6 +74,7 @@ def run(args: Namespace) -> Result:
     limit = math.inf if args.fail_above is None else args.fail_above / 100
     regressed = [pair for pair in pairs if pair.iteration.significant]
     regressed = [pair for pair in regressed if (pair.iteration.relative or 0) > limit]
+    lost = [] if args.fail_above is None else _lost_work(runs, names)
     return Result(
         "compare",
         f"{names[0]} → {', '.join(names[1:])}",
@@ -86,6 +89,7 @@ def run(args: Namespace) -> Result:
         notes=[
             *(note for pair in pairs for note in _notes(pair, alone=len(pairs) == 1)),
             *_limit(pairs, regressed, args.fail_above),
+            *lost,
             *(
                 [f"--full shows the tables of all {len(pairs)} comparisons."]
                 if left and not args.full
@@ -96,7 +100,7 @@ def run(args: Namespace) -> Result:
             command(args, "diagnose", paths=args.path[-1:]),
         ],
         repairs=list(dict.fromkeys(line for job in runs for line in job.repairs)),
-        exit_code=_REGRESSED if regressed else 0,
+        exit_code=_REGRESSED if regressed or lost else 0,
     )
 
 
@@ -127,6 +131,17 @@ def _limit(pairs: Sequence[Comparison], regressed: Sequence[Comparison], percent
         f"{pair.names[1]}: too few steps to compare with --fail_above {percent:g}"
         for pair in pairs
         if pair.iteration.p is None
+    ]
+
+
+def _lost_work(runs: Sequence[JobFigures], names: Sequence[str]) -> list[str]:
+    """Name the runs of which `--fail_above` cannot say that they are as fast: their recordings lost work."""
+    return [
+        f"{name}: not passed by --fail_above: {note.partition(':')[0]}"
+        for run, name in zip(runs, names, strict=True)
+        for note in dict.fromkeys(
+            note for file in run.files for note in notes_of(NoteKind.LOST_WORK, file.repairs)
+        )
     ]
 
 

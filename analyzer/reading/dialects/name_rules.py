@@ -23,6 +23,8 @@ _WAIT = (
     r"(?i)(?:.*[\s.:])?(?:_?wait\w*|acquire|sleep|select|e?poll|accept|recv\w*|wait_for\w*)(?: \(.*| of .*)?"
     r"|.*\bqueue\b.*\bget\b.*"
 )
+#: Calls of CUDA's and HIP's runtimes and drivers: cudaLaunchKernelExC, hipExtModuleLaunchKernel, …
+_LAUNCH = r"(?:cu|cuda|hip)\w*Launch\w*Kernel\w*"
 _MAY_WAIT = r"(?i)wait|synchronize|thread.*join|acquire"
 
 
@@ -68,3 +70,8 @@ def is_wait(name: str) -> bool:
 def may_wait(name: str) -> bool:
     """Whether a call of that name may have waited, beside its work, for what ended while it ran."""
     return bool(re.search(_MAY_WAIT, name))
+
+
+def is_launch(name: str) -> bool:
+    """Whether a call of that name launches one kernel; a graph's launch has as many as the graph."""
+    return bool(re.fullmatch(_LAUNCH, name))

@@ -145,6 +145,11 @@ class Operation(NamedTuple):
         return not self.is_communication and self.phase is not Phase.INPUT
 
     @property
+    def is_overhead(self) -> bool:
+        """Whether it is work of the profiler or the driver that the recording itself sets apart."""
+        return self.cat == "overhead"
+
+    @property
     def is_kernel(self) -> bool:
         """Whether a device computes in it: no copy, no communication."""
         return self.on_device and self.role is Role.COMPUTE

@@ -13,7 +13,7 @@ import pytest
 from answers import diagnosed, holds, kinds, titles, winning
 from made_jobs import WRITERS, DeviceStep, Job, device
 
-from analyzer.answers.diagnose.detectors.device import _busy_share
+from analyzer.answers.diagnose.detectors.device import busy_share
 from analyzer.answers.diagnose.diagnosis import _Search, headline
 from analyzer.answers.diagnose.finding import Finding, FindingScope
 from conftest import run_cli
@@ -164,10 +164,10 @@ def test_how_busy_a_device_is_counts_within_the_step(tmp_path: Path) -> None:
     directory, step_ms = device(tmp_path / "job", job)
     view = diagnosed(directory).view
     assert view is not None
-    assert _busy_share(view) == pytest.approx(40 * 0.05 / step_ms, rel=0.01)
+    assert busy_share(view) == pytest.approx(40 * 0.05 / step_ms, rel=0.01)
     step = view.recording.steps[2]
     step.end_ns[np.flatnonzero(view.which(lambda one: one.on_device)[step.operation])] += 10**12
-    assert _busy_share(view) <= 1.0
+    assert busy_share(view) <= 1.0
 
 
 def test_kernels_beside_each_other_keep_the_device_busy_once(tmp_path: Path) -> None:

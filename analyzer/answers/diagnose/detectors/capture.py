@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from analyzer.answers.diagnose.finding import BREAKDOWN, Finding, FindingScope, Skipped
+from analyzer.answers.diagnose.finding import BREAKDOWN, Finding, FindingScope, ListPlace, Skipped
 from analyzer.answers.diagnose.job_view import JobView
 from analyzer.base.arrays.median import FEWEST
 from analyzer.base.errors import NoteKind, counted, listed, notes_of
@@ -17,6 +17,7 @@ _SHOWN = 3
 
 def capture_quality(view: JobView) -> Iterator[Finding | Skipped]:
     """Find flaws of the recording that make the answer less sure than it looks."""
+    yield from _lost_work(view)
     for title, cause, action in _flaws(view):
         yield Finding(
             kind="capture_quality",
@@ -26,6 +27,22 @@ def capture_quality(view: JobView) -> Iterator[Finding | Skipped]:
             scope=FindingScope(ranks=()),
             look=BREAKDOWN,
         )
+
+
+def _lost_work(view: JobView) -> Iterator[Finding]:
+    """Find files with launches whose kernels are not recorded; without any kernel that leads."""
+    for file in view.loaded.files:
+        for note in notes_of(NoteKind.LOST_WORK, file.repairs):
+            yield Finding(
+                kind="capture_quality",
+                title=note.partition(":")[0],
+                cause=f"{file.path.name}: how long the device worked is not known",
+                action="record with the device's activities switched on, no other profiler beside it, and "
+                "fewer steps at a time",
+                scope=FindingScope(ranks=()),
+                look=BREAKDOWN,
+                place=ListPlace.BY_GAIN if view.has_device else ListPlace.FIRST,
+            )
 
 
 def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
@@ -44,8 +61,8 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
         )
     losses = {}
     for file in view.loaded.files:
-        whole = notes_of(NoteKind.WHOLE, file.repairs)
-        if lost := [repair for repair in file.repairs if repair not in whole]:
+        known = [*notes_of(NoteKind.WHOLE, file.repairs), *notes_of(NoteKind.LOST_WORK, file.repairs)]
+        if lost := [repair for repair in file.repairs if repair not in known]:
             losses[file.path.name] = lost
     if losses:
         yield (

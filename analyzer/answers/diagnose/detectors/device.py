@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
+from analyzer.answers.diagnose.detectors.one_off import one_off_ns, path_length_ns
 from analyzer.answers.diagnose.evidence import longest_events, usual_step
 from analyzer.answers.diagnose.finding import Finding, FindingScope, Skipped, edit
 from analyzer.answers.diagnose.finding_thresholds import EXPOSED, HALF, LIMIT, NEARLY_ALL, NOTICEABLE, SPIKY
 from analyzer.answers.diagnose.job_view import JobView
+from analyzer.base.arrays import Int64
 from analyzer.base.arrays.intervals import union_length
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.function_names import brief, named
@@ -41,7 +44,7 @@ def long_operation(view: JobView, least: float = LIMIT) -> Iterator[Finding]:
         return
     if on_path >= HALF * view.step_ns and alone_ns <= HALF * on_path:
         return  # that is launching
-    if alone_ns < least * (1 - _busy_share(view)) * view.step_ns:
+    if alone_ns < least * (1 - busy_share(view)) * view.step_ns:
         return
     yield Finding(
         kind="host_bound",
@@ -63,7 +66,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         yield from findings
         return
     launching = view.which(prepares)
-    on_path, left_ns = view.path_work_ns(launching), float(np.median(view.iteration_ns))
+    on_path, left_ns = view.path_work_ns(launching) - one_off_ns(view), path_length_ns(view)
     if on_path < HALF * left_ns or _longest_ns(usual_step(view), launching) > HALF * on_path:
         return  # one long call is not launching
     largest, is_largest = view.largest(launching)
@@ -71,10 +74,8 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="host_bound",
         title="the CPU launches kernels too slowly (host-bound)",
-        cause=f"{in_percent(on_path / left_ns)} of the critical path is CPU time, most of it in "
-        f"{named(largest)}; the device is busy {in_percent(_busy_share(view))} of the step, with "
-        f"{kernels:,.0f} kernels "
-        f"of {usual_ns / 1e3:.0f} µs",
+        cause=f"the device is busy {in_percent(busy_share(view))} of the step, with {kernels:,.0f} kernels "
+        f"of {usual_ns / 1e3:.0f} µs; otherwise it waits for the CPU, mostly in {named(largest)}",
         action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
         edits=[edit("host", "none")],
         scope=FindingScope(operations=largest),
@@ -98,7 +99,7 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="host_sync",
         title="CPU–GPU synchronisation stalls both",
-        cause=f"{in_ms(total)} in {named(largest)}; the device is busy {in_percent(_busy_share(view))} "
+        cause=f"{in_ms(total)} in {named(largest)}; the device is busy {in_percent(busy_share(view))} "
         "of the step",
         action="keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
         "non-blocking copies; unset CUDA_LAUNCH_BLOCKING if it is set",
@@ -139,6 +140,17 @@ def allocations(view: JobView) -> Iterator[Finding]:
         scope=FindingScope(operations=names),
         evidence=longest_events(view, calls, 3),
     )
+
+
+def device_idle_ns(view: JobView) -> float:
+    """Time of a step in which the device of a rank does nothing, neither computes nor copies.
+
+    The mean over steps, of the rank whose device idles longest.
+    """
+    idle_ns = [
+        [stretch.length_ns - stretch.busy_ns for stretch in stretches] for stretches in _stretches(view)
+    ]
+    return float(np.mean(idle_ns, axis=0).max())
 
 
 def start_up_ns(view: JobView, chosen: Bool) -> float:
@@ -185,7 +197,8 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
 
 def computes(operation: Operation) -> bool:
     """Whether an operation is recorded computation, not the time that stands for some."""
-    return operation.is_compute and operation.role not in (Role.UNTRACED, Role.WAIT)
+    is_work = operation.role not in (Role.UNTRACED, Role.WAIT) and not operation.is_overhead
+    return operation.is_compute and is_work
 
 
 def _longest_ns(step: StepGraph, chosen: Bool) -> int:
@@ -201,18 +214,36 @@ def _kernels(view: JobView) -> tuple[float, float]:
     return per_step, float(np.median(np.concatenate(works))) if per_step else 0.0
 
 
-def _busy_share(view: JobView) -> float:
-    """Return the share of a step in which a device works: the union of its events, the median over steps."""
+class _Stretch(NamedTuple):
+    """A step of one owner, and the part of it in which its device works."""
+
+    length_ns: int
+    busy_ns: int
+
+
+def busy_share(view: JobView) -> float:
+    """Share of a step in which a device works: the union of its events, the median over steps."""
+    stretches = [stretch for of_step in _stretches(view) for stretch in of_step]
+    return float(np.median([stretch.busy_ns / max(stretch.length_ns, 1) for stretch in stretches]))
+
+
+def _stretches(view: JobView) -> list[list[_Stretch]]:
+    """List for each whole step what the device of each owner does in it."""
     device = view.which(lambda operation: operation.on_device)
-    shares = []
-    for step in view.steps:
-        for owner, events in enumerate(events_by_owner(view.recording, step, device)):
-            begin, end = int(step.begin_ns[owner]), int(step.next_ns[owner])
-            end = end if end > begin else int(step.end_ns[events].max(initial=begin))
-            starts, ends = (np.clip(ns[events], begin, end) for ns in (step.start_ns, step.end_ns))
-            busy = union_length(starts, ends)
-            shares.append(busy / max(end - begin, 1))
-    return float(np.median(shares))
+    return [
+        [
+            _stretch(step, owner, events)
+            for owner, events in enumerate(events_by_owner(view.recording, step, device))
+        ]
+        for step in view.steps
+    ]
+
+
+def _stretch(step: StepGraph, owner: int, events: Int64) -> _Stretch:
+    begin, end = int(step.begin_ns[owner]), int(step.next_ns[owner])
+    end = end if end > begin else int(step.end_ns[events].max(initial=begin))
+    starts, ends = (np.clip(ns[events], begin, end) for ns in (step.start_ns, step.end_ns))
+    return _Stretch(end - begin, union_length(starts, ends))
 
 
 def _sync_waits(view: JobView) -> dict[str, float]:

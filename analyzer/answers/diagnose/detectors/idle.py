@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analyzer.answers.diagnose.detectors.device import NO_COMPUTATION, computes
+from analyzer.answers.diagnose.detectors.one_off import path_length_ns
 from analyzer.answers.diagnose.finding import Finding, FindingScope, ListPlace, Skipped
 from analyzer.answers.diagnose.finding_thresholds import HALF, LAUNCH_NS, NOTICEABLE
 from analyzer.answers.diagnose.job_view import JobView
@@ -37,7 +38,7 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
     is_frame = _frames(view)
     frames_ns = float(view.path.work_ns[is_frame].sum())
     idle_ns = float(view.path.gap_ns.sum()) + frames_ns
-    path_ns = max(float(view.path.work_ns.sum() + view.path.gap_ns.sum()), 1.0)
+    path_ns = path_length_ns(view)
     if idle_ns < NOTICEABLE * path_ns:
         return
     shares = _shares(view, is_frame, idle_ns, path_ns)

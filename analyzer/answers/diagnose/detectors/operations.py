@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer.answers.diagnose.detectors.device import NO_COMPUTATION, computes, start_up_ns
+from analyzer.answers.diagnose.detectors.one_off import ONE_OFF, WARM_UP, first_launches, path_length_ns
 from analyzer.answers.diagnose.evidence import event_of, gap_before, longest_events, tail_of
 from analyzer.answers.diagnose.finding import (
     BREAKDOWN,
@@ -27,7 +28,7 @@ from analyzer.base.errors import counted, listed
 from analyzer.base.function_names import brief
 from analyzer.base.units import in_ms, in_percent
 from analyzer.model.graph.step_graph import Bool
-from analyzer.reading.dialects.name_rules import may_wait
+from analyzer.reading.dialects.name_rules import is_launch, may_wait
 from analyzer.reading.dialects.roles import Role
 from dag_utils import critical_path
 from replay.whatif.outliers import at_usual_length
@@ -131,10 +132,14 @@ def _slower(view: JobView, inside: Int64, outside: Int64, until: str) -> Finding
 def start_up(view: JobView) -> Iterator[Finding]:
     """Find a warm-up, and calls that take nearly all the time of their name as they are the first."""
     yield from _warm_up(view)
+    launches = list(first_launches(view))
+    yield from launches
     called = view.which(lambda operation: operation.role is Role.CALL and not may_wait(operation.name))
+    if launches:
+        called &= ~view.which(lambda operation: is_launch(operation.name))
     names, kind = view.kind_of
     on_path = view.by_name(np.where(view.of_kinds(called), view.path.work_ns, 0.0))
-    path_ns = max(float(view.iteration_ns.mean()), 1.0)
+    path_ns = path_length_ns(view)
     for number in np.flatnonzero(on_path >= NOTICEABLE * path_ns).tolist():
         chosen = called & (kind == number)
         share = start_up_ns(view, chosen) / len(view.rows) / path_ns
@@ -142,17 +147,13 @@ def start_up(view: JobView) -> Iterator[Finding]:
             yield Finding(
                 kind="profiling_overhead",
                 title=f"one call of {brief(names[number])} is start-up, {in_percent(share)} of the step",
-                cause=_ONE_OFF,
-                action=_WARM_UP,
+                cause=ONE_OFF,
+                action=WARM_UP,
                 scope=FindingScope(operations=[names[number]]),
                 evidence=longest_events(view, chosen, 1),
                 weight=share,
                 place=ListPlace.FIRST if share > HALF else ListPlace.BY_GAIN,
             )
-
-
-_ONE_OFF = "one-off work (creating a device's context, loading, compiling, tuning) is in the first steps"
-_WARM_UP = "leave more steps to the warm-up before the recording begins"
 
 
 def _warm_up(view: JobView) -> Iterator[Finding]:
@@ -170,8 +171,8 @@ def _warm_up(view: JobView) -> Iterator[Finding]:
     yield Finding(
         kind="profiling_overhead",
         title=f"{steps} took {in_ms(more_ns)} longer than the others",
-        cause=_ONE_OFF,
-        action=_WARM_UP,
+        cause=ONE_OFF,
+        action=WARM_UP,
         scope=FindingScope(steps=numbers),
         weight=more_ns / usual_ns,
     )
@@ -199,7 +200,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         return
     by_name = view.by_name(np.where(view.of_kinds(works), view.path.work_ns, 0.0))
     hottest = int(by_name.argmax())
-    share = by_name[hottest] / max(float(view.iteration_ns.mean()), 1.0)
+    share = by_name[hottest] / path_length_ns(view)
     if share <= HOT:
         return
     chosen = works & (kind == hottest)

@@ -117,8 +117,10 @@ class Kineto(System):
         return "" if name.startswith("localhost") else name
 
     def finished(self, trace: Trace) -> Trace:
-        """Return the trace without spans such as ``PyTorch Profiler (0)``."""
-        return without_recording(trace)
+        """Leave out spans such as ``PyTorch Profiler (0)``; mend and note what is wrong with device work."""
+        from analyzer.reading.dialects.kineto.lost_work import with_lost_launches, with_sound_durations
+
+        return with_lost_launches(with_sound_durations(without_recording(trace)))
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,); see `rule`."""

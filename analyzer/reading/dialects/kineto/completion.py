@@ -12,13 +12,16 @@ import numpy as np
 from msgspec import Struct
 
 from analyzer.base.arrays import Int64, Mask
+from analyzer.base.arrays.median import median
 from analyzer.base.arrays.numbering import unique
+from analyzer.base.errors import NoteKind, notes_of
 from analyzer.reading.dialects.kineto.kineto_device import CALLS_THAT_WAIT, calls_of, integers
+from analyzer.reading.dialects.kineto.lost_work import launches_of
 from analyzer.reading.dialects.masks import by_cat, by_name
 from analyzer.reading.dialects.step_windows import windows
 from analyzer.reading.dialects.steps import Steps
 from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
-from analyzer.reading.dialects.tolerances import AGREE_NS, BY_LOOP, FILLS_QUEUE
+from analyzer.reading.dialects.tolerances import AGREE_NS, BY_LOOP, FILLS_QUEUE, LOST_LAUNCHES
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.values import FARTHEST_NS
 
@@ -87,18 +90,20 @@ class Completed(Struct, frozen=True):
     table : (n, 3) number, begin and end of each: from completion to completion
     is_told : (n,) whether the host's step is a whole one
     is_late : (n,) complete no later than the step before, as its work was not recorded; such stay as they are
-    fills : (n,) those that fill the device's queue, and are longer than any other
+    fills : (n,) those that fill the device's queue, and are longer than the median of the others
+    is_lost : (n,) whether work of the step was lost by the profiler
     """
 
     table: Int64
     is_told: Mask
     is_late: Mask
     fills: Mask
+    is_lost: Mask
 
     @property
     def is_whole(self) -> Mask:
-        """Which steps (n,) are as the others."""
-        return self.is_told & ~self.is_late & ~self.fills
+        """Mark the steps (n,) that count in means."""
+        return self.is_told & ~self.is_late & ~self.fills & ~self.is_lost
 
 
 def from_completion(trace: Trace, whole: Int64, partial: Int64, how: Steps) -> Completed | None:
@@ -129,11 +134,33 @@ def from_completion(trace: Trace, whole: Int64, partial: Int64, how: Steps) -> C
         fills[low] = begin[low] == host[low, 1] and behind_ns > FILLS_QUEUE * (latest[0] - begin[low])
     if 2 * is_late.sum() > len(host):  # work that runs beside several steps
         return None
-    fills &= not (fills | is_late)[is_told].all()
+    is_lost = _lost(trace, host)
+    is_lost &= not (is_lost | is_late)[is_told].all()
+    fills &= _longer(complete - begin, is_told & ~is_late & ~is_lost & ~fills)
     found = np.column_stack((host[:, 0], begin, complete))
-    made = Completed(np.where(is_late[:, None], host, found), is_told, is_late, fills)
+    made = Completed(np.where(is_late[:, None], host, found), is_told, is_late, fills, is_lost)
     made.table[made.is_whole] = windows(made.table[made.is_whole])
     return made
+
+
+def _longer(lengths_ns: Int64, usual: Mask) -> Mask:
+    """Mark the steps (n,) that are longer than the median of the `usual` ones; without these none."""
+    if not usual.any():
+        return np.zeros(len(lengths_ns), np.bool_)
+    longer: Mask = lengths_ns > median(lengths_ns[usual])
+    return longer
+
+
+def _lost(trace: Trace, host: Int64) -> Mask:
+    """Mark the steps of a host (n, 3) in which the profiler lost work of the device."""
+    if not notes_of(NoteKind.LOST_WORK, trace.repairs):
+        return np.zeros(len(host), np.bool_)
+    launches, is_lost = launches_of(trace)
+    place = places(host, trace.ts_ns[launches])
+    n_launches = np.bincount(place[place >= 0], minlength=len(host))
+    n_lost = np.bincount(place[(place >= 0) & is_lost], minlength=len(host))
+    lost: Mask = n_lost > LOST_LAUNCHES * n_launches
+    return lost
 
 
 def goes_on(trace: Trace, host: Int64) -> bool:

@@ -40,6 +40,8 @@ CALLS_THAT_WAIT = re.compile(
     r"(?i:\w*synchronize\w*)|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free"
     r"|(ur|pi)(QueueFinish|Events?Wait)|clFinish|clWaitForEvents|cn(rt)?(QueueSync|SyncDevice)"
 )
+#: CUPTI's slice of category overhead in which a launch waits for the device to take work out of its queue.
+_QUEUE_IS_FULL = re.compile(r"(?i)command[ _]buffer[ _]full")
 #: A copy from or to such memory goes on when its call has returned.
 _PINNED = "Pinned"
 #: Streams among which the one is looked for that another waits for; a device works on 128 queues at a time.
@@ -272,6 +274,16 @@ def waiting_for_room(works: Works) -> tuple[Int64, Int64]:
     sources, calls = zip(*pairs, strict=True) if pairs else ((), ())
     none = [np.empty(0, np.int64)]
     return np.concatenate([*none, *sources]), np.concatenate([*none, *calls])
+
+
+def waiting_for_queue(trace: Trace, works: Works) -> tuple[Int64, Int64]:
+    """Return pairs: (work that began last while the queue was full, row of the slice that says so)."""
+    rows = np.flatnonzero(by_name(trace, _QUEUE_IS_FULL.fullmatch))
+    order = np.argsort(works.start_ns, kind="stable")
+    begun_ns = works.start_ns[order]
+    last = np.searchsorted(begun_ns, trace.end_ns[rows], side="right") - 1
+    during = (last >= 0) & (np.append(begun_ns, 0)[last] > trace.ts_ns[rows])
+    return order[last[during]], rows[during]
 
 
 def _room(works: Works, low: int, high: int) -> tuple[Int64, Int64]:

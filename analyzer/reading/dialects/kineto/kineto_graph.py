@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.as_of import as_of
 from analyzer.base.arrays.numbering import numbered, unique
-from analyzer.base.errors import Note, listed
+from analyzer.base.errors import Note, in_words
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.kineto.collectives import (
     SYNC_ARGS,
@@ -40,6 +40,7 @@ from analyzer.reading.dialects.kineto.kineto_device import (
     integers,
     polled,
     read_works,
+    waiting_for_queue,
     waiting_for_room,
 )
 from analyzer.reading.dialects.kineto.kineto_host import Segments, segments
@@ -149,6 +150,7 @@ def record(
             for which, why in (
                 (completed.is_late, "the device was not done with the one before then"),
                 (completed.fills, "in it the host fills the device's queue, so it is longer"),
+                (completed.is_lost, "the profiler lost work of the device"),
             )
             if (asked & which).any()
         ]
@@ -172,8 +174,7 @@ def _around(
 
 
 def _steps_are(labels: Sequence[int]) -> str:
-    which = listed([str(label) for label in labels], 5)
-    return f"steps {which} are" if len(labels) > 1 else f"step {which} is"
+    return f"{in_words(labels, 'step')} {'are' if len(labels) > 1 else 'is'}"
 
 
 def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
@@ -312,7 +313,10 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     else:
         elsewhere = _unlaunched(rank, start_ns, end_ns)
     awaited, calls = awaited_by_calls(rank.trace, rank.end_ns, works)
-    begun, blocked = waiting_for_room(works)
+    begun, blocked = (
+        np.concatenate(pairs)
+        for pairs in zip(waiting_for_room(works), waiting_for_queue(rank.trace, works), strict=True)
+    )
     parts = [
         _threads(rank.host),
         _aside(rank),

@@ -1,0 +1,101 @@
+"""Kinds of kernels on which a busy device spends most of its time, and what makes these faster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from analyzer.answers.diagnose.detectors.device import busy_share
+from analyzer.answers.diagnose.evidence import longest_events
+from analyzer.answers.diagnose.finding import Finding, FindingScope
+from analyzer.answers.diagnose.finding_thresholds import DOMINANT, HALF
+from analyzer.answers.diagnose.job_view import JobView
+from analyzer.base.arrays import Float64
+from analyzer.base.function_names import named
+from analyzer.base.units import in_ms, in_percent
+from analyzer.reading import dialects
+from analyzer.reading.dialects.step_parts import Operation
+
+#: Matrix products in fp32 without tensor cores, of NVIDIA's libraries and of AMD's (Cijk…_SB).
+_FP32 = re.compile(r"(?i).*(?:sgemm|simt_|f32f32_f32f32|_ffma)|Cijk_\w+?_S_?B_")
+_FP32_ADVICE = (
+    "let matrix products use tensor cores: torch.set_float32_matmul_precision('high') from Ampere on, else "
+    "bf16 or fp16 with autocast"
+)
+#: What makes the kernels of a kind faster. Kernels of no known kind have names of their own to look at.
+_ADVICE: Mapping[str, str] = MappingProxyType(
+    {
+        "GEMM": "compare their FLOP/s with the device's peak: sizes in multiples of 64, larger batches, a "
+        "smaller type (bf16, FP8)",
+        "convolution": "try channels_last memory, torch.backends.cudnn.benchmark=True, bf16 or fp16 "
+        "with autocast",
+        "attention": "check that attention is one fused kernel (scaled_dot_product_attention, "
+        "FlashAttention) in bf16 or fp16; if so, only shorter sequences take less",
+        "elementwise": "fuse chains of elementwise kernels: torch.compile, or fused layers",
+        "normalisation": "use fused normalisation and softmax kernels: torch.compile, Apex, fused attention",
+        "reduction": "fuse reductions with what is before them: torch.compile, fused losses",
+        "optimizer": "use a fused or foreach optimizer, which updates many parameters in one kernel",
+        "copy": "avoid changes of layout: one memory format throughout (channels_last), no "
+        ".contiguous() in the loop",
+        "embedding": "look up several tables in one kernel, with sorted or cached rows",
+    }
+)
+
+
+def dominant_kernels(view: JobView) -> Iterator[Finding]:
+    """Find the kinds of kernels that take most of the time of a device that is busy most of the step.
+
+    Nothing is claimed to be saved: how far they are from what the device can do is not recorded.
+    """
+    if not view.has_device or busy_share(view) < HALF:
+        return
+    by_kind, device_ns = _times(view)
+    for kind, kernel_ns in sorted(by_kind.items(), key=lambda item: -item[1]):
+        share = kernel_ns / device_ns
+        if share > DOMINANT and kind in _ADVICE:
+            yield _finding(view, kind, share, kernel_ns)
+
+
+def _finding(view: JobView, kind: str, share: float, kernel_ns: float) -> Finding:
+    chosen = view.which(lambda operation: operation.is_kernel and kind_of(view, operation) == kind)
+    by_name = view.by_name(np.where(view.of_kinds(chosen), view.work_by_kind.mean(axis=0), 0.0))
+    names = view.longest(by_name)
+    is_fp32 = kind == "GEMM" and _share_of_fp32(view, by_name) > HALF
+    what = "fp32 matrix products" if is_fp32 else f"{kind} kernels"
+    return Finding(
+        kind="hot_operation",
+        title=f"the device spends {in_percent(share)} of its time on {what}",
+        cause=f"{in_ms(kernel_ns)} of a step, most of it in {named(names)}",
+        action=_FP32_ADVICE if is_fp32 else _ADVICE[kind],
+        scope=FindingScope(operations=names),
+        evidence=longest_events(view, chosen, 1),
+        look=("statistic", "--group_by", "kernel_kind"),
+        weight=share * min(busy_share(view), 1.0),
+    )
+
+
+def kind_of(view: JobView, operation: Operation) -> str:
+    """Kind of a kernel, as its system tells it."""
+    return dialects.named(view.loaded.files[0].dialect).category(operation.name, operation.cat)
+
+
+def _times(view: JobView) -> tuple[dict[str, float], float]:
+    """Time of the kernels of each kind in a step, and of all work of devices; means over steps and ranks."""
+    by_kind: dict[str, float] = {}
+    device_ns = 0.0
+    mean_ns = view.work_by_kind.mean(axis=0) / len(view.recording.owners)
+    for operation, work_ns in zip(view.recording.table.kinds, mean_ns.tolist(), strict=True):
+        if operation.on_device:
+            device_ns += work_ns
+        if operation.is_kernel:
+            kind = kind_of(view, operation)
+            by_kind[kind] = by_kind.get(kind, 0.0) + work_ns
+    return by_kind, max(device_ns, 1.0)
+
+
+def _share_of_fp32(view: JobView, by_name: Float64) -> float:
+    is_fp32 = np.array([bool(_FP32.match(name)) for name in view.kind_of[0]], np.bool_)
+    return float(by_name[is_fp32].sum() / max(by_name.sum(), 1.0))

@@ -1,0 +1,194 @@
+"""Time that is not the job's own: the profiler's work, first launches of kernels, captures of graphs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.answers.diagnose.evidence import longest_events
+from analyzer.answers.diagnose.finding import Finding, FindingScope, ListPlace
+from analyzer.answers.diagnose.finding_thresholds import HALF, LAUNCH_NS, NOTICEABLE, SPIKY
+from analyzer.answers.diagnose.job_view import JobView, names_of
+from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays.median import median
+from analyzer.base.function_names import brief, named
+from analyzer.base.units import in_ms, in_percent
+from analyzer.model.graph.step_graph import Bool, StepGraph
+from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
+from analyzer.reading.dialects.step_parts import Operation
+from dag_utils import CATS, GAP, critical_path
+
+ONE_OFF = "one-off work (creating a device's context, loading, compiling, tuning) is in the first steps"
+WARM_UP = "leave more steps to the warm-up before the recording begins"
+
+#: Slices of category overhead: the driver loads and compiles code, or its queue is full. All others are work
+#: of the profiler.
+_LOADS_CODE = re.compile(r"(?i).*(?:loading|compil).*")
+_QUEUE_IS_FULL = re.compile(r"(?i)command[ _]buffer[ _]full")
+_BEGINS_CAPTURE = re.compile(r"(?:cu|cuda|hip)StreamBeginCapture\w*")
+_ENDS_CAPTURE = re.compile(r"(?:cu|cuda|hip)(?:StreamEndCapture|GraphInstantiate)\w*")
+
+
+def profiler_cost(view: JobView) -> Iterator[Finding]:
+    """Find work of the profiler on the critical path: it is no part of the job, so no saving is claimed."""
+    chosen = view.which(_is_of_profiler)
+    cost_ns = _profiler_ns(view)
+    share = cost_ns / path_length_ns(view)
+    if share < NOTICEABLE:
+        return
+    names = names_of(view, chosen)
+    yield Finding(
+        kind="profiling_overhead",
+        title=f"{in_percent(share)} of the step is work of the profiler, not of the job",
+        cause=f"{in_ms(cost_ns)} in {named(names)}",
+        action="count it out, or record less at a time: fewer steps, no shapes and stacks, larger buffers",
+        scope=FindingScope(operations=names),
+        evidence=longest_events(view, chosen, 1),
+        weight=share,
+        place=_place(share),
+    )
+
+
+def first_launches(view: JobView) -> Iterator[Finding]:
+    """Find the first launches of several kernels, which load their code; their sum is start-up."""
+    costs = _first_launch_costs(view)
+    if len(costs) < 2:  # a single one is a call that takes nearly all the time of its name
+        return
+    start_up_ns = sum(costs.values()) / len(view.rows)
+    share = start_up_ns / path_length_ns(view)
+    if share < NOTICEABLE:
+        return
+    kernels = sorted(costs, key=lambda name: -costs[name])
+    yield Finding(
+        kind="profiling_overhead",
+        title=f"the first launches of {len(costs):,} kernels are start-up, {in_percent(share)} of the step",
+        cause=f"loading the code of a kernel takes its first launch up to {in_ms(costs[kernels[0]])}, "
+        f"for {brief(kernels[0])}",
+        action=WARM_UP,
+        scope=FindingScope(operations=kernels[:3]),
+        weight=share,
+        place=_place(share),
+    )
+
+
+def graph_capture(view: JobView) -> Iterator[Finding]:
+    """Find steps in which a graph of the device is captured: launches then run nothing."""
+    captured_ns = _capture_ns(view)
+    share = captured_ns / path_length_ns(view)
+    if share < NOTICEABLE:
+        return
+    calls = view.which(lambda operation: _ENDS_CAPTURE.fullmatch(operation.name))
+    yield Finding(
+        kind="profiling_overhead",
+        title=f"{in_percent(share)} of the step captures a graph of the device, which is one-off work",
+        cause=f"launches are recorded into the graph for {in_ms(captured_ns)}; they run nothing",
+        action="record steps that run the graph, after the capture",
+        scope=FindingScope(operations=names_of(view, calls)),
+        evidence=longest_events(view, calls, 1),
+        weight=share,
+        place=_place(share),
+    )
+
+
+def one_off_ns(view: JobView) -> float:
+    """Sum up first launches and captures on the path of a step, the mean over steps."""
+    return _capture_ns(view) + sum(_first_launch_costs(view).values()) / len(view.rows)
+
+
+def not_of_the_job_ns(view: JobView) -> float:
+    """Sum up what a step takes for the profiler and for one-off work."""
+    return _profiler_ns(view) + one_off_ns(view)
+
+
+def _profiler_ns(view: JobView) -> float:
+    return view.path_work_ns(view.which(_is_of_profiler))
+
+
+def path_length_ns(view: JobView) -> float:
+    """Add up work and gaps on the path of a step: the whole of which shares of the path are."""
+    return max(float(view.path.work_ns.sum() + view.path.gap_ns.sum()), 1.0)
+
+
+def _place(share: float) -> ListPlace:
+    return ListPlace.FIRST if share > HALF else ListPlace.BY_GAIN
+
+
+def _is_of_profiler(operation: Operation) -> bool:
+    is_of_driver = _LOADS_CODE.fullmatch(operation.name) or _QUEUE_IS_FULL.fullmatch(operation.name)
+    return operation.is_overhead and not is_of_driver
+
+
+def _path_ns(step: StepGraph, *, gaps: bool = False) -> Float64:
+    """Work of each event (n,) on the critical path of a step, and the `gaps` before it."""
+    path = critical_path(step)
+    chosen = (path.event >= 0) & ((path.cat == CATS.index("")) | (gaps & (path.cat == CATS.index(GAP))))
+    lasts_ns = (path.end_ns - path.start_ns)[chosen]
+    return np.bincount(path.event[chosen], lasts_ns, len(step)).astype(np.float64)
+
+
+def _first_launch_costs(view: JobView) -> dict[str, float]:
+    """Time on the paths of all steps of first launches of kernels that take far longer than usual."""
+    kernels = view.which(lambda operation: operation.is_kernel)
+    names, number = view.kind_of
+    seen = np.zeros((len(view.recording.owners), len(names)), np.bool_)
+    costs: dict[str, float] = {}
+    for step in view.steps:
+        call, kernel = _launches(step, kernels)
+        owner, kind = step.owner[kernel], number[step.operation[kernel]]
+        is_first = ~seen[owner, kind] & (step.work_ns[call] > SPIKY * max(_usual_ns(step, call), LAUNCH_NS))
+        seen[owner, kind] = True
+        if not is_first.any():
+            continue
+        on_path_ns = _path_ns(step)
+        for event, of_kind in dict(
+            zip(call[is_first].tolist(), kind[is_first].tolist(), strict=True)
+        ).items():
+            name = names[of_kind]
+            costs[name] = costs.get(name, 0.0) + float(on_path_ns[event])
+    return {name: cost_ns for name, cost_ns in costs.items() if cost_ns}
+
+
+def _launches(step: StepGraph, kernels: Bool) -> tuple[Int64, Int64]:
+    """List the calls (k,) that launch `kernels` (n,) in a step, in order, and these kernels (k,)."""
+    call, kernel = step.edges[kinds_of(step.edges) == EdgeKind.LAUNCH, :2].T
+    chosen = kernels[step.operation[kernel]]
+    order = np.argsort(step.start_ns[call[chosen]], kind="stable")
+    return call[chosen][order], kernel[chosen][order]
+
+
+def _usual_ns(step: StepGraph, calls: Int64) -> float:
+    return median(step.work_ns[calls]) if len(calls) else 0.0
+
+
+def _capture_ns(view: JobView) -> float:
+    """Time on the path of a step in which a host captures a graph, the mean over steps."""
+    if not view.which(lambda operation: _BEGINS_CAPTURE.fullmatch(operation.name)).any():
+        return 0.0
+    captured_ns = [_path_ns(step, gaps=True)[_captured(view, step)].sum() for step in view.steps]
+    return float(np.mean(captured_ns))
+
+
+def _captured(view: JobView, step: StepGraph) -> Bool:
+    """Mark the events (n,) of a host that run while it captures a graph, or makes it ready to run."""
+    begins = np.flatnonzero(_calls(view, step, _BEGINS_CAPTURE))
+    ends = np.flatnonzero(_calls(view, step, _ENDS_CAPTURE))
+    captured = np.zeros(len(step), np.bool_)
+    for begin in begins.tolist():
+        later = ends[(step.owner[ends] == step.owner[begin]) & (step.start_ns[ends] >= step.start_ns[begin])]
+        until_ns = _end_of_first(step, later, begins[step.start_ns[begins] > step.start_ns[begin]])
+        during = (step.start_ns >= step.start_ns[begin]) & (step.end_ns <= until_ns)
+        captured |= during & (step.owner == step.owner[begin])
+    return captured
+
+
+def _end_of_first(step: StepGraph, ends: Int64, later_begins: Int64) -> int:
+    """End of the last call that ends a capture before another one begins."""
+    before_ns = int(step.start_ns[later_begins].min(initial=np.iinfo(np.int64).max))
+    return int(step.end_ns[ends[step.start_ns[ends] < before_ns]].max(initial=-1))
+
+
+def _calls(view: JobView, step: StepGraph, name: re.Pattern[str]) -> Bool:
+    chosen = view.which(lambda operation: not operation.on_device and name.fullmatch(operation.name))
+    return chosen[step.operation]

@@ -1,0 +1,146 @@
+"""Device work that the profiler lost or mistimed: launches without a kernel, kernels that run too long."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Int64, Mask, NDArray
+from analyzer.base.arrays.as_of import as_of
+from analyzer.base.arrays.numbering import unique
+from analyzer.base.errors import Note, NoteKind
+from analyzer.reading.dialects.kineto.collectives import is_collective_kernel
+from analyzer.reading.dialects.kineto.kineto_device import calls_of, integers
+from analyzer.reading.dialects.masks import by_cat, by_name
+from analyzer.reading.dialects.name_rules import is_launch
+from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
+from analyzer.reading.dialects.tolerances import AGREE_NS, JITTER_NS, LOST_LAUNCHES, OVERLAP
+from analyzer.reading.formats.columns import Trace
+
+#: From the first to the second call of a stream, launches are written into a graph and run nothing.
+_BEGINS_CAPTURE = re.compile(r"(?:cu|cuda|hip)StreamBeginCapture\w*")
+_ENDS_CAPTURE = re.compile(r"(?:cu|cuda|hip)StreamEndCapture\w*")
+
+
+# ---- launches without work
+
+
+def with_lost_launches(trace: Trace) -> Trace:
+    """Note how many launches have no work of the device, in a trace that was read with correlations."""
+    if "correlation" not in trace.args:
+        return trace
+    launches, is_lost = launches_of(trace)
+    n_lost = int(is_lost.sum())
+    if n_lost <= LOST_LAUNCHES * len(launches):
+        return trace
+    text = (
+        f"{n_lost:,} of {len(launches):,} launches have no work of the device: "
+        "steps that lost some are left out where others are whole"
+    )
+    if not by_cat(trace, DEVICE_CATS.__contains__).any():
+        text = f"{n_lost:,} launches were recorded and none of their kernels"
+    return replace(trace, repairs=[*trace.repairs, Note(text, NoteKind.LOST_WORK)])
+
+
+def launches_of(trace: Trace) -> tuple[Int64, Mask]:
+    """List the calls that launch a kernel (k rows), and mark those whose kernel is not in the trace (k,).
+
+    Calls inside the capture of a graph launch nothing, and are not among them. None is marked where most of
+    the work has no call either: there the numbers that join the two are not recorded.
+    """
+    is_call = by_cat(trace, RUNTIME_CATS.__contains__)
+    rows = np.flatnonzero(by_name(trace, is_launch, is_call))
+    rows = rows[~_captured(trace, rows, is_call)]
+    numbers = integers(trace, "correlation", rows)
+    rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
+    works = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
+    calls = calls_of(trace, works)
+    if 2 * int((calls >= 0).sum()) < len(works):
+        return rows, np.zeros(len(rows), np.bool_)
+    return rows, ~_among(trace, unique(calls[calls >= 0]), rows, numbers)
+
+
+def _among(trace: Trace, calls: Int64, rows: Int64, numbers: Int64) -> Mask:
+    """Mark launches (k rows) that are one of some calls, or have one of their `numbers` (k,) inside them.
+
+    A call of the runtime may hand its number on to one of the driver. Several files of a rank count anew.
+    """
+    last = as_of(integers(trace, "correlation", calls), trace.ts_ns[calls], numbers, trace.end_ns[rows])
+    found: Mask = (last >= 0) & (np.append(trace.ts_ns[calls], 0)[last] >= trace.ts_ns[rows])
+    return found
+
+
+def _captured(trace: Trace, rows: Int64, is_call: Mask) -> Mask:
+    """Mark the calls (k rows) between the begin and the end of a capture on their thread."""
+    begins = np.flatnonzero(by_name(trace, _BEGINS_CAPTURE.fullmatch, is_call))
+    ends = np.flatnonzero(by_name(trace, _ENDS_CAPTURE.fullmatch, is_call))
+    if not len(begins):
+        return np.zeros(len(rows), np.bool_)
+    thread, moments = trace.track_id[rows], trace.ts_ns[rows]
+    begun = as_of(trace.track_id[begins], trace.ts_ns[begins], thread, moments)
+    ended = as_of(trace.track_id[ends], trace.ts_ns[ends], thread, moments)
+    before = np.iinfo(np.int64).min
+    begun_ns = np.append(trace.ts_ns[begins], before)[begun]
+    captured: Mask = (begun >= 0) & (begun_ns > np.append(trace.ts_ns[ends], before)[ended])
+    return captured
+
+
+# ---- durations that cannot be true
+
+
+def with_sound_durations(trace: Trace) -> Trace:
+    """Cut device work where the next one of its stream begins, and leave out what outlasts the recording.
+
+    A stream runs one thing at a time. What overlaps because clocks jitter, or because branches of a graph
+    share a stream, stays. A lane in which most works overlap is no stream.
+    """
+    rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
+    rows = rows[np.lexsort((trace.ts_ns[rows], trace.track_id[rows]))]
+    if len(rows) < 2:
+        return trace
+    following_ns = np.append(trace.ts_ns[rows[1:]], 0)
+    has_next = np.append(trace.track_id[rows[1:]] == trace.track_id[rows[:-1]], False)
+    jitter_ns = np.clip(trace.dur_ns[rows] * OVERLAP, AGREE_NS, JITTER_NS)
+    too_long = has_next & (trace.end_ns[rows] - following_ns > jitter_ns)
+    too_long &= ~_overlapping_lanes(trace.track_id[rows], too_long)
+    dur_ns = trace.dur_ns.copy()
+    dur_ns[rows[too_long]] = (following_ns - trace.ts_ns[rows])[too_long]
+    cut = replace(trace, dur_ns=dur_ns)
+    endless = _endless(cut, rows[~has_next])
+    notes = []
+    if n_cut := int(too_long.sum()):
+        notes.append(f"{_works(n_cut, 'runs', 'run')} into the next one of the stream: cut there")
+    if len(endless):
+        cut = cut.select(~np.isin(np.arange(len(cut)), endless))
+        notes.append(f"{_works(len(endless), 'takes', 'take')} longer than the recording: left out")
+    return replace(cut, repairs=[*trace.repairs, *notes]) if notes else trace
+
+
+def _works(n: int, verb: str, verb_of_many: str) -> str:
+    return f"1 kernel or copy {verb}" if n == 1 else f"{n:,} kernels or copies {verb_of_many}"
+
+
+def _overlapping_lanes(track: NDArray[np.int32], overlaps: Mask) -> Mask:
+    """Mark the works (n,) of tracks in which most of them overlap the next."""
+    is_lane: Mask = 2 * np.bincount(track, overlaps) > np.bincount(track)
+    return is_lane[track]
+
+
+def _endless(trace: Trace, lasts: Int64) -> Int64:
+    """List those of the last works of the streams that take longer than everything else in the trace.
+
+    A collective may do so, as it waits for ranks that hang, and any work where the host is not recorded.
+    """
+    if not by_cat(trace, RUNTIME_CATS.__contains__).any():
+        return np.empty(0, np.int64)
+    waits = by_name(trace, is_collective_kernel)
+    found = []
+    for row in lasts[~waits[lasts]].tolist():
+        others = np.delete(np.arange(len(trace)), row)
+        span_ns = int(trace.end_ns[others].max() - trace.ts_ns[others].min())
+        ends_last = trace.end_ns[row] > trace.end_ns[others].max()
+        if ends_last and trace.dur_ns[row] > span_ns:
+            found.append(row)
+    return np.array(found, np.int64)
