@@ -16,6 +16,7 @@ from analyzer.base.errors import UsageError
 from analyzer.base.opname import OpName
 from analyzer.reading.dialects.steps import argument, natural_numbers
 from analyzer.reading.formats.columns import ArgColumn, Id, Trace, Track, used_tables
+from analyzer.reading.formats.values import as_ranks
 
 _LABEL = r"(?:worker (\d{1,9}) ?)?(?:rank (\d{1,9}))?"
 _NAME = r"(?i)(?:(?:worker|wk|host|traces)[ _]?(\d{1,9})[ ._:-]+)?rank[ _:#-]?(\d{1,9})(?!\w)"
@@ -83,23 +84,27 @@ def split_by_field(trace: Trace, field: str) -> list[Owned]:
     key = argument(field) or (field if field not in ("pid", "tid") and field in trace.args else None)
     if key is not None:
         column = trace.args[key] if key in trace.args else ArgColumn(np.empty(0, np.int64), ())
-        ranks, place = _ranks_of(column.values)
+        ranks, place = _ranks_of(column.values, key)
         of_slice = np.full(len(trace), SHARED)
         of_slice[column.rows] = place
         return split_by_slices(trace, of_slice, ranks)
     if field not in ("pid", "tid"):
         raise UsageError(f"--rank_by {field}: give pid, tid or args.KEY, a key of the events' args")
-    ranks, place = _ranks_of([getattr(track, field) for track in trace.tracks])
+    ranks, place = _ranks_of([getattr(track, field) for track in trace.tracks], field)
     return split_by_tracks(trace, [Owner(None, rank) for rank in ranks], place) or [
         Owned(None, ranks[0] if ranks else None, trace)
     ]
 
 
-def _ranks_of(values: Iterable[Any]) -> tuple[list[int], Int64]:
-    """Return the ranks that some values name, in order, and which of them each value is."""
+def _ranks_of(values: Iterable[Any], field: str) -> tuple[list[int], Int64]:
+    """Return the ranks that some values name, in order, and which of them each value is.
+
+    In the order of process ids, where those are the values of `field`.
+    """
     distinct, place = numbered(map(str, values))
     order = sorted(distinct, key=lambda value: (len(value), value))
     told = natural_numbers(distinct) or [order.index(value) for value in distinct]
+    told = as_ranks(told, field)
     ranks = sorted(set(told))
     at = {rank: i for i, rank in enumerate(ranks)}
     return ranks, np.array([at[rank] for rank in told], np.int64)[place]

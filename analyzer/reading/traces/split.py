@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.errors import in_words, listed
+from analyzer.base.inputs import short_names
 from analyzer.reading import dialects
 from analyzer.reading.dialects.owners import Owned, split_by_field, split_by_sources
 from analyzer.reading.formats.columns import Trace
@@ -64,10 +65,8 @@ def rank_names(sources: Sequence[Source], hold_any: Sequence[bool]) -> list[str]
         known = source if source.is_known else replace(source, rank=n_recorded - 1)
         names.append(known.prefix.rstrip("."))
     count = Counter(names)
-    return [
-        name if count[name] == 1 else f"{name}: {source.path.name}"
-        for name, source in zip(names, sources, strict=True)
-    ]
+    files = short_names([source.path for source in sources])
+    return [name if count[name] == 1 else f"{name}: {file}" for name, file in zip(names, files, strict=True)]
 
 
 def owned_by(source: Source, trace: Trace, rank_by: str | None = None) -> list[tuple[Source, Trace]]:
@@ -76,6 +75,7 @@ def owned_by(source: Source, trace: Trace, rank_by: str | None = None) -> list[t
     By `System.split`, and for a source with one rank by `System.rank`; or by a field (`split_by_field`).
     """
     system = dialects.of(trace)
+    rank_by = rank_by if system.has_events else None  # the reader of a step log has told its ranks apart
     whole = system.names_by_rank or rank_by is not None
     parts: list[Owned] = []
     for file in [Owned(None, None, trace)] if whole else split_by_sources(trace):
