@@ -19,7 +19,7 @@ from analyzer.base.outputs.atomic import is_temporary, temporary_directory
 from analyzer.base.parallel import FilePart, OnRead
 from analyzer.base.parallel import progress as bars
 from analyzer.reading import dialects
-from analyzer.reading.dialects import Need
+from analyzer.reading.dialects import Need, is_communication
 from analyzer.reading.dialects.steps import argument
 from analyzer.reading.formats.columns import Trace, concatenate
 from analyzer.reading.formats.reader import join_dumps
@@ -78,6 +78,7 @@ class Rank(Struct, Generic[_T], frozen=True):
     made: _T
     known: Collection[str] = ()  # names that `Request.only` may have; () without it
     named: Sequence[str] = ()  # those of `Request.comm` that operations have in their names
+    n_steps: int | None = None  # of a file without communication beside others, where nothing tells its rank
 
 
 class Ranks(Struct, Generic[_T], frozen=True):
@@ -214,6 +215,7 @@ class _Task(NamedTuple):
     make: Make[Any] | None
     request: Request
     decoding: Decoding
+    is_one_of_several: bool = False
 
 
 class _Read(Struct):
@@ -243,6 +245,7 @@ def _read_all(
                 make,
                 request,
                 how,
+                len(job.sources) > 1,
             ),
         )
         for part, group in zip(parts, groups, strict=True)
@@ -305,6 +308,14 @@ def _check_arguments(path: Path, trace: Trace, request: Request) -> None:
             raise TraceError(f"{path}: {flag} {field}: no event has this argument; {there}")
 
 
+def _steps_of_a_lone_process(trace: Trace) -> int | None:
+    """Count the steps of a trace without communication; None for any other."""
+    system = dialects.of(trace)
+    if not system.has_events or not len(trace) or is_communication(system.roles(trace)).any():
+        return None
+    return len(system.find_steps(trace).whole)
+
+
 def _joined(owned: Sequence[tuple[Source, Trace]]) -> Iterator[list[tuple[Source, Trace]]]:
     """Yield the parts of each rank: of one with several files, those that follow each other in time."""
     groups: dict[Hashable, list[tuple[Source, Trace]]] = {}
@@ -324,9 +335,12 @@ def _rank(parts: Sequence[tuple[Source, Trace]], task: _Task) -> Rank[Any]:
     if trace.comm:
         names = [trace.names[i] for i in ids_in(trace.name_id[dialects.of(trace).named_comm(trace)])]
         named = [part for part in trace.comm if any(part in name for name in names)]
+    n_steps = None
+    if task.is_one_of_several and not source.is_known:
+        n_steps = _steps_of_a_lone_process(trace)
     rank = Rank(
         source, [source.path for source in sources], trace.dialect, trace.world_size, len(trace), begin, end,
-        None, named=named,
+        None, named=named, n_steps=n_steps,
     )  # fmt: skip
     if task.request.only:
         comm = CommFilter(dialects.of(trace), task.request.only, source.prefix)

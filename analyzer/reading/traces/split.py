@@ -125,8 +125,17 @@ def remarks_on_ranks(job: JobFiles, ranks: Sequence[Rank[Any]]) -> list[str]:
         known = [source.rank for source in sources if source.rank is not None and not source.worker]
         notes += rank_notes(job.root, known, max(rank.world_size or 0 for rank in ranks))
         recorded = [rank.source for rank in ranks if rank.n_slices and rank.source.host is None]
-        notes += _taken_for_ranks(job, recorded)
+        notes += _taken_for_ranks(job, recorded) + _maybe_two_runs(job, ranks)
     return notes
+
+
+def _maybe_two_runs(job: JobFiles, ranks: Sequence[Rank[Any]]) -> list[str]:
+    """Ask whether files are two runs, where nothing synchronises them and their steps do not match."""
+    steps = {rank.n_steps for rank in ranks}
+    files = [path for rank in ranks for path in rank.paths]
+    if None in steps or (len(steps) < 2 and steps != {0}):
+        return []
+    return [f"{job.root}: {len(files)} files; if they are two runs: compare {files[0]} {files[1]}"]
 
 
 def _taken_for_ranks(job: JobFiles, recorded: Sequence[Source]) -> list[str]:

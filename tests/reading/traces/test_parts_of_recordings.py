@@ -93,3 +93,12 @@ def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
         f"{tmp_path}: not read: 0/comm_detail.json and 0/nccl_graph.txt "
         "(files of dPRO beside the ranks' recordings)"
     ]
+
+
+def test_files_without_common_steps_may_be_two_runs(tmp_path: Path) -> None:
+    for name, names in (("first", ["a", "b"]), ("second", ["c"])):
+        events = [_slice(each, 20 * i) for i, each in enumerate(names)]
+        (tmp_path / f"{name}.json").write_text(json.dumps(events))
+    (note,) = (note for note in read_ranks([tmp_path]).job.notes if "two runs" in note)
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    assert note == f"{tmp_path}: 2 files; if they are two runs: compare {first} {second}"
