@@ -1,4 +1,4 @@
-"""The one way in which files that this program did not make are opened, and why that fails, in words."""
+"""Opens the files that this program did not make, names them, and says why one cannot be read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from analyzer.base.errors import TraceError, missing
 
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(?=[^/])")
 _DIGITS = re.compile(r"(\d{1,18})")
 
 
@@ -33,10 +35,36 @@ def _open(path: str, flags: int) -> int:
 def unreadable(path: Path, error: OSError) -> TraceError:
     """Translate an error of the operating system into a line for the user."""
     if isinstance(error, FileNotFoundError):
-        return missing(path)
+        return absent(path)
     if isinstance(error, PermissionError):
         return TraceError(f"{path}: may not be read (permission denied)")
     return TraceError(f"{path}: cannot be read: {error.strerror or error}")
+
+
+def absent(path: Path) -> TraceError:
+    """Make the error of a path that does not exist, which may be the address of a file elsewhere."""
+    address = _ADDRESS.match(str(path))
+    if address is None:
+        return missing(path)
+    url = f"{address[1]}://{str(path)[address.end() :]}"
+    return TraceError(
+        f"{url}: not a trace: an address, not a file; copy it here first (aws s3 cp, gcloud storage cp, "
+        "curl -O)"
+    )
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """Names of paths: of each as many last parts as tell all of them apart.
+
+    >>> short_names([Path("a/x/trace.json"), Path("a/y/trace.json")])
+    ['x/trace.json', 'y/trace.json']
+    """
+    most = max((len(path.parts) for path in paths), default=1)
+    for n_parts in range(1, most + 1):
+        names = [str(Path(*path.parts[-n_parts:])) for path in paths]
+        if len(set(names)) == len(set(paths)):
+            return names
+    return list(map(str, paths))
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -17,11 +17,13 @@ from analyzer.base.opname import OpName
 from analyzer.reading.dialects.steps import argument, natural_numbers
 from analyzer.reading.dialects.tolerances import LEAST_REPEATS, LIKE_RANKS
 from analyzer.reading.formats.columns import ArgColumn, Id, Trace, Track, used_tables
+from analyzer.reading.formats.values import as_ranks
 
 _LABEL = r"(?:worker (\d{1,9}) ?)?(?:rank (\d{1,9}))?"
 _NAME = r"(?i)(?:(?:worker|wk|host|traces)[ _]?(\d{1,9})[ ._:-]+)?rank[ _:#-]?(\d{1,9})(?!\w)"
 #: Worker, rank and own pid, as byteprofile (``wk0.rank1.Comm.x``) and dPRO (``host0.rank1``) write them.
 _PID = r"(?:(?:wk|host|traces_)(\d{1,9})\.)?rank(\d{1,9})(?:\.(.*))?"
+_MOST_COUNTS = 10_000_000  # processes times names that are compared
 _MOST_RANKS = 1 << 31  # a larger rank is damage
 _OF_CLOCKS = ("source", "offset_us", "bound_us", "drift_ppm")  # what `combine` adds to a source's header
 
@@ -84,13 +86,13 @@ def split_by_field(trace: Trace, field: str) -> list[Owned]:
     key = argument(field) or (field if field not in ("pid", "tid") and field in trace.args else None)
     if key is not None:
         column = trace.args[key] if key in trace.args else ArgColumn(np.empty(0, np.int64), ())
-        ranks, place = _ranks_of(column.values)
+        ranks, place = _ranks_of(column.values, key)
         of_slice = np.full(len(trace), SHARED)
         of_slice[column.rows] = place
         return split_by_slices(trace, of_slice, ranks)
     if field not in ("pid", "tid"):
         raise UsageError(f"--rank_by {field}: give pid, tid or args.KEY, a key of the events' args")
-    ranks, place = _ranks_of([getattr(track, field) for track in trace.tracks])
+    ranks, place = _ranks_of([getattr(track, field) for track in trace.tracks], field)
     return split_by_tracks(trace, [Owner(None, rank) for rank in ranks], place) or [
         Owned(None, ranks[0] if ranks else None, trace)
     ]
@@ -102,7 +104,7 @@ def processes_like_ranks(trace: Trace) -> int:
     Each has nearly all names that any has, about as often, and runs during most of the recording.
     """
     pids, of_track = numbered(track.pid for track in trace.tracks)
-    if len(pids) < 2 or not len(trace):
+    if len(pids) < 2 or not len(trace) or len(pids) * len(trace.names) > _MOST_COUNTS:
         return 0
     process = of_track[trace.track_id]
     counts = np.zeros((len(pids), len(trace.names)), np.int64)
@@ -116,11 +118,15 @@ def processes_like_ranks(trace: Trace) -> int:
     return len(counts) if len(counts) > 1 and is_alike and lasts else 0
 
 
-def _ranks_of(values: Iterable[Any]) -> tuple[list[int], Int64]:
-    """Return the ranks that some values name, in order, and which of them each value is."""
+def _ranks_of(values: Iterable[Any], field: str) -> tuple[list[int], Int64]:
+    """Find the ranks that some values name, and the rank of each value.
+
+    In the order of process ids, where those are the values of `field`.
+    """
     distinct, place = numbered(map(str, values))
     order = sorted(distinct, key=lambda value: (len(value), value))
     told = natural_numbers(distinct) or [order.index(value) for value in distinct]
+    told = as_ranks(told, field)
     ranks = sorted(set(told))
     at = {rank: i for i, rank in enumerate(ranks)}
     return ranks, np.array([at[rank] for rank in told], np.int64)[place]

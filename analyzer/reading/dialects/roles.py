@@ -116,9 +116,12 @@ def on_own_streams(rows: Iterable[tuple[Hashable, Hashable, str, float, bool]]) 
             known.add((device, stream))
     found: dict[str, float] = {}
     computes = {place: times for place, times in of_stream.items() if place not in known}
-    for (device, _), times in computes.items():
-        total = sum(times.values())
-        busiest = max(sum(own.values()) for (one, _), own in computes.items() if one == device)
+    total_of = {place: sum(times.values()) for place, times in computes.items()}
+    busiest_of: dict[Hashable, float] = {}
+    for (device, _), total in total_of.items():
+        busiest_of[device] = max(total, busiest_of.get(device, 0.0))
+    for (device, stream), times in computes.items():
+        total, busiest = total_of[device, stream], busiest_of[device]
         alone = {name: ns for name, ns in times.items() if len(streams_of[device, name]) == 1}
         is_own = sum(alone.values()) >= max(OWN_STREAM * total, SIDE_STREAM * busiest)
         if is_own and total < busiest and len(alone) <= FEW_KERNELS:

@@ -14,7 +14,7 @@ from analyzer.reading.formats import native
 from analyzer.reading.formats.builder import ALL as ALL
 from analyzer.reading.formats.builder import Builder, Scanned
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.event import decode_exact_events
+from analyzer.reading.formats.event import decode_exact_events, fragment_start
 from analyzer.reading.formats.native.scanner import Scanner
 from analyzer.reading.formats.reader import EventReader, Piece
 from analyzer.reading.formats.repair import Damage
@@ -31,11 +31,16 @@ class Part(Struct, frozen=True):
 
 
 def recognises(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a chrome trace, in its object, array or line form."""
+    """Whether a file that begins with `head` is a chrome trace, in its object, array or line form.
+
+    Or a part of one, without its beginning.
+    """
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] == b"{":
-        return b'"traceEvents"' in text or (b'"ph"' in text.split(b"\n", 1)[0])
-    return text[:1] == b"[" and (b'"ph"' in text or text[1:].lstrip()[:1] in (b"]", b""))
+    if text[:1] == b"{" and (b'"traceEvents"' in text or b'"ph"' in text.split(b"\n", 1)[0]):
+        return True
+    if text[:1] == b"[":
+        return b'"ph"' in text or text[1:].lstrip()[:1] in (b"]", b"")
+    return b'"ph"' in text and fragment_start(text) is not None
 
 
 def read_part(

@@ -45,6 +45,11 @@ KEY = ("ph", "name", "cat", "pid", "tid")  # what most events share with many ot
 decode_events: Callable[[bytes], list[Event]] = msgspec.json.Decoder(list[Event]).decode
 decode_exact_events: Callable[[bytes], list[ExactEvent]] = msgspec.json.Decoder(list[ExactEvent]).decode
 
+_BEFORE_EVENT = re.compile(rb"(?:\xef\xbb\xbf)?[\s,]*")
+_LATER_EVENT = re.compile(rb'\}\s*,\s*\{(?=\s*"(?:ph|name|cat|pid|tid|ts|id)"\s*:)')
+_CUT = 64 << 10  # bytes in which a file whose beginning is missing has its first whole event
+_NO_FRAGMENT = (b"[", b"<", b"")
+_RAW_DECODE = json.JSONDecoder(strict=False).raw_decode
 _SCALARS = ("name", "cat", "pid", "tid", "id", "ts", "dur")
 _MOST_DIGITS = 20  # of an integer of 64 bits
 _BAD_ESCAPE = re.compile(r'\\(?![\\/"bfnrtu])|\\u(?![0-9a-fA-F]{4})')
@@ -96,6 +101,39 @@ def _requoted(words: str) -> Any:
 def is_event(value: Any) -> bool:
     """Whether a decoded JSON value is an event: an object with a phase."""
     return isinstance(value, dict) and isinstance(value.get("ph"), str)
+
+
+def fragment_start(head: bytes) -> int | None:
+    r"""Offset of the first whole event in a file whose beginning is missing; None for any other file.
+
+    Long recordings are cut to be looked at, and some profilers dump a run in parts of which only the first
+    begins with the head of the list.
+
+    >>> fragment_start(b',{"ph": "B"},{"ph": "E"}'), fragment_start(b'1, "pid": 0},\n{"ph": "B"},')
+    (1, 14)
+    >>> fragment_start(b'{"traceEvents": [{"ph": "B"},'), fragment_start(b'{"ph": "B"}\n{"ph": "E"}')
+    (None, None)
+    """
+    first = _BEFORE_EVENT.match(head).end()  # type: ignore[union-attr]
+    begin: int | None = first
+    if head[first : first + 1] != b"{":
+        next_event = (
+            None if head[first : first + 1] in _NO_FRAGMENT else _LATER_EVENT.search(head, first, _CUT)
+        )
+        begin = next_event.end() - 1 if next_event else None
+    if begin is None:
+        return None
+    try:
+        value, end = _RAW_DECODE(head[begin : begin + _CUT].decode("latin-1"))
+    except (ValueError, RecursionError):
+        return None
+    after = head[begin + end :].lstrip()[:1]
+    if is_event(value):
+        return begin if after == b"," or (begin > 0 and after in (b"", b"]")) else None
+    if after not in (b"}", b","):  # the arguments of an event that was cut before them
+        return None
+    later = _LATER_EVENT.search(head, begin + end - 1, begin + end + _CUT)
+    return later.end() - 1 if later else None
 
 
 def with_scalars(members: dict[str, msgspec.Raw]) -> dict[str, Any]:

@@ -1,22 +1,78 @@
-"""Files that are no traces: what each is, by its beginning, and what to do with it."""
+"""Files that are not traces: what each is, recognised by its content, and what to do with it.
+
+`foreign` is asked before any reader, because some of these files look like a format that is read: a table of
+totals like a step log, an old checkpoint like the pickle of a flight recorder.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 
+from analyzer.reading.formats.protobuf_messages import is_xla_profile
 from analyzer.reading.formats.stream import PIECE
 
-_HEAD = 1 << 10  # bytes by which it is judged what a file is
+_HEAD = 4 << 10  # bytes by which most files are recognised
+_FIRST = 64  # bytes that hold the mark of a binary file
 LONG_ROW = f"its first row is longer than {PIECE >> 20} MiB, which no row of a step log is"
 WRITE_ROWS = (
     "write a row for each rank and step, as JSON lines or CSV, with the step's number, the rank and "
     "durations (step, rank, data_ms, step_ms)"
 )
+NSIGHT_SYSTEMS = (
+    "a report of Nsight Systems in its own format; write one that can be read: nsys export --type sqlite FILE"
+)
+NSIGHT_COMPUTE = "a report of Nsight Compute, one kernel at a time; record with nsys profile"
+TABLE = 'a table that is not read in this form; write it as CSV: df.to_csv("steps.csv")'
+SUMMARY = "a summary: totals without steps and ranks; give the recording that it was made of"
+CHAKRA = "an execution trace without device times; give the profiler's trace of the same run"
+CHECKPOINT = "a checkpoint, not a recording"
+NCCL_EXAMPLE = (
+    "asynchronous spans of NCCL's profiler plugin only; record with torch.profiler, or give its Inspector's "
+    "log"
+)
+XLA_PROFILE = "a profile in protobuf (.xplane.pb); give the .trace.json.gz beside it"
+TRAINER_STATE = f"the state of a trainer, which has no durations of steps; {WRITE_ROWS}"
+_ARCHIVE = "an archive; unpack it and give what was in it"
+_SAMPLES = (
+    "samples of {}, without steps; open it at speedscope.app; for steps, record with torch.profiler or "
+    "viztracer"
+)
+
 #: A line of a log, as of Megatron, DeepSpeed or `torchrun`: ``[2026-11-27 10:00:01] …``, ``[rank0]: …``.
 _LOG_LINE = re.compile(rb"\[(?:\d{4}-\d\d-\d\d[ T]|[a-z]*\d+\]:)")
 _GRAPH = re.compile(rb"(?:Creator[^\n]*\n\s*)?graph\s*\[")
-_ARCHIVE = "an archive; unpack it and give what was in it"
-_KINDS = (
+_LFS = re.compile(rb"version https://(?:git-lfs\.github|hawser\.github)\.com/spec/v1\b")
+_SIZE = re.compile(rb"^size (\d{1,15})\s*$", re.MULTILINE)
+_PAGE = re.compile(
+    rb"(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype html|html|head|error)\b", re.I | re.DOTALL
+)
+_TITLE = re.compile(rb"<(title|code|h1)\b[^>]*>\s*(.*?)\s*</\1>", re.I | re.DOTALL)
+_SPEEDSCOPE = re.compile(rb"speedscope\.app/file-format-schema|\"\$schema\"\s*:\s*\"[^\"]*speedscope")
+_EXPORTER = re.compile(rb'"exporter"\s*:\s*"([\w .-]{1,40})')
+#: `marshal`'s dictionary whose first key is the triple (file, line, function), as `cProfile` dumps it.
+_MARSHAL = re.compile(rb"[{\xfb](?:[)\xa9]\x03|[(\xa8]\x03\0\0\0)")
+_CHAKRA_JSON = re.compile(rb'"schema"\s*:\s*"[\d.]+(?:-chakra[^"]*)?"')
+_CHAKRA_NODES = re.compile(rb'"(?:nodes|start_ts|inputs|ctrl_deps|rf_id)"\s*:')
+#: A message's length, and in it Chakra's `GlobalMetadata`, which begins with the version of its schema.
+_CHAKRA_PACKED = re.compile(rb"[\x03-\x7f]\n[\x03-\x20]v?\d+\.\d+\.\d+")
+_TORCH_PICKLE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_SAFETENSORS = re.compile(rb'.{8}\{\s*"', re.DOTALL)
+_SUMMARIES = re.compile(
+    rb"\"Time ?\(%\)\"|Time ?\(%\)\W{1,20}(?:Total )?Time|\bTotalDurationNs\b|Self CPU %"
+    rb"|Self (?:CPU|CUDA) time total"
+    rb"|(?:FIT |[A-Z]\w+ )?Profiler Report\b|Mean duration \(s\)|DeepSpeed Flops Profiler"
+    rb"|Environment Summary\s*\n\s*-|cProfile output|\d function calls (?:\([^)]*\) )?in [\d.]+ seconds"
+)
+_NCCL_SPANS = re.compile(rb'"cat"\s*:\s*"(?:GROUP|COLL|P2P|PROXY|NET|GPU)[^"]{0,20}"\s*,\s*"ph"\s*:\s*"b"')
+_SLICE = re.compile(rb'"ph"\s*:\s*"[XB]"')
+_EVENT = re.compile(rb'"(?:ph|traceEvents)"\s*:')
+_MARKS = (
+    ((b"NVR\0",), NSIGHT_COMPUTE),
+    ((b"PAR1", b"PARE", b"ARROW1\0\0"), TABLE),
+    ((_TORCH_PICKLE,), CHECKPOINT),
+)
+_PACKED = (
     ((b"PK\x03\x04",), _ARCHIVE),
     ((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"), "packed, twice or not by gzip; unpack it"),
     ((b"\xff\xfe", b"\xfe\xff"), "text in UTF-16; write it in UTF-8"),
@@ -25,6 +81,11 @@ _KINDS = (
         "a capture of network packets; name it .pcap and read it by --option collect --sub_option pcap",
     ),
 )
+#: Reports whose content has no public mark, by the ends of their names.
+_BY_NAME = (
+    ((".nsys-rep", ".qdrep", ".qdstrm"), NSIGHT_SYSTEMS),
+    ((".ncu-rep", ".ncu-repz"), NSIGHT_COMPUTE),
+)
 
 
 def is_log(head: bytes) -> bool:
@@ -32,8 +93,88 @@ def is_log(head: bytes) -> bool:
     return _LOG_LINE.match(head) is not None
 
 
+def named(name: str) -> str:
+    """Say what a file is that only its name tells, with the remedy; "" for any other."""
+    return next((kind for ends, kind in _BY_NAME if name.lower().endswith(ends)), "")
+
+
+def foreign(head: bytes) -> str:
+    """Say what a file of another kind is, by its beginning, with the remedy; "" for one that may be read."""
+    for beginnings, kind in _MARKS:
+        if head.startswith(beginnings):
+            return kind
+    text = head[:_HEAD].lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text[:1] in (b"{", b"[") and _EVENT.search(head[:_HEAD]):
+        return NCCL_EXAMPLE if _NCCL_SPANS.search(text) and not _SLICE.search(head[: 16 * _HEAD]) else ""
+    return next((kind for rule in _RULES if (kind := rule(head, text))), "")
+
+
+def _of_checkpoint(head: bytes, text: bytes) -> str:
+    is_archive = head[:4] == b"PK\x03\x04" and b"/data.pkl" in head[:_HEAD]
+    length = int.from_bytes(head[:8], "little")
+    is_tensors = 1 < length < 1 << 30 and _SAFETENSORS.match(head) and b'"dtype"' in head[: 16 * _HEAD]
+    return CHECKPOINT if is_archive or is_tensors else ""
+
+
+def _of_pointer(head: bytes, text: bytes) -> str:
+    if not _LFS.match(text):
+        return ""
+    size = _SIZE.search(text)
+    amount = f"its {_amount(int(size[1]))} are" if size else "its content is"
+    return f"a pointer of Git LFS, {amount} not here; git lfs pull brings them"
+
+
+def _of_page(head: bytes, text: bytes) -> str:
+    if not _PAGE.match(text):
+        return ""
+    title = _TITLE.search(text)
+    words = " ".join(title[2].decode("utf-8", "replace").split())[:60] if title else ""
+    quoted = f' ("{words}")' if words else ""
+    return f"a web page{quoted}, not the file behind it; download it again, signed in"
+
+
+def _of_samples(head: bytes, text: bytes) -> str:
+    if _MARSHAL.match(head[:_FIRST]):
+        return _SAMPLES.format("cProfile")
+    if text[:1] != b"{" or not _SPEEDSCOPE.search(head):
+        return ""
+    exporter = _EXPORTER.search(head)
+    name = exporter[1].decode().strip() if exporter else "py-spy"
+    return _SAMPLES.format("py-spy" if name == "speedscope" else name)
+
+
+def _of_execution(head: bytes, text: bytes) -> str:
+    is_json = text[:1] == b"{" and _CHAKRA_JSON.search(text) and _CHAKRA_NODES.search(head[: 16 * _HEAD])
+    return CHAKRA if is_json or _CHAKRA_PACKED.match(head) else ""
+
+
+def _of_summary(head: bytes, text: bytes) -> str:
+    return SUMMARY if _SUMMARIES.search(text) else ""
+
+
+def _of_profile(head: bytes, text: bytes) -> str:
+    return XLA_PROFILE if is_xla_profile(head[:_HEAD]) else ""
+
+
+def _of_state(head: bytes, text: bytes) -> str:
+    return TRAINER_STATE if text[:1] == b"{" and re.search(rb'"log_history"\s*:\s*\[', head) else ""
+
+
+#: Each says what a file is from its beginning, and from the text there; "" where it is another one.
+_RULES: Sequence[Callable[[bytes, bytes], str]] = (
+    _of_checkpoint,
+    _of_pointer,
+    _of_page,
+    _of_samples,
+    _of_execution,
+    _of_summary,
+    _of_profile,
+    _of_state,
+)
+
+
 def kind_of(head: bytes) -> str:
-    """Name, from its beginning, a file that is not a trace, with the remedy."""
+    """Say what a file is that no reader recognises, by its beginning, with the remedy."""
     text = head.lstrip()
     if is_log(text):
         return f"a log of text; {WRITE_ROWS}"
@@ -41,9 +182,7 @@ def kind_of(head: bytes) -> str:
         return _ARCHIVE
     if _GRAPH.match(text):
         return "a GML graph; name it .gml for --option graph, or give the trace"
-    if head[:1] == b"\n" and any(plane in head[:_HEAD] for plane in (b"/host:", b"/device:")):
-        return "a profile in protobuf (.xplane.pb); give the .trace.json.gz beside it"
-    for beginnings, kind in _KINDS:
+    for beginnings, kind in _PACKED:
         if head.startswith(beginnings):
             return kind
     first = text[:_HEAD].split(b"\n", 1)[0].decode("utf-8", "replace").strip()
@@ -56,3 +195,15 @@ def kind_of(head: bytes) -> str:
         "a table without rows of a step log: one for each step and rank, with its number (step, iteration) "
         "and a duration (_ms, _s), numbers without a unit and with a decimal point"
     )
+
+
+def _amount(n_bytes: int) -> str:
+    """Write a size as people do.
+
+    >>> [_amount(n) for n in (870_000_000, 1_500, 12)]
+    ['870 MB', '1.5 kB', '12 bytes']
+    """
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if n_bytes >= unit:
+            return f"{n_bytes / unit:.3g} {name}"
+    return f"{n_bytes} bytes"

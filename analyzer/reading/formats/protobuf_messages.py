@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
+
+#: A plane of XLA's profile: its id, which may be missing, and its name.
+_PLANE = re.compile(rb"(?:\x08[\x80-\xff]*[\x00-\x7f])?\x12([\x01-\x7f])([\x20-\x7e]+)", re.DOTALL)
 
 
 @lru_cache
@@ -38,3 +42,10 @@ def declared(text: str) -> dict[str, Any]:
         )
         for message in file.message_type
     }
+
+
+def is_xla_profile(head: bytes) -> bool:
+    """Whether a file begins with a plane of XLA's profile: its id, and its name in plain text."""
+    size = re.match(rb"\n[\x80-\xff]*[\x00-\x7f]", head)
+    plane = _PLANE.match(head, size.end()) if size else None
+    return plane is not None and len(plane[2]) >= plane[1][0]

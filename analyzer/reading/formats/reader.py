@@ -11,14 +11,21 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from analyzer.base.errors import TraceError
 from analyzer.reading.formats.builder import Scanned
-from analyzer.reading.formats.event import UNDECODABLE, decode_events, is_event, members_of, tolerant
-from analyzer.reading.formats.other_files import LONG_ROW, WRITE_ROWS, is_log, kind_of
+from analyzer.reading.formats.event import (
+    UNDECODABLE,
+    decode_events,
+    fragment_start,
+    is_event,
+    members_of,
+    tolerant,
+)
+from analyzer.reading.formats.other_files import LONG_ROW, foreign, is_log, kind_of, named
 from analyzer.reading.formats.repair import ENDS_EARLY, EVENT_LIMIT, Damage, Repair
 from analyzer.reading.formats.stream import PIECE, ByteStream
 
@@ -29,6 +36,12 @@ _TAIL_LIMIT = 64 << 20
 _MOST_DAMAGED = 150_000
 _DAMAGED_PER_BYTE = 1 / 4
 _HEAD = 1 << 10  # bytes by which it is judged what a file is
+HEADLESS = "the file has no beginning: it is a part of a recording"
+FURTHER_LIST = "a further list of events after the first was not read"
+INTERLEAVED = (
+    "a second recording begins inside the first: the file mixes ranks and its numbers are no rank's; record "
+    "each rank into its own file"
+)
 _MOST_LISTS = 64  # places that may be the beginning of the list of events
 _BOM = b"\xef\xbb\xbf"
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
@@ -167,8 +180,13 @@ class EventReader:
         if not text:
             reason = f"is damaged: {self.stream.damage}" if self.stream.damage else "is empty"
             raise TraceError(f"{self.path}: the file {reason}")
+        if kind := named(self.path.name) or foreign(beginning):
+            raise TraceError(f"{self.path}: not a trace: {kind}")
         if text[:1] == b"[" and not is_log(text):
             return text[1:]
+        if (start := fragment_start(text)) is not None:
+            self.damage.notes.append(HEADLESS)
+            return text[start:]
         if text[:1] != b"{":
             raise TraceError(f"{self.path}: not a trace: {kind_of(beginning if beginning.strip() else text)}")
         return self._read_object_head(text, chunks)
@@ -207,9 +225,6 @@ class EventReader:
             is_row = tolerant(first := data.split(b"\n", 1)[0]) is not None and len(first) > PIECE
             reason = LONG_ROW if is_row else "the JSON is cut or broken before any event"
             raise TraceError(f"{self.path}: not a trace: {reason}")
-        if isinstance(value, dict) and "log_history" in value:  # `trainer_state.json` of transformers
-            what = "the state of a trainer, which has no durations of steps"
-            raise TraceError(f"{self.path}: not a trace: {what}; {WRITE_ROWS}")
         raise TraceError(f'{self.path}: JSON, but no trace: there is no list "traceEvents"')
 
     def _read_rest(self, rest: bytes, chunks: Iterator[bytes]) -> None:
@@ -234,7 +249,7 @@ class EventReader:
         if not text or text == b"}":
             return
         if _LIST_KEY.search(text) or text[:1] == b"[":
-            self.damage.notes.append("a further list of events after the first was not read")
+            self.damage.notes.append(INTERLEAVED if self.damage.lost else FURTHER_LIST)
         closed = text.endswith(b"}")
         members = members_of(text[:-1] if closed else text)
         if members is None:
@@ -243,6 +258,21 @@ class EventReader:
             self.header.update(members)
             if not closed:
                 self.damage.notes.append("the object is not closed")
+
+
+def join_dumps(paths: Sequence[Path], into: Path) -> None:
+    """Write the dumps of one list of events as one file; the first has its beginning."""
+    separators = b", \r\n\t"
+    with open(into, "wb") as file:
+        for number, path in enumerate(paths):
+            if number:
+                file.write(b",\n")
+            pieces = iter(ByteStream(path))
+            rest = next(pieces, b"").lstrip(separators if number else b"")
+            for piece in pieces:
+                file.write(rest)
+                rest = piece
+            file.write(rest.rstrip(separators))
 
 
 def _last_boundary(data: bytes) -> int:

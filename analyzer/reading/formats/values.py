@@ -22,6 +22,8 @@ MOST_DEPTH = 64
 FARTHEST_NS = 36_525 * 86_400 * 10**9  # 100 years; the difference of two times fits into int64
 LEAST_INT, GREATEST_INT = -(1 << 63), (1 << 64) - 1
 
+#: Fields with the ids that an operating system gives to processes and threads.
+_IDS = re.compile(r"(?i)(?:os_?)?(?:p|t|process_?|thread_?)id")
 _SURROGATE = "[\ud800-\udfff]"
 _NONE = type(None)
 
@@ -66,3 +68,17 @@ def all_fit(values: Sequence[Any]) -> bool:
         return True
     numbers = values if kinds == {int} else [value for value in values if type(value) is int]
     return min(numbers) >= LEAST_INT and max(numbers) <= GREATEST_INT
+
+
+def as_ranks(numbers: Sequence[int], field: str) -> list[int]:
+    """Ranks that distinct numbers of a field stand for: themselves, or the places of process ids in order.
+
+    Ids are in a field that is called so, leave more numbers below them out than they are, and are never 0.
+
+    >>> as_ranks([4002, 4000], "pid"), as_ranks([64, 0], "pid"), as_ranks([12, 8], "rank")
+    ([1, 0], [64, 0], [12, 8])
+    """
+    if not _IDS.fullmatch(field) or len(numbers) < 2 or 0 in numbers or max(numbers) + 1 <= 2 * len(numbers):
+        return list(numbers)
+    places = {number: place for place, number in enumerate(sorted(numbers))}
+    return [places[number] for number in numbers]

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.base import parallel
-from analyzer.base.errors import TraceError, missing
+from analyzer.base.errors import TraceError
+from analyzer.base.inputs import absent
 from analyzer.base.parallel import FilePart
 from analyzer.reading import dialects
 from analyzer.reading.formats import native
@@ -42,7 +43,7 @@ def decoding(files: list[FilePart], args: Collection[str] = (), points: bool = F
 def decoded(path: Path, decoding: Decoding) -> Trace:
     """Load one trace file; see `read_trace`."""
     if not path.exists():
-        raise missing(path)
+        raise absent(path)
     if path.is_dir():
         raise TraceError(f"{path}: is a directory; expected a trace file")
     if path.suffix == ".gml":

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from analyzer.base.errors import TraceError, missing
-from analyzer.base.inputs import unreadable
+from analyzer.base.errors import TraceError
+from analyzer.base.inputs import absent, unreadable
 from analyzer.base.outputs.marks import is_digest
 from analyzer.reading.traces.ascend_folders import find_ascend_folders
 from analyzer.reading.traces.gpu_folders import find_gpu_folders, gpu_sources, is_gpu_file, local_rank
@@ -21,8 +21,10 @@ from analyzer.reading.traces.rank_files import (
     find_rank_files,
     holding,
     rank_of_file,
+    ranks_of_names,
 )
 from analyzer.reading.traces.readers import CHROME, Holds, reader_of
+from analyzer.reading.traces.unread_files import unread_notes
 
 #: Returns the job in a directory that has this layout, else None; also gets all paths of the command.
 Layout = Callable[[Path, Sequence[Path]], JobFiles | None]
@@ -42,7 +44,7 @@ def find_job(path: Path, given: Sequence[Path] = ()) -> JobFiles:
     TraceError where there is no such path, or no trace under it.
     """
     if not path.exists():
-        raise missing(path)
+        raise absent(path)
     if path.is_file():
         if path.suffix == ".gml":
             raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
@@ -58,6 +60,7 @@ def find_job(path: Path, given: Sequence[Path] = ()) -> JobFiles:
     job = next(job for find in LAYOUTS if (job := find(path, given)) is not None)
     own = dict.fromkeys(source.path.parent for source in job.sources)
     notes = [*job.notes, *(note for home in dict.fromkeys([path, *own]) for note in skipped_notes(home))]
+    notes += unread_notes(path, _MOST_SEARCHED, {source.path for source in job.sources})
     others = (one for one in given if one != path)
     if left := holding(path, _MOST_SEARCHED, {*own, *others, *job.told}):
         notes.append(f"{path}: traces in {left} are not read; if of this job, give those, too")
@@ -73,7 +76,7 @@ def held_by(paths: Sequence[Path]) -> Holds:
 def check_chrome(path: Path) -> None:
     """Raise TraceError where a file is a trace of another format than chrome's."""
     if not path.exists():
-        raise missing(path)
+        raise absent(path)
     reader = reader_of(head_of(path))
     if reader is not None and reader is not CHROME:
         raise TraceError(f"{path}: {reader.what}; combine takes chrome-trace files only")
@@ -91,7 +94,7 @@ def find_paths(paths: Sequence[Path]) -> JobFiles:
     if all(job.kind == "file" for job in found) and (sources := gpu_sources([job.root for job in found])):
         return JobFiles(found[0].root, "job" if sources[0].worker is not None else "worker", sources)
     notes = [note for job in found for note in job.notes]
-    sources = [source for job in found for source in job.sources]
+    sources = _numbered([source for job in found for source in job.sources])
     if all(job.kind in ("file", "ranks") for job in found):
         return JobFiles(found[0].root, "file" if found[0].kind == "file" else "ranks", sources, notes)
     sources = [replace(s, rank=local_rank(s.path.parent.name) if s.rank is None else s.rank) for s in sources]
@@ -105,6 +108,15 @@ def find_paths(paths: Sequence[Path]) -> JobFiles:
         numbered += [replace(s, worker=offset + w) for s, w in zip(own, workers, strict=True)]
         offset += max(workers) + 1
     return JobFiles(found[0].root, "job", numbered, notes)
+
+
+def _numbered(sources: Sequence[Source]) -> list[Source]:
+    """Give files of unknown ranks those that their names tell, as in a folder."""
+    paths = [source.path for source in sources]
+    if any(source.is_known for source in sources) or len({path.parent for path in paths}) > 1:
+        return list(sources)
+    ranks = ranks_of_names(paths)
+    return [replace(source, rank=ranks.get(source.path)) for source in sources]
 
 
 def is_input(file: Path, given: Sequence[Path]) -> bool:

@@ -20,7 +20,12 @@ JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
 #: Files that this program writes beside its inputs; a directory's traces are the others.
 PRODUCTS = ("combined", "synthetic", "comm_timeline", "server_timeline")
 
-_RANK_IN_NAME = r"(?i)rank[-_.]?(\d+)"
+_RANK_IN_NAME = r"(?i)rank[-_.=\[(]?(\d+)"
+#: In front of the only number in which the names of files differ: it counts something else than ranks.
+_NO_RANK = re.compile(
+    r"(?i)(?:step|iter(?:ation)?|epoch|cycle|part|chunk|run|try|attempt|seed|v(?:ersion)?)[-_.]?$"
+)
+_NUMBER = re.compile(r"(\d+)")
 _RANK_IN_HEAD = (
     rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})\b|'
     rb'"name"\s*:\s*"global_rank"[^{}]*"args"\s*:\s*\{\s*"value"\s*:\s*(\d{1,9})\b'
@@ -35,7 +40,7 @@ class Source(Struct, frozen=True):
 
     `worker` is the worker's index in the job (None: the job has no workers, or only one was given);
     `rank` the local rank of the GPU (BytePS) or the global rank (all others), None where unknown. A `host`
-    is not a rank: it has what several ranks of a file share.
+    is not a rank: it has what several ranks of a file share. The files `more` continue the trace.
     """
 
     path: Path
@@ -43,6 +48,7 @@ class Source(Struct, frozen=True):
     rank: int | None = None
     raw: Path | None = None  # the GPU's directory, where a final trace is still to be collected there
     host: int | None = None
+    more: Sequence[Path] = ()
 
     @property
     def prefix(self) -> str:
@@ -136,6 +142,29 @@ def rank_in_name(path: Path) -> int | None:
     """Return the rank that a file's or directory's name states (``rank3``, ``rank_3``)."""
     match = re.search(_RANK_IN_NAME, path.name)
     return int(match[1]) if match else None
+
+
+def ranks_in_names(names: Sequence[str]) -> list[int]:
+    """Ranks of files by the only number in which their names differ, if it is a set of ranks; else [].
+
+    A set of ranks has no number twice, and leaves no more numbers out than it has. One that counts from 1
+    is none: rank 0 is not missing there.
+
+    >>> ranks_in_names(["TP-1.json", "TP-0.json"]), ranks_in_names(["r0-a.json", "r1-b.json"])
+    ([1, 0], [])
+    >>> ranks_in_names(["t_1.json", "t_2.json"]), ranks_in_names(["step_0.json", "step_1.json"])
+    ([], [])
+    """
+    parts = [_NUMBER.split(name) for name in names]
+    if len(names) < 2 or len({tuple(part[::2]) for part in parts}) > 1:
+        return []
+    columns = list(zip(*parts, strict=True))
+    differing = [i for i in range(1, len(columns), 2) if len(set(columns[i])) > 1]
+    if len(differing) != 1 or _NO_RANK.search(columns[differing[0] - 1][0]):
+        return []
+    ranks = [int(text) for text in columns[differing[0]]]
+    is_set = len(set(ranks)) == len(ranks) and max(ranks) < 2 * len(ranks)
+    return ranks if is_set and sorted(ranks) != [*range(1, len(ranks) + 1)] else []
 
 
 def rank_in_head(path: Path) -> int | None:

@@ -11,8 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from analyzer.base.errors import TraceError, listed
-from analyzer.base.inputs import natural, opened
+from analyzer.base.inputs import natural, opened, short_names
 from analyzer.base.outputs.marks import is_digest, is_marked
+from analyzer.reading.formats.event import fragment_start
+from analyzer.reading.formats.other_files import foreign
 from analyzer.reading.formats.recorder import recognises
 from analyzer.reading.traces.gpu_folders import is_gpu_file, local_rank
 from analyzer.reading.traces.paths import (
@@ -25,9 +27,11 @@ from analyzer.reading.traces.paths import (
     missing_note,
     rank_in_head,
     rank_in_name,
+    ranks_in_names,
     subdirectories,
 )
 from analyzer.reading.traces.readers import Reader, may_be_read, reader_of
+from analyzer.reading.traces.unread_files import foreign_files
 
 _PROFILES = (".trace.json.gz", ".trace.json")
 #: What PyTorch calls a recording: after its worker (host and process, if nobody names it) and the time.
@@ -94,7 +98,7 @@ def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
             folders = list(dict.fromkeys(file.parent for file in files))
             raise TraceError(
                 f"{path}: several directories in it hold traces of the same ranks, or of unknown ones: "
-                f"{listed([folder.name for folder in folders])}; give one, e.g. {folders[0]}, or all if "
+                f"{listed(short_names(folders))}; give one, e.g. {folders[0]}, or all if "
                 "they are one job"
             )
     if files:
@@ -103,17 +107,31 @@ def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
     # a replay is of the other one
     files = files or [file for file in products if not file.name.startswith("synthetic.")] or products
     if not files:
+        if other := foreign_files(path):
+            raise TraceError(other)
         deeper = holding(path, _MOST_FOLDERS)
         remedy = f"; give the directories below it that hold some: {deeper}" if deeper else ""
         left = f" ({listed([note.removeprefix(f'{path}/') for note in notes])})" if notes else ""
         raise TraceError(f"{path}: no trace in this directory{left}{remedy}")
+    dumps: Mapping[Path, list[Path]] = {}
+    if (
+        len(files) > 1
+        and not any(rank_of.get(file) is not None for file in files)
+        and (dumps := _continued(files))
+    ):
+        notes.append(_joined(files, dumps))
+        files = [*dumps]
     if len(files) == 1:
-        return JobFiles(path, "ranks", [Source(files[0], rank=rank_of_file(files[0]))], notes)
+        return JobFiles(path, "ranks", [_source(files[0], rank_of_file(files[0]), dumps)], notes)
     if not any(rank_of.get(file) is not None for file in files):
-        rank_of |= _by_process(files, notes)
+        rank_of |= _by_process(files, notes) or ranks_of_names(files)
     ranks = [(file, rank_of.get(file)) for file in files]  # our own products have none
     ranked = sorted(ranks, key=lambda one: (one[1] is None, one[1] or 0))
-    return JobFiles(path, "ranks", [Source(file, rank=rank) for file, rank in ranked], notes)
+    return JobFiles(path, "ranks", [_source(file, rank, dumps) for file, rank in ranked], notes)
+
+
+def _source(file: Path, rank: int | None, dumps: Mapping[Path, Sequence[Path]]) -> Source:
+    return Source(file, rank=rank, more=dumps.get(file, ()))
 
 
 def _by_process(files: Sequence[Path], notes: list[str]) -> dict[Path, int]:
@@ -132,6 +150,40 @@ def _by_process(files: Sequence[Path], notes: list[str]) -> dict[Path, int]:
             f"{files[0].parent}: ranks by the order of processes, as nothing else tells them: {taken}"
         )
     return {file: places[name] for file, name in zip(files, processes, strict=True)}
+
+
+def _continued(files: Sequence[Path]) -> dict[Path, list[Path]]:
+    """Return the dumps that begin like a trace, and those without a beginning that continue each.
+
+    {} where no file has one before it in its folder.
+    """
+    dumps: dict[Path, list[Path]] = {}
+    for file in files:
+        first = next(reversed(dumps), None)
+        is_next = (
+            first is not None and first.parent == file.parent and fragment_start(head_of(file)) is not None
+        )
+        if first is not None and is_next:
+            dumps[first].append(file)
+        else:
+            dumps[file] = []
+    return dumps if len(dumps) < len(files) else {}
+
+
+def _joined(files: Sequence[Path], dumps: Mapping[Path, Sequence[Path]]) -> str:
+    joined = [file.name for first, more in dumps.items() if more for file in (first, *more)]
+    return f"{files[0].parent}: dumps that continue each other are joined: {listed(joined, 4)}"
+
+
+def ranks_of_names(files: Sequence[Path]) -> dict[Path, int]:
+    """Return the rank of each file by the only number in which their names differ; {} where none is told.
+
+    What PyTorch or Composer wrote at the beginning of a trace is surer.
+    """
+    ranks = ranks_in_names([file.name for file in files])
+    if not ranks or rank_in_head(files[0]) is not None:
+        return {}
+    return dict(zip(files, ranks, strict=True))
 
 
 def _find_files(path: Path, *, steps: bool) -> tuple[list[Path], list[Path], list[Path], list[str]]:
@@ -191,7 +243,8 @@ def _rank_files(path: Path, notes: list[str], products: list[Path], steps: bool)
                 notes.append(missing_note(f"{file}{reason}, left out"))
                 continue
             if reader is None:
-                notes.append(f"{file}: not a trace, left out")
+                kind = foreign(head_of(file))
+                notes.append(f"{file}: not a trace{kind and f': {kind}'}, left out")
             elif steps or reader.holds != "steps":
                 (products if file.name.startswith(_MERGED) else found).append(file)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, overload
@@ -19,13 +19,15 @@ from analyzer.base.outputs.atomic import is_temporary, temporary_directory
 from analyzer.base.parallel import FilePart, OnRead
 from analyzer.base.parallel import progress as bars
 from analyzer.reading import dialects
-from analyzer.reading.dialects import Need
+from analyzer.reading.dialects import Need, is_communication
 from analyzer.reading.dialects.steps import argument
 from analyzer.reading.formats.columns import Trace, concatenate
+from analyzer.reading.formats.reader import join_dumps
 from analyzer.reading.traces.files import decoded, decoding, read_trace
 from analyzer.reading.traces.filter import CommFilter
 from analyzer.reading.traces.gpu_folders import GpuDir
 from analyzer.reading.traces.layouts import find_paths
+from analyzer.reading.traces.mixed_ranks import mixed_ranks
 from analyzer.reading.traces.paths import JobFiles, Source, rank_in_head
 from analyzer.reading.traces.readers import Decoding
 from analyzer.reading.traces.split import TraceFile, in_time, owned_by, rank_names, remarks_on_ranks
@@ -76,6 +78,7 @@ class Rank(Struct, Generic[_T], frozen=True):
     made: _T
     known: Collection[str] = ()  # names that `Request.only` may have; () without it
     named: Sequence[str] = ()  # those of `Request.comm` that operations have in their names
+    n_steps: int | None = None  # of a file without communication beside others, where nothing tells its rank
 
 
 class Ranks(Struct, Generic[_T], frozen=True):
@@ -173,23 +176,33 @@ def files_to_read(
 ) -> Iterator[tuple[JobFiles, list[Path], list[str]]]:
     """Yield the job at `paths`, the file to read for each source, and a line for each flaw of raw files.
 
-    A GPU that has no final trace yet gets one for as long as the block lasts, collected from its profiler's
-    files; where that fails, its communications alone (``comm.json``) have to do.
+    Two kinds of files exist only as long as the block lasts: the trace of dumps that continue each other, and
+    that of a GPU that has no final trace yet, collected from its profiler's files; where that fails, its
+    communications alone (``comm.json``) have to do.
     """
     job = find_paths(paths)
     gpus = {s.path: GpuDir(s.raw, s.worker, s.rank) for s in job.sources if s.raw is not None}
-    if not gpus:
+    if not gpus and not any(source.more for source in job.sources):
         yield job, [source.path for source in job.sources], []
         return
+    with temporary_directory() as directory:
+        made, lines = _collected(gpus, directory, jobs) if gpus else ({}, [])
+        for number, source in enumerate(job.sources):
+            if source.more:
+                made[source.path] = directory / f"joined-{number}.json"
+                join_dumps([source.path, *source.more], made[source.path])
+        yield job, [made.get(source.path, source.path) for source in job.sources], lines
+
+
+def _collected(
+    gpus: Mapping[Path, GpuDir], directory: Path, jobs: int | None
+) -> tuple[dict[Path, Path], list[str]]:
+    """Collect the final traces of GPUs; also a line for each flaw of their files."""
     from collector.gpu.final_trace import collect_gpus
 
-    with temporary_directory() as directory:
-        reports = collect_gpus(list(gpus.values()), into=directory, jobs=jobs, progress=False)
-        made = {
-            path: next(iter(report.new.values()), path) for path, report in zip(gpus, reports, strict=True)
-        }
-        files = [made.get(source.path, source.path) for source in job.sources]
-        yield job, files, [line for report in reports for line in report.warnings]
+    reports = collect_gpus(list(gpus.values()), into=directory, jobs=jobs, progress=False)
+    made = {path: next(iter(report.new.values()), path) for path, report in zip(gpus, reports, strict=True)}
+    return made, [line for report in reports for line in report.warnings]
 
 
 # ---- tasks
@@ -202,6 +215,7 @@ class _Task(NamedTuple):
     make: Make[Any] | None
     request: Request
     decoding: Decoding
+    is_one_of_several: bool = False
 
 
 class _Read(Struct):
@@ -220,16 +234,18 @@ def _read_all(
     fields = filter(None, (request.step_by, request.rank_by))
     keys = [*dialects.keys_for(request.needs), *(argument(field) or field for field in fields)]
     points = request.points or not (request.step_by is None or argument(request.step_by))
-    how = decoding(parts, keys, points)
+    rank_by, step_by = (argument(field) or field for field in (request.rank_by, request.step_by))
+    how = decoding(parts, keys, points)._replace(rank_by=rank_by, step_by=step_by)
     parts = [
         # another process may be in another directory
         replace(
             part,
             about=_Task(
-                [(i, path.absolute(), replace(source, raw=None)) for i, path, source in group],
+                [(i, path.absolute(), replace(source, raw=None, more=())) for i, path, source in group],
                 make,
                 request,
                 how,
+                len(job.sources) > 1,
             ),
         )
         for part, group in zip(parts, groups, strict=True)
@@ -269,6 +285,8 @@ def _run(part: FilePart, on_read: OnRead) -> _Read:
             text = str(error).replace(str(path), str(source.path), 1)
             read.errors.append((number, TraceError(text)))
             continue
+        if request.rank_by is None and (mixed := mixed_ranks(trace)):
+            trace = replace(trace, repairs=[mixed, *trace.repairs])
         trace = replace(trace, path=str(source.path), comm=request.comm)
         own = [
             (owner, each)
@@ -290,6 +308,14 @@ def _check_arguments(path: Path, trace: Trace, request: Request) -> None:
             raise TraceError(f"{path}: {flag} {field}: no event has this argument; {there}")
 
 
+def _steps_of_a_lone_process(trace: Trace) -> int | None:
+    """Count the steps of a trace without communication; None for any other."""
+    system = dialects.of(trace)
+    if not system.has_events or not len(trace) or is_communication(system.roles(trace)).any():
+        return None
+    return len(system.find_steps(trace).whole)
+
+
 def _joined(owned: Sequence[tuple[Source, Trace]]) -> Iterator[list[tuple[Source, Trace]]]:
     """Yield the parts of each rank: of one with several files, those that follow each other in time."""
     groups: dict[Hashable, list[tuple[Source, Trace]]] = {}
@@ -309,9 +335,12 @@ def _rank(parts: Sequence[tuple[Source, Trace]], task: _Task) -> Rank[Any]:
     if trace.comm:
         names = [trace.names[i] for i in ids_in(trace.name_id[dialects.of(trace).named_comm(trace)])]
         named = [part for part in trace.comm if any(part in name for name in names)]
+    n_steps = None
+    if task.is_one_of_several and not source.is_known:
+        n_steps = _steps_of_a_lone_process(trace)
     rank = Rank(
         source, [source.path for source in sources], trace.dialect, trace.world_size, len(trace), begin, end,
-        None, named=named,
+        None, named=named, n_steps=n_steps,
     )  # fmt: skip
     if task.request.only:
         comm = CommFilter(dialects.of(trace), task.request.only, source.prefix)

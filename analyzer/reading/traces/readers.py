@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from analyzer.base.parallel import OnRead
 from analyzer.reading import dialects
-from analyzer.reading.formats import chrome, nsight, recorder
+from analyzer.reading.formats import chrome, nsight, other_files, recorder
 from analyzer.reading.formats import dasf_records as dasf
 from analyzer.reading.formats.columns import Trace
 
@@ -20,13 +20,16 @@ class Decoding(NamedTuple):
 
     `args` are the keys of the events' `args` to decode ("input*" means input0, input1, …); `points`:
     also the events that are not slices. `scan`: by the scanner in C, where it can; `on_read` is told
-    how many bytes of the file were read since it was told last.
+    how many bytes of the file were read since it was told last. Of a step log, `rank_by` is
+    the column that tells its ranks apart, and `step_by` the one that numbers its steps.
     """
 
     args: Collection[str] = ()
     points: bool = False
     scan: bool = False
     on_read: OnRead | None = None
+    rank_by: str | None = None
+    step_by: str | None = None
 
 
 #: The kinds of recordings; `diagnose` answers each in its own way.
@@ -77,7 +80,7 @@ def _is_step_log(head: bytes) -> bool:
 def _read_step_log(path: Path, decoding: Decoding) -> Trace:
     from analyzer.reading.formats import step_log
 
-    return step_log.read(path, decoding.args)
+    return step_log.read(path, decoding.rank_by, decoding.step_by)
 
 
 def _read_nsight(path: Path, decoding: Decoding) -> Trace:
@@ -127,4 +130,6 @@ def may_be_read(name: str, *, steps: bool = True) -> bool:
 
 def reader_of(head: bytes) -> Reader | None:
     """Find the reader of a file that begins with `head`; None where it is not a trace."""
+    if other_files.foreign(head):
+        return None
     return next((reader for reader in READERS if reader.recognises(head)), None)

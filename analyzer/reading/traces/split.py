@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.errors import in_words, listed
+from analyzer.base.inputs import short_names
 from analyzer.reading import dialects
 from analyzer.reading.dialects.owners import Owned, split_by_field, split_by_sources
 from analyzer.reading.formats.columns import Trace
@@ -64,10 +65,8 @@ def rank_names(sources: Sequence[Source], hold_any: Sequence[bool]) -> list[str]
         known = source if source.is_known else replace(source, rank=n_recorded - 1)
         names.append(known.prefix.rstrip("."))
     count = Counter(names)
-    return [
-        name if count[name] == 1 else f"{name}: {source.path.name}"
-        for name, source in zip(names, sources, strict=True)
-    ]
+    files = short_names([source.path for source in sources])
+    return [name if count[name] == 1 else f"{name}: {file}" for name, file in zip(names, files, strict=True)]
 
 
 def owned_by(source: Source, trace: Trace, rank_by: str | None = None) -> list[tuple[Source, Trace]]:
@@ -76,6 +75,7 @@ def owned_by(source: Source, trace: Trace, rank_by: str | None = None) -> list[t
     By `System.split`, and for a source with one rank by `System.rank`; or by a field (`split_by_field`).
     """
     system = dialects.of(trace)
+    rank_by = rank_by if system.has_events else None  # the reader of a step log has told its ranks apart
     whole = system.names_by_rank or rank_by is not None
     parts: list[Owned] = []
     for file in [Owned(None, None, trace)] if whole else split_by_sources(trace):
@@ -125,8 +125,17 @@ def remarks_on_ranks(job: JobFiles, ranks: Sequence[Rank[Any]]) -> list[str]:
         known = [source.rank for source in sources if source.rank is not None and not source.worker]
         notes += rank_notes(job.root, known, max(rank.world_size or 0 for rank in ranks))
         recorded = [rank.source for rank in ranks if rank.n_slices and rank.source.host is None]
-        notes += _taken_for_ranks(job, recorded)
+        notes += _taken_for_ranks(job, recorded) + _maybe_two_runs(job, ranks)
     return notes
+
+
+def _maybe_two_runs(job: JobFiles, ranks: Sequence[Rank[Any]]) -> list[str]:
+    """Ask whether files are two runs, where nothing synchronises them and their steps do not match."""
+    steps = {rank.n_steps for rank in ranks}
+    files = [path for rank in ranks for path in rank.paths]
+    if None in steps or (len(steps) < 2 and steps != {0}):
+        return []
+    return [f"{job.root}: {len(files)} files; if they are two runs: compare {files[0]} {files[1]}"]
 
 
 def _taken_for_ranks(job: JobFiles, recorded: Sequence[Source]) -> list[str]:

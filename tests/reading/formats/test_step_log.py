@@ -342,3 +342,43 @@ def test_steps_with_fractions_and_times_of_day_out_of_range_are_not_read_as_such
     assert list(trace.args[NUMBER].values) == [1, 2, 3]
     assert trace.ts_ns.tolist() == [0, 5_000_000, 10_000_000]
     assert trace.repairs == ["1 row without a step or its durations left out"]
+
+
+@pytest.mark.parametrize(
+    ("name", "per_second"),
+    [("timestamp_ms", 1e3), ("ts_us", 1e6), ("end_time_ms", 1e3), ("dump_timestamp_us", 1e6)],
+)
+@pytest.mark.parametrize("has_step", [True, False])
+def test_a_time_of_day_may_have_a_unit(tmp_path: Path, name: str, per_second: float, has_step: bool) -> None:
+    rows = [f"{step},{int((1.7e9 + step / 5) * per_second)},{200 if has_step else ''}\n" for step in range(6)]
+    trace = log(tmp_path / "a.csv", f"step,{name},step_ms\n" + "".join(rows))
+    assert set(trace.dur_ns.tolist()) == {200_000_000}
+    assert trace.ts_ns[-1] + trace.dur_ns[-1] == 1_700_000_001_000_000_000
+
+
+def test_a_column_that_counts_since_the_start_is_no_duration(tmp_path: Path) -> None:
+    rows = [f"{step},{100 + step / 5},200,{20 + step / 2}\n" for step in range(8)]
+    trace = log(tmp_path / "a.csv", "step,elapsed_s,step_ms,data_ms\n" + "".join(rows))
+    assert set(trace.dur_ns.tolist()) == {200_000_000}
+    assert list(trace.header[PARTS].values()) == ["data"]  # grows, but by little
+    alone = log(tmp_path / "b.csv", "step,elapsed_s\n" + "".join(f"{s},{7 + s / 5}\n" for s in range(8)))
+    assert alone.dur_ns.tolist() == [200_000_000] * 7
+
+
+def test_ranks_may_be_told_by_any_column(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    rows = [f"{run},{step},{took}\n" for step in range(4) for run, took in (("b-ant", 10), ("a-bee", 30))]
+    path.write_text("Run,step,step_ms\n" + "".join(rows))
+    trace = read(path, rank_by="Run")
+    assert [track.pid for track in trace.tracks] == [0, 1]
+    assert trace.dur_ns.tolist() == [30_000_000] * 4 + [10_000_000] * 4
+    path.write_text("pid,step,step_ms\n4003,1,5\n4001,1,6\n")
+    assert [track.pid for track in read(path, rank_by="pid").tracks] == [0, 1]
+    with pytest.raises(TraceError, match="--rank_by host: no column has this name; there are pid, step"):
+        read(path, rank_by="host")
+
+
+def test_steps_may_be_numbered_by_a_column_of_texts(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("at,step_ms\nbatch-9,5\nbatch-10,6\n")
+    assert list(read(path, step_by="at").args["at"].values) == [9, 10]

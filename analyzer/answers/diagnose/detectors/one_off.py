@@ -18,7 +18,7 @@ from analyzer.base.units import in_ms, in_percent
 from analyzer.model.graph.step_graph import Bool, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.step_parts import Operation
-from dag_utils import CATS, GAP, critical_path
+from dag_utils import critical_path
 
 ONE_OFF = "one-off work (creating a device's context, loading, compiling, tuning) is in the first steps"
 WARM_UP = "leave more steps to the warm-up before the recording begins"
@@ -123,7 +123,7 @@ def _is_of_profiler(operation: Operation) -> bool:
 def _path_ns(step: StepGraph, *, gaps: bool = False) -> Float64:
     """Work of each event (n,) on the critical path of a step, and the `gaps` before it."""
     path = critical_path(step)
-    chosen = (path.event >= 0) & ((path.cat == CATS.index("")) | (gaps & (path.cat == CATS.index(GAP))))
+    chosen = (path.event >= 0) & (path.is_work | (gaps & path.is_gap))
     lasts_ns = (path.end_ns - path.start_ns)[chosen]
     return np.bincount(path.event[chosen], lasts_ns, len(step)).astype(np.float64)
 

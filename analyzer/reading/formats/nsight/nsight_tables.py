@@ -29,6 +29,7 @@ from analyzer.base.inputs import opened
 from analyzer.reading.formats.builder import ALL
 from analyzer.reading.formats.columns import ArgColumn, Points, Trace, Track, concatenate
 from analyzer.reading.formats.nsight import recognises
+from analyzer.reading.formats.nsight.databases import newest_versions, other_database
 from analyzer.reading.formats.values import FARTHEST_NS, clean_text
 
 _PIECE = 1 << 16  # rows at a time
@@ -104,15 +105,13 @@ class _Export:
         self.pids: Sequence[int] = ()  # by the numbers of processes
         self.devices: dict[str, int] = {}  # the process of each
         self.tables = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_master ORDER BY name")]
-        if any(table.startswith("rocpd_") for table in self.tables):
-            raise TraceError(
-                f"{path}: a database of rocprofv3, which is not read; "
-                "record with rocprofv3 --output-format pftrace"
-            )
-        if "StringIds" not in self.tables or not {_KERNELS, _CALLS, _NVTX}.intersection(self.tables):
-            lacks = _KERNELS if "StringIds" in self.tables else "StringIds"
-            raise TraceError(f"{path}: not a database of Nsight Systems: it has no table {lacks}; {_EXPORT}")
-        if _KERNELS not in self.tables:
+        if other := other_database(self.tables):
+            raise TraceError(f"{path}: not a trace: {other}")
+        self.table_of = newest_versions(self.tables)
+        if "StringIds" not in self.table_of or not {_KERNELS, _CALLS, _NVTX}.intersection(self.table_of):
+            lacks = f"{_KERNELS}, {_CALLS} or {_NVTX}" if "StringIds" in self.table_of else "StringIds"
+            raise TraceError(f"{path}: an export of Nsight Systems without a table {lacks}; {_EXPORT}")
+        if _KERNELS not in self.table_of:
             self.repairs.append(
                 f"no table {_KERNELS}: no kernel is recorded (nsys profile --trace cuda,nvtx)"
             )
@@ -124,7 +123,11 @@ class _Export:
 
     def has(self, table: str) -> set[str]:
         """Return the columns of a table; none where it is not there."""
-        return {str(row[1]) for row in self.db.execute(f'PRAGMA table_info("{table}")')}
+        return {str(row[1]) for row in self.db.execute(f'PRAGMA table_info("{self.actual(table)}")')}
+
+    def actual(self, table: str) -> str:
+        """Return the name of a table in this export, with the version behind it."""
+        return self.table_of.get(table, table)
 
     def rows(
         self, table: str, names: Sequence[str], text: str = "NULL", where: str = "1"
@@ -141,7 +144,7 @@ class _Export:
                 f'CASE typeof("{n}") WHEN \'integer\' THEN "{n}" END' if n in has else "-1" for n in names
             ]
             chosen = ", ".join(f"ifnull({column}, -1)" for column in whole)
-            found = self.db.execute(f'SELECT {chosen}, {text} FROM "{table}" WHERE {where}')
+            found = self.db.execute(f'SELECT {chosen}, {text} FROM "{self.actual(table)}" WHERE {where}')
             while piece := found.fetchmany(_PIECE):
                 *columns, of_piece = zip(*piece, strict=True)
                 pieces.append(np.array(columns, np.int64))
@@ -156,7 +159,7 @@ class _Export:
     def values(self, table: str, *names: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a table; none where it lacks a column."""
         if set(names) <= self.has(table):
-            yield from self.db.execute(f'SELECT {", ".join(names)} FROM "{table}"')
+            yield from self.db.execute(f'SELECT {", ".join(names)} FROM "{self.actual(table)}"')
 
     def strings(self, ids: Int64) -> _Called:
         """Return the texts that numbers (n,) stand for."""
@@ -215,7 +218,7 @@ class _Export:
         rows["end"] = rows[end]
         if end == "end" and has:
             ((n,),) = self.db.execute(
-                f'SELECT count(*) FROM {_NVTX} WHERE eventType IN (59, 60) AND "end" IS NULL'
+                f'SELECT count(*) FROM "{self.actual(_NVTX)}" WHERE eventType IN (59, 60) AND "end" IS NULL'
             )
             if n:
                 self.repairs.append(f"{counted(n, 'NVTX range')} without an end left out")

@@ -23,10 +23,10 @@ from msgspec import Struct, field
 from analyzer.base.errors import counted
 from analyzer.reading.formats.event import UNDECODABLE
 from analyzer.reading.formats.perfetto.trace_packets import CLEARED, COUNTER, END, INSTANT, START, messages
+from analyzer.reading.formats.protobuf_messages import is_xla_profile
 from analyzer.reading.formats.times import microseconds
 
 _PACKET = 0x0A  # field 1, with a length
-_PLANE = 64  # bytes in which a profile of XLA (.xplane.pb) names its first plane
 _LARGEST = 4 << 20  # bytes of a packet, as of an event in JSON, and of the arguments of an event
 _ENCODE = msgspec.json.Encoder().encode
 _BOOT = 6  # clock of a packet that names no other
@@ -39,10 +39,10 @@ _NUMBERS = ("int_value", "uint_value", "bool_value", "double_value", "pointer_va
 
 
 def recognises(head: bytes) -> bool:
-    """Whether a file begins with a packet, and another one follows where `head` goes so far."""
+    """Whether a file begins with a packet that has a known field, and another one follows."""
     from google.protobuf.message import DecodeError
 
-    if head[:1] != b"\n" or any(plane in head[:_PLANE] for plane in (b"/host:", b"/device:")):
+    if head[:1] != b"\n" or is_xla_profile(head):
         return False
     size, at = _varint(head, 1)
     end = at + size

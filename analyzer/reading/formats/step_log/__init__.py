@@ -6,6 +6,8 @@ Facts by which the columns are told, as no two jobs name them alike:
   `_sec`, …) or by a name that ends in ``time``; every other column of numbers is a value;
 - the whole step is the duration that is at least the sum of the others in nearly all rows; without one,
   the difference of the times of day, which are those of the steps' ends;
+- a duration that only grows from row to row, by as much as a step takes, counts from the start of the run: it
+  is a value, or, where nothing else tells how long a step took, the clock of the rows;
 - a row of one number, and a text that names it, is a part of such a row;
 - a repeated step, as after a restart from a checkpoint, holds as it was written last.
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,9 +37,11 @@ from analyzer.reading.formats.step_log.named_columns import (
     STEP_NAME,
     Kinds,
     kinds_of,
+    numbers_in,
     own_name,
     times_of_day_ns,
     whole_of,
+    without_counters,
 )
 from analyzer.reading.formats.step_log.row_layouts import (
     Metrics,
@@ -72,22 +76,30 @@ def recognises(head: bytes) -> bool:
     return _form_of(b"\n".join(_blocks([head]))) is not None
 
 
-def read(path: Path, asked: Collection[str] = ()) -> Trace:
-    """Load one step log; where no column is called after ranks, one of those `asked` for may tell them.
+def read(path: Path, rank_by: str | None = None, step_by: str | None = None) -> Trace:
+    """Load one step log.
+
+    Parameters
+    ----------
+    rank_by : the column that tells the ranks apart; None: the one that is called after ranks, or hosts
+    step_by : a column that is kept, texts as well; rows that differ in it are not the same step again
 
     Raises
     ------
     TraceError
-        It cannot be read, or no row has a step and how long it took.
+        It cannot be read, it has no column `rank_by`, or no row has a step and how long it took.
     """
     stream = ByteStream(path)
     blocks = _blocks(stream)
     first = next(blocks, b"")
-    form = _form_of(first)
+    form = _form_of(first, rank_by, step_by)
     if form is None:
         raise TraceError(f"{path}: not a step log: its rows lack a step's number or a duration")
-    apart = [name for name in asked if name in form.kinds.values and form.kinds.rank is None]
-    whose = () if apart else form.kinds.rank or form.kinds.labels
+    if rank_by is not None and not form.kinds.labels:
+        columns = listed(form.kinds.columns, 20)
+        raise TraceError(f"{path}: --rank_by {rank_by}: no column has this name; there are {columns}")
+    apart = [name for name in form.kinds.values if name == step_by]
+    whose = form.kinds.rank or form.kinds.labels
     rows = RowsByRank(form.names, whose) if form.kinds.metric is None else Metrics(form, whose, apart)
     for table in form.tables(itertools.chain([first], blocks)):
         rows.add(table)
@@ -100,7 +112,10 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
         repairs.append(f"{listed(form.kinds.unread, 3)} left out: no plain numbers, such as 12.3")
     rows.end()
     if form.kinds.rank is None and rows.labels:
-        repairs += rows.number(form.kinds.step, form.codes)
+        repairs += rows.number(form.kinds.step, form.codes, is_asked=rank_by is not None)
+    for name in apart:
+        if name in form.codes:
+            rows.translate(name, numbers_in([*form.codes[name]]))
     with np.errstate(over="ignore"):  # too long for a duration: left out
         return _trace(path, rows.kinds(path, form.kinds), rows, apart, repairs)
 
@@ -125,10 +140,10 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _form_of(head: bytes) -> Form | Wide | None:
+def _form_of(head: bytes, rank_by: str | None = None, step_by: str | None = None) -> Form | Wide | None:
     """Return how the rows of a log that begins so are read; None where they are not steps."""
     lines = [line for line in begun_in(head).split(b"\n", 2 * _HEAD_ROWS) if line.strip()]
-    told = _told(b"\n".join(lines[: _HEAD_ROWS + 1]))
+    told = _told(b"\n".join(lines[: _HEAD_ROWS + 1]), rank_by, step_by)
     if told is None:
         return None
     kinds, ranks, header, delimiter = told
@@ -141,7 +156,9 @@ def _form_of(head: bytes) -> Form | Wide | None:
 
 
 @lru_cache(maxsize=8)  # a file is recognised, and then read
-def _told(head: bytes) -> tuple[Kinds, OwnColumns, Sequence[str], str] | None:
+def _told(
+    head: bytes, rank_by: str | None, step_by: str | None
+) -> tuple[Kinds, OwnColumns, Sequence[str], str] | None:
     """Tell the columns that the first lines show, those of each rank, header and delimiter (of CSV)."""
     lines = head.split(b"\n")
     if lines[0].lstrip().startswith(b"{"):
@@ -164,7 +181,9 @@ def _told(head: bytes) -> tuple[Kinds, OwnColumns, Sequence[str], str] | None:
             for row in rows
             for rank, columns in ranks.items()
         ]
-        or rows
+        or rows,
+        rank_by,
+        step_by,
     )
     return None if kinds is None else (kinds, ranks, header, delimiter)
 
@@ -175,7 +194,10 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
     Rows of one step that differ in one of the columns `apart` are not the same step again.
     """
     ranks = rows.ranks()
-    kinds, unit = _with_units(kinds, rows.of(ranks[0])) if ranks else (kinds, "")
+    unit = ""
+    if ranks:
+        kinds, unit = _with_units(kinds, rows.of(ranks[0]))
+        kinds = without_counters(kinds, rows.of(ranks[0]))
     some = rows.some() if rows.n else dict.fromkeys(rows.names, np.empty(0))
     looked_at = [np.nan_to_num(some[name]) * unit for name, (_, unit) in kinds.durations.items()]
     at = whole_of(looked_at, list(kinds.durations))
@@ -280,7 +302,7 @@ def _of_rank(
     if at is not None:
         whole_ns = told_ns.pop(at)
     if kinds.time is not None:
-        end_ns = times_of_day_ns(columns[kinds.time])
+        end_ns = kinds.ends_ns(columns)
         lost[2] = (end_ns == 0).sum()
     begin, whole = _placed(steps, end_ns, whole_ns, told_ns)
     left, rounding, is_cut = whole.copy(), whole * ROUNDING, np.zeros(len(whole), np.bool_)

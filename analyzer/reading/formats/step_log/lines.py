@@ -68,10 +68,12 @@ class Form:
 
     def __init__(self, kinds: Kinds, header: Sequence[str], delimiter: str) -> None:
         self.kinds, self.header, self.delimiter = kinds, header, delimiter
-        coded = {*kinds.labels, kinds.metric}
+        coded = {*kinds.labels, *kinds.values, kinds.metric}
         self.codes: dict[str, dict[str, int]] = {name: {} for name in kinds.texts if name in coded}
-        names = filter(None, (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time))
-        self.names = [*(name for name in names if name not in self.codes), *self.codes]
+        names = filter(
+            None, (kinds.step, *kinds.durations, *kinds.values, *kinds.labels, kinds.rank, kinds.time)
+        )
+        self.names = [*dict.fromkeys(name for name in names if name not in self.codes), *self.codes]
         self.lost = self.odd = 0
 
     def tables(self, blocks: Iterable[bytes]) -> Iterator[Float64]:

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64
+from analyzer.base.inputs import natural
 from analyzer.reading.formats.values import FARTHEST_NS, clean_text
 
 STEP_NAME = re.compile(
@@ -31,6 +33,7 @@ _MEASURE_NAME = re.compile(r"(?i)val(?:ue)?")
 _TIME_NAME = re.compile(
     r"(?i)ts|_?time(?:stamp)?|date(?:time)?|wall[_ ]?time|epoch_?(?:s|time)|end(?:_?(?:ts|time(?:stamp)?))?"
 )
+_BEGIN_NAME = re.compile(r"(?i)start|begin")
 _UNIT = r"(?P<unit>ms|msecs?|milliseconds?|us|usecs?|ns|s|secs?|seconds?)"
 _DURATION = re.compile(rf"(?i)^(?:tim(?:e|ing)/)?(?P<name>.*?)[_ /.(\[-]*(?:\b|_){_UNIT}[)\]]?$")
 _PER = re.compile(rf"(?i)^{_UNIT}(?:[_ ]per[_ ]|/)(?P<name>.+)$")
@@ -48,6 +51,10 @@ NS_OF = {"n": 1, "u": 1_000, "m": 1_000_000, "s": 1_000_000_000}
 NEARLY_ALL, ROUNDING = 0.95, 0.005  # of rows; of a step, which its parts may be longer by
 LONGEST_NAME = 300
 _EARLIEST_NS = 10**17  # of times of day: 1973
+#: Columns called so count from the start of the run where they only grow, even if no other column is steady.
+_COUNTER_NAME = re.compile(r"(?i)elapsed|since|cumul|uptime|wall|run_?time|total_?time")
+_FEWEST_ROWS, _MANY_ROWS = 4, 8  # by which growth is judged, without and with a name that says nothing
+_FIRST_STEP = 1.5  # usual steps that a counter from 0 shows at most in its first row
 
 
 class Kinds(Struct, frozen=True):
@@ -56,7 +63,8 @@ class Kinds(Struct, frozen=True):
     Durations are (name, ns of one, 0 where the name tells no unit), `values` other numbers; `labels` tell
     ranks apart where no column is a rank. Of `texts` are labels and times of day; in `nested` rows some lie
     in objects. Where a row holds one number, `metric` tells which, and `measure` is the number.
-    Columns `unread` are called durations, and hold texts.
+    Columns `unread` are called durations, and hold texts. Where `time` counts from the start of the run, and
+    not from the epoch, `clock_ns` is how many ns its 1 stands for. `columns` are all that the rows have.
     """
 
     step: str | None
@@ -70,10 +78,27 @@ class Kinds(Struct, frozen=True):
     metric: str | None = None
     measure: str = ""
     unread: Sequence[str] = ()
+    clock_ns: int = 0
+    columns: Sequence[str] = ()
+
+    def ends_ns(self, columns: Mapping[str, Float64]) -> Int64:
+        """Moments (n,) at which the rows were written, in ns; 0 for rows that do not say."""
+        if self.time is None:
+            return np.zeros(len(next(iter(columns.values()))), np.int64)
+        if not self.clock_ns:
+            return times_of_day_ns(columns[self.time])
+        moments = columns[self.time] * self.clock_ns
+        is_sound = (moments >= 0) & (moments <= FARTHEST_NS / 4)
+        return np.where(is_sound, np.rint(np.where(is_sound, moments, 0)).astype(np.int64) + 1, 0)
 
 
-def kinds_of(rows: Sequence[Mapping[str, Any]]) -> Kinds | None:
-    """Return which columns these rows have; None where they are not steps."""
+def kinds_of(
+    rows: Sequence[Mapping[str, Any]], rank_by: str | None = None, step_by: str | None = None
+) -> Kinds | None:
+    """Return which columns these rows have; None where they are not steps.
+
+    The column `rank_by` tells the ranks apart, whatever its name and its cells; a column `step_by` is kept.
+    """
     named = dict.fromkeys(name for row in rows for name in row)
     if "ph" in named:
         return None
@@ -87,21 +112,30 @@ def kinds_of(rows: Sequence[Mapping[str, Any]]) -> Kinds | None:
     cells = {name: [row.get(name) for row in rows] for name in names}
     numeric = {name for name in names if are_numbers(cells[name])}
     times = {name for name in names if _are_times(rows, name)}
+    in_a_unit = {name for name in times & numeric if _are_times_in_their_unit(name, cells[name])}
     own = {name: own_name(name) for name in sorted(names, key=lambda name: name.count("/"))}
     step, rank = (
-        next((name for name in own if name in numeric and rule.fullmatch(own[name])), None)
+        next(
+            (name for name in own if name in numeric and name != rank_by and rule.fullmatch(own[name])), None
+        )
         for rule in (STEP_NAME, _RANK_NAME)
     )
+    rank = rank if rank_by is None else None
     time = next((name for name in own if name in times and _TIME_NAME.fullmatch(own[name])), None)
+    if time is None:
+        time = next((name for name in own if name in in_a_unit and not _BEGIN_NAME.search(own[name])), None)
     durations = {}
     for name in names:
-        duration = duration_of(name) if name in numeric and name not in (step, rank, time) else None
+        is_other = name in (step, rank, time, rank_by) or name in in_a_unit
+        duration = duration_of(name) if name in numeric and not is_other else None
         if duration is not None and (duration[1] or name not in times):
             durations[name] = duration
     known = {step, rank, time, *durations}
     values = [name for name in names if name in numeric and name not in known]
     texts = {name for name in names if _in_most([isinstance(one, str) for one in cells[name]])} - numeric
-    metric = next((name for name in own if name in texts and _METRIC_NAME.fullmatch(own[name])), None)
+    metric = next(
+        (name for name in own if name in texts - {rank_by} and _METRIC_NAME.fullmatch(own[name])), None
+    )
     is_again = any(len({*map(str, cells[name])}) < len(rows) for name in (step, metric) if name is not None)
     measure = _measure(durations, values) if None not in (step, metric) and is_again else ""
     metric = metric if measure else None
@@ -111,14 +145,20 @@ def kinds_of(rows: Sequence[Mapping[str, Any]]) -> Kinds | None:
         next((name for name in own if name in texts | {*values} and rule.fullmatch(own[name])), None)
         for rule in _WHOSE
     ]
+    if rank_by is not None:
+        labels = [rank_by] if rank_by in names else []
+    if step_by in texts:
+        values.append(step_by)
+    known_texts = {time, metric, step_by, *(() if rank else labels)}
     return Kinds(
         step, rank, time, durations, values,
         labels=[] if rank else [name for name in labels if name],
-        texts=[name for name in names if name in texts & {time, metric, *(() if rank else labels)}],
+        texts=[name for name in names if name in texts & known_texts],
         nested=any(isinstance(cell, dict) for own in cells.values() for cell in own),
         metric=metric,
         measure=measure,
-        unread=[name for name in names if name in texts - times and duration_of(name)],
+        unread=[name for name in names if name in texts - times - {rank_by, step_by} and duration_of(name)],
+        columns=names,
     )  # fmt: skip
 
 
@@ -190,9 +230,34 @@ def seconds_of(cell: Any) -> float:
         return np.nan
 
 
+def numbers_in(texts: Sequence[str]) -> list[int]:
+    """Give distinct texts numbers: by the only number in each, if all have one, else by their order.
+
+    >>> numbers_in(["step-10", "step-9"]), numbers_in(["warm", "cold"])
+    ([10, 9], [1, 0])
+    """
+    digits = [re.findall(r"\d{1,15}", text) for text in texts]
+    if all(len(numbers) == 1 for numbers in digits):
+        return [int(number) for (number,) in digits]
+    places = {text: place for place, text in enumerate(sorted(texts, key=natural))}
+    return [places[text] for text in texts]
+
+
 def _are_times(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Whether most cells of a column are times of day: seconds to ns since the epoch, or ISO 8601."""
     return _in_most((times_of_day_ns(np.array([seconds_of(row.get(name)) for row in rows])) > 0).tolist())
+
+
+def _are_times_in_their_unit(name: str, cells: Sequence[Any]) -> bool:
+    """Whether a column's cells, in the unit of its name, lie after 1973: no duration is that long.
+
+    >>> _are_times_in_their_unit("ts_us", [1.7e15]), _are_times_in_their_unit("step_ns", [2e8])
+    (True, False)
+    """
+    duration = duration_of(name)
+    unit_ns = duration[1] if duration else 0
+    numbers = np.array([number_of(cell) for cell in cells if cell not in (None, "")], np.float64)
+    return bool(unit_ns) and _in_most((numbers * unit_ns >= _EARLIEST_NS).tolist())
 
 
 def times_of_day_ns(numbers: Float64) -> Int64:
@@ -204,6 +269,57 @@ def times_of_day_ns(numbers: Float64) -> Int64:
         if is_time.all():
             break
     return found
+
+
+def without_counters(kinds: Kinds, columns: Mapping[str, Float64]) -> Kinds:
+    """Make values of the durations that count from the start of the run; `columns` are one rank's.
+
+    Where no other column tells how long a step took, the first of them is the clock of the rows.
+    """
+    counters = _counters({name: columns[name] * unit for name, (_, unit) in kinds.durations.items()})
+    if not counters:
+        return kinds
+    durations = {name: duration for name, duration in kinds.durations.items() if name not in counters}
+    if durations or kinds.time is not None or kinds.step is None:
+        return replace(kinds, durations=durations, values=[*kinds.values, *counters])
+    clock, *others = counters
+    clock_ns = kinds.durations[clock][1]
+    return replace(kinds, durations={}, values=[*kinds.values, *others], time=clock, clock_ns=clock_ns)
+
+
+def _counters(spent_ns: Mapping[str, Float64]) -> list[str]:
+    """Name the columns that only grow from row to row, by the time that passed: they count since the start.
+
+    A step that becomes slower grows, too. So a counter is called after a step or a part of it only if its
+    name says that it counts; and it grows by half a step or more, or is called a counter, or begins with 0.
+    """
+    recorded = {name: column[~np.isnan(column)] for name, column in spent_ns.items()}
+    growing = {name: column for name, column in recorded.items() if _may_count(name) and _only_grows(column)}
+    steps = [
+        float(np.median(column))
+        for name, column in recorded.items()
+        if name not in growing and len(column) and STEP_NAME.search(name)
+    ]
+    counters = []
+    for name, column in growing.items():
+        usual = float(np.median(np.diff(column)))
+        if any(steps):
+            is_counter = usual >= max(steps) / 2
+        else:
+            from_zero = len(column) >= _MANY_ROWS and column[0] <= _FIRST_STEP * usual
+            is_counter = from_zero or _COUNTER_NAME.search(name) is not None
+        if is_counter:
+            counters.append(name)
+    return counters
+
+
+def _may_count(name: str) -> bool:
+    is_part = STEP_NAME.search(name) or _PART_NAME.search(name)
+    return not is_part or _COUNTER_NAME.search(name) is not None
+
+
+def _only_grows(column: Float64) -> bool:
+    return len(column) >= _FEWEST_ROWS and float((np.diff(column) > 0).mean()) >= NEARLY_ALL
 
 
 def whole_of(spent: Sequence[Float64], names: Sequence[str]) -> int | None:

@@ -14,6 +14,7 @@ from analyzer.base.arrays import Float64, Mask, NDArray
 from analyzer.base.errors import TraceError
 from analyzer.reading.formats.step_log.lines import Form
 from analyzer.reading.formats.step_log.named_columns import LONGEST_NAME, Kinds, are_numbers, duration_of
+from analyzer.reading.formats.values import as_ranks
 
 #: A rank's own column, in rows of all ranks: ``rank3_data_ms``, ``data_ms/rank3``, ``rank3 - step_ms``.
 _OF_RANK = re.compile(r"(?i)(?P<before>.*?)(?<![a-z])rank[ _:=#-]?(?P<rank>\d{1,7})(?!\d)(?P<after>.*)")
@@ -138,14 +139,25 @@ class RowsByRank:
         """Return which of the rows' columns is what; `of_file` are those of the columns in the file."""
         return of_file
 
-    def number(self, step: str | None, codes: Mapping[str, Mapping[str, int]]) -> list[str]:
+    def translate(self, name: str, numbers: Sequence[int]) -> None:
+        """Replace the codes in a column by the `numbers` that they stand for."""
+        column = self.names.index(name)
+        for _, table in self._pieces:
+            is_known = ~np.isnan(table[:, column])
+            codes = table[is_known, column].astype(np.int64)
+            table[is_known, column] = np.array(numbers, np.float64)[codes]
+
+    def number(
+        self, step: str | None, codes: Mapping[str, Mapping[str, int]], *, is_asked: bool = False
+    ) -> list[str]:
         """Give the ranks that labels tell their numbers, and return a note.
 
-        They are one rank where each has steps of its own, as where the label is a measurement.
+        They are one rank where each has steps of its own, as where the label is a measurement; but not where
+        the user asked for the label (`is_asked`): then its numbers may be the ids of processes.
         """
         ranks = self.ranks()
         one, other = (self.of(rank)[step] if step else np.zeros(0) for rank in (ranks * 2)[:2])
-        if len(ranks) < 2 or not np.isin(one, other).mean() >= _SHARED_STEPS:
+        if not is_asked and (len(ranks) < 2 or not np.isin(one, other).mean() >= _SHARED_STEPS):
             self._pieces = [({-1: slice(len(table))}, table) for _, table in self._pieces]
             return []
         texts = [{code: text for text, code in codes.get(name, {}).items()} for name in self.labels]
@@ -159,7 +171,11 @@ class RowsByRank:
             return [int(part) if at % 2 else part for at, part in enumerate(parts)]
 
         ranks.sort(key=natural)
-        if len(texts) > 1 or codes:
+        if is_asked and not texts[0]:
+            self.known = dict(zip(ranks, as_ranks(ranks, self.labels[0]), strict=True))
+            if all(rank == number for number, rank in self.known.items()):
+                return []
+        elif len(texts) > 1 or any(texts):
             self.known = {rank: place for place, rank in enumerate(ranks)}
         first, last = (f"rank {self.known.get(rank, rank)} is {told(rank)}" for rank in (ranks[0], ranks[-1]))
         return [f"ranks are told apart by {' and '.join(self.labels)}: {first}, {last}"]

@@ -126,8 +126,8 @@ def _foreign(path: Path, *statements: str) -> Path:
 @pytest.mark.parametrize(
     ("statements", "message"),
     [
-        (["CREATE TABLE people (name)"], "not a database of Nsight Systems: it has no table StringIds"),
-        (["CREATE TABLE StringIds (id, value)"], "it has no table CUPTI_ACTIVITY_KIND_KERNEL"),
+        (["CREATE TABLE NVTX_EVENTS (start)"], "without a table StringIds"),
+        (["CREATE TABLE StringIds (id, value)"], "without a table CUPTI_ACTIVITY_KIND_KERNEL"),
         (
             ["CREATE TABLE StringIds (id, value)", "CREATE TABLE NVTX_EVENTS (start, end)"],
             "a damaged database .no such column: eventType",
@@ -198,3 +198,25 @@ def test_rows_in_a_log_beside_the_file_are_not_read_and_nothing_is_changed(tmp_p
     assert len(trace) == 2 * 5 * 8
     assert trace.repairs == ["rows that are still in a.sqlite-wal are not read; export it again"]
     assert before.keys() == {*os.listdir(tmp_path)} | {"a.sqlite-wal", "a.sqlite-shm"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "what"),
+    [
+        (["people"], "a database without a table of Nsight Systems"),
+        (["rocpd_api", "rocpd_op"], "rpd2tracing.py"),
+        (["rocpd_kernel_dispatch_0a"], "rocprofv3 --output-format pftrace"),
+        (["StringTable", "CUPTI_ACTIVITY_KIND_KERNEL"], "a profile of nvprof"),
+        (["experiments", "runs", "metrics"], "write it as CSV"),
+    ],
+)
+def test_a_database_of_another_program_is_named(tmp_path: Path, tables: list[str], what: str) -> None:
+    path = _foreign(tmp_path / "a.db", *(f"CREATE TABLE {table} (x)" for table in tables))
+    with pytest.raises(TraceError, match=f"a.db: not a trace: .*{what}") as refused:
+        read_trace(path)
+    assert "nsys export --type sqlite REPORT" not in str(refused.value)
+
+
+def test_a_table_with_a_version_in_its_name_is_that_table(shared_data: Path) -> None:
+    trace = read_trace(shared_data / "cases" / "nvtx-table-suffix" / "v2.sqlite")
+    assert sum(trace.names[i].startswith("train_step_") for i in trace.name_id) == 6

@@ -1,0 +1,104 @@
+"""Files without a beginning, dumps of one run, files that mix ranks, ranks told by names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analyzer.reading.traces.files import read_trace
+from analyzer.reading.traces.mixed_ranks import mixed_ranks
+from analyzer.reading.traces.paths import ranks_in_names
+from analyzer.reading.traces.ranks import Request, read_ranks
+
+
+def _slice(name: str, ts: int, pid: int = 1, cat: str = "op") -> dict[str, object]:
+    return {"ph": "X", "name": name, "cat": cat, "pid": pid, "tid": 1, "ts": ts, "dur": 10}
+
+
+def _text(*events: dict[str, object]) -> str:
+    return ",\n".join(map(json.dumps, events))
+
+
+@pytest.mark.parametrize("before", ["", ",\n", '"pid": 7},\n', '{"id": 3}},\n'])
+def test_a_part_without_a_beginning_is_read(tmp_path: Path, before: str) -> None:
+    (tmp_path / "tail.json").write_text(f"{before}{_text(_slice('a', 0), _slice('b', 20))}\n]")
+    trace = read_trace(tmp_path / "tail.json")
+    assert [trace.names[i] for i in trace.name_id] == ["a", "b"]
+
+
+def test_the_tail_of_a_horovod_timeline_is_read(shared_data: Path) -> None:
+    trace = read_trace(shared_data / "cases" / "headless-horovod" / "timeline.json")
+    assert sum(trace.names[i] == "NCCL_ALLREDUCE" for i in trace.name_id) == 8
+
+
+def test_dumps_that_continue_each_other_are_one_recording(tmp_path: Path) -> None:
+    opened = {"ph": "B", "name": "b", "pid": 1, "tid": 1, "ts": 20}
+    closed = {"ph": "E", "name": "b", "pid": 1, "tid": 1, "ts": 50}
+    (tmp_path / "dump_0.json").write_text('{"traceEvents": [' + _text(_slice("a", 0), opened))
+    (tmp_path / "dump_1.json").write_text(",\n" + _text(closed, _slice("c", 60)))
+    (tmp_path / "dump_2.json").write_text(",\n" + _text(_slice("d", 80)) + "\n]}")
+    read = read_ranks([tmp_path])
+    (trace,) = read.made
+    assert [trace.names[i] for i in trace.name_id] == ["a", "b", "c", "d"]
+    assert (trace.end_ns.max() - trace.ts_ns.min()) == 90_000
+    assert "dumps that continue each other are joined" in read.job.notes[0]
+
+
+def test_three_dumps_of_mxnet_are_joined(shared_data: Path) -> None:
+    (trace,) = read_ranks([shared_data / "cases" / "mxnet-chunks" / "run"]).made
+    assert (trace.end_ns.max() - trace.ts_ns.min()) == 448_000_000
+
+
+@pytest.mark.parametrize("name", ["trace.json.gz", "1k.json.gz", "append.json.gz"])
+def test_a_file_of_two_writers_is_told(shared_data: Path, name: str) -> None:
+    read = read_ranks([shared_data / "cases" / "interleaved-writers" / name])
+    (line,) = read.repairs
+    assert "it mixes ranks" in line or "the file mixes ranks" in line
+
+
+def test_two_owners_of_one_step_are_two_ranks(tmp_path: Path) -> None:
+    steps = [_slice("ProfilerStep#3", 0, pid, "user_annotation") for pid in (40, 41)]
+    (tmp_path / "a.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": steps}))
+    trace = read_trace(tmp_path / "a.json")
+    assert mixed_ranks(trace).startswith("2 processes wrote this file (pids 40 and 41)")
+    told = read_ranks([tmp_path / "a.json"], request=Request(rank_by="pid"))
+    assert [rank.source.rank for rank in told.ranks] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        (["a[5].json", "a[4].json", "a[6].json", "a[7].json"], [5, 4, 6, 7]),
+        (["TP-0.gz", "TP-1.gz"], [0, 1]),
+        (["r0-a2.json", "r1-a2.json"], [0, 1]),
+        (["gpu0_7.json", "gpu1_8.json"], []),  # two numbers differ
+        (["t_100.json", "t_200.json"], []),
+        (["step0.json", "step1.json"], []),
+        (["a0.json", "b1.json"], []),
+    ],
+)
+def test_the_number_that_differs_is_the_rank(names: list[str], ranks: list[int]) -> None:
+    assert ranks_in_names(names) == ranks
+
+
+def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "comm.json").write_text(json.dumps({"traceEvents": [_slice("Comm.a", 0)]}))
+    for name in ("comm_detail.json", "nccl_graph.txt"):
+        (tmp_path / "0" / name).write_text("{}")
+    notes = [note for note in read_ranks([tmp_path]).job.notes if "not read" in note]
+    assert notes == [
+        f"{tmp_path}: not read: 0/comm_detail.json and 0/nccl_graph.txt "
+        "(files of dPRO beside the ranks' recordings)"
+    ]
+
+
+def test_files_without_common_steps_may_be_two_runs(tmp_path: Path) -> None:
+    for name, names in (("first", ["a", "b"]), ("second", ["c"])):
+        events = [_slice(each, 20 * i) for i, each in enumerate(names)]
+        (tmp_path / f"{name}.json").write_text(json.dumps(events))
+    (note,) = (note for note in read_ranks([tmp_path]).job.notes if "two runs" in note)
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    assert note == f"{tmp_path}: 2 files; if they are two runs: compare {first} {second}"
