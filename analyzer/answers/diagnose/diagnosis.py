@@ -28,7 +28,7 @@ from analyzer.answers.diagnose.finding import EVERY_RANK, Finding, FindingKind, 
 from analyzer.answers.diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, NEGLIGIBLE
 from analyzer.answers.diagnose.job_view import JobView, job_ns
 from analyzer.base.arrays import Float64
-from analyzer.base.errors import as_sentence, counted
+from analyzer.base.errors import UsageError, as_sentence, counted
 from analyzer.base.units import in_ms, in_percent
 from analyzer.reading import dialects
 from dag_utils import LoadedSteps
@@ -82,17 +82,23 @@ class Ranked(Struct, frozen=True):
 
     Attributes
     ----------
-    gain : the saving, None where nothing is claimed; `share` of the mean step
+    estimate : what a replay says is saved; None where it was not asked. `gain` has it where it is claimed
+    share : of the mean step, of a saving that is claimed
     after_above_ns : the saving that is left when those before it are done already
     change : the edits whose gain this is: what a what-if with them answers; () where the gain is only what
         more specific findings leave
     """
 
     finding: Finding
-    gain: Gain | None = None
+    estimate: Gain | None = None
     share: float | None = None
     after_above_ns: float | None = None
     change: Sequence[EditRequest] = ()
+
+    @property
+    def gain(self) -> Gain | None:
+        """The saving that is claimed; None where there is none, or its interval includes zero."""
+        return self.estimate if self.estimate is not None and _is_claimed(self.estimate) else None
 
 
 class Diagnosis(Struct, frozen=True):
@@ -168,6 +174,8 @@ class _Search(Struct):
             elif (forecast := self._forecast(result, above)) is not None:
                 self.known.append((result, forecast))
                 self.edits = (*self.edits, *result.edits)
+            elif result.place is ListPlace.FIRST:
+                self.known.append((replace(result, edits=()), None))
 
     def _is_of_a_rank(self, finding: Finding) -> bool:
         """Whether most of the time that a finding is about is that of a late rank, which is known better."""
@@ -183,7 +191,10 @@ class _Search(Struct):
         It is the saving of its edits alone; where the more specific findings `above` have most of that, or it
         shows only without them, what they leave.
         """
-        alone, after = self.forecasts.of(finding.edits), self.forecasts.of(finding.edits, above)
+        try:
+            alone, after = self.forecasts.of(finding.edits), self.forecasts.of(finding.edits, above)
+        except UsageError:  # nobody asked for this edit: a job of damaged events may lack what it is about
+            return None
         least_ns = NEGLIGIBLE * alone.before_ns
         if after.saved_ns >= least_ns and after.is_certain:
             left = self.forecasts.of(finding.edits, self.edits)
@@ -208,13 +219,17 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
         if forecast is None:
             ranked.append(Ranked(finding))
             continue
-        gain = forecast.gain_ns
+        gain, change = forecast.gain_ns, () if forecast.scale else finding.edits
         left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
-        change = () if forecast.scale else finding.edits
-        share = gain.mid_ns / step_ns
+        share = gain.mid_ns / step_ns if _is_claimed(gain) else None
         ranked.append(Ranked(finding, gain, share, max(left_ns, 0.0), change))
         done = (*done, *finding.edits)
     return ranked
+
+
+def _is_claimed(gain: Gain) -> bool:
+    """Whether a saving is claimed: its interval, where there are enough steps for one, is above zero."""
+    return gain.low_ns is None or gain.low_ns > 0
 
 
 def _order(finding: Finding, forecast: Forecast | None, n_ranks: int) -> tuple[bool, int, float]:
@@ -229,10 +244,12 @@ def _order(finding: Finding, forecast: Forecast | None, n_ranks: int) -> tuple[b
         return follows, 2 if finding.weight else 4, -finding.weight
     if finding.place is ListPlace.LAST:
         return follows, 3, -forecast.saved_ns
+    sure_ns = forecast.saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
+    if not _is_claimed(forecast.gain_ns):
+        return follows, 2, -sure_ns / forecast.before_ns
     is_one_of_several = finding.scope.ranks is not EVERY_RANK and len(finding.scope.ranks) < n_ranks
     is_behind = finding.kind == "late_rank" and is_one_of_several
     is_behind &= forecast.saved_ns > EXPOSED * forecast.before_ns
-    sure_ns = forecast.saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
     return follows, 0 if is_behind else 1, -sure_ns
 
 

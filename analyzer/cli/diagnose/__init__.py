@@ -42,13 +42,11 @@ _BRIEF = (  # of a place, a `Ranked`, where it is, and the command that answers 
 )
 _FINDINGS = (
     *_BRIEF,
-    Column(
-        "gain_after_above_ms", "after those above", "float", value=lambda row: ms_of(row[1].after_above_ns)
-    ),
+    Column("gain_after_above_ms", "after those above", "float", value=lambda row: _after_above_ms(row[1])),
     Column("kind", "kind", value=lambda row: _words(row[1].finding.kind)),
     Column("cause", "why", "sentence", value=lambda row: row[1].finding.cause),
     Column("action", "what to do", "sentence", value=lambda row: row[1].finding.action),
-    Column("caveat", "caveat", "sentence", value=lambda row: row[1].finding.caveat),
+    Column("caveat", "caveat", "sentence", value=lambda row: _caveat(row[1])),
     Column("change", "what-if (--set)", value=lambda row: _change(row[1])),
     Column("command", "command", value=lambda row: row[3]),
 )
@@ -204,12 +202,16 @@ def _gain(ranked: Ranked, bound: str) -> float | None:
     return None if ranked.gain is None else ms_of(getattr(ranked.gain, bound))
 
 
+def _after_above_ms(ranked: Ranked) -> float | None:
+    return None if ranked.gain is None else ms_of(ranked.after_above_ns)
+
+
 def _card(args: Namespace, diagnosis: Diagnosis, ranked: Ranked) -> Card:
     """Return a finding with all its details."""
     from dag_utils import key_of
 
     finding = ranked.finding
-    caveat = f" ({finding.caveat})" if finding.caveat else ""
+    caveat = f" ({_caveat(ranked)})" if _caveat(ranked) else ""
     lines = [("", as_sentence(finding.cause + caveat)), ("Do", as_sentence(finding.action))]
     lines += [("Example", _seen(evidence)) for evidence in finding.evidence[:1]]
     if ranked.change:
@@ -227,6 +229,15 @@ def _card(args: Namespace, diagnosis: Diagnosis, ranked: Ranked) -> Card:
         if seen.step is not None:
             card = card._replace(step=str(seen.step), seen=key_of(seen.rank, seen.name))
     return card
+
+
+def _caveat(ranked: Ranked) -> str:
+    """Caveats of a finding; one is that its saving may be none."""
+    gain, caveat = ranked.estimate, ranked.finding.caveat
+    if gain is None or ranked.gain is not None:
+        return caveat
+    unclaimed = f"no saving is claimed: {in_ms(gain.low_ns or 0.0)} to {in_ms(gain.high_ns or 0.0)}"
+    return f"{caveat}; {unclaimed}" if caveat else unclaimed
 
 
 def _change(ranked: Ranked) -> str:
@@ -317,7 +328,7 @@ def _record(args: Namespace, number: int, ranked: Ranked) -> dict[str, Any]:
         "title": finding.title,
         "gain_ms": {bound: _gain(ranked, f"{bound}_ns") for bound in ("low", "mid", "high")},
         "gain_share": ranked.share,
-        "gain_after_above_ms": ms_of(ranked.after_above_ns),
+        "gain_after_above_ms": _after_above_ms(ranked),
         "change": _change(ranked) or None,
         "scope": {
             "ranks": list(scope.ranks),
@@ -339,7 +350,7 @@ def _record(args: Namespace, number: int, ranked: Ranked) -> dict[str, Any]:
         ],
         "cause": finding.cause,
         "action": finding.action,
-        "caveat": finding.caveat,
+        "caveat": _caveat(ranked),
         "command": str(_command(args, ranked)),
         "look": str(command(args, *_look(ranked))),
     }
