@@ -11,8 +11,23 @@ from analyzer.answers.diagnose.chance import is_no_chance, surely_positive
 from analyzer.answers.diagnose.detectors.exposed import whose_loading
 from analyzer.answers.diagnose.detectors.negotiations import late_in_negotiations
 from analyzer.answers.diagnose.evidence import busy_step, event_of, gap_before, longest_events, longest_gaps
-from analyzer.answers.diagnose.finding import Evidence, Finding, FindingScope, Skipped, edit
-from analyzer.answers.diagnose.finding_thresholds import CHANCE, EXPOSED, HALF, MUCH, NEGLIGIBLE, OUTLYING
+from analyzer.answers.diagnose.finding import (
+    Evidence,
+    Finding,
+    FindingScope,
+    ListPlace,
+    Skipped,
+    edit,
+)
+from analyzer.answers.diagnose.finding_thresholds import (
+    CHANCE,
+    EXPOSED,
+    HALF,
+    MUCH,
+    NEARLY_ALL,
+    NEGLIGIBLE,
+    OUTLYING,
+)
 from analyzer.answers.diagnose.job_view import JobView
 from analyzer.answers.diagnose.meetings import LastArrivals, last_arrivals, longest_awaited
 from analyzer.base.arrays import Float64
@@ -24,6 +39,7 @@ from analyzer.base.units import in_ms
 from analyzer.model.graph.step_graph import Bool
 from replay.edit import EditRequest
 from replay.even_work import begun_by_owners, done_by_all, excess_ns, is_own_work, peers_of, peers_usual
+from replay.slowdown import slowdown_ratio
 from replay.whatif.straggler import stragglers
 
 _LOADERS = "look at the loaders: data, disk, workers, prefetching"
@@ -34,7 +50,10 @@ _PAUSES = "look at what runs there: input, Python code, garbage collection, othe
 
 
 class _LateCause(NamedTuple):
-    """Why owners are late by `late_ns` a step: `most` of it is in these operations, or before them."""
+    """Why owners are late by `late_ns` a step: `most` of it is in these operations, or before them.
+
+    `detail` are clauses for the cause.
+    """
 
     owners: Sequence[int]
     late_ns: float
@@ -44,6 +63,8 @@ class _LateCause(NamedTuple):
     operations: Sequence[str] = ()
     evidence: Sequence[Evidence] = ()
     caveat: str = ""
+    detail: str = ""
+    place: ListPlace = ListPlace.BY_GAIN
 
 
 def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
@@ -71,13 +92,14 @@ def _finding(view: JobView, cause: _LateCause) -> Finding:
         kind="late_rank",
         title=f"{listed(ranks)} {'is' if len(ranks) == 1 else 'are'} late by {in_ms(cause.late_ns)}, "
         f"most of it {cause.most}",
-        cause=f"the last to arrive at {n_last:,} of {len(last):,} synchronisations",
+        cause=f"the last to arrive at {n_last:,} of {len(last):,} synchronisations{cause.detail}",
         action=cause.action,
         edits=cause.edits,
         scope=FindingScope(ranks, operations=cause.operations),
         evidence=cause.evidence,
         caveat=cause.caveat,
         look=("critical", "--head", "10"),
+        place=cause.place,
     )
 
 
@@ -101,7 +123,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
         kind="uneven_work",
         title=f"{most} works {in_ms(most_ns - least_ns)} more than {least}",
         cause=f"{most} works {in_ms(most_ns)}, {least} {in_ms(least_ns)}; the rank with more work makes "
-        "the others wait in every step",
+        f"the others wait in every step{_slowdown(view)}",
         action="split layers or data so that every rank works as long as the mean",
         edits=[edit("straggler", "even")],
         evidence=[
@@ -194,16 +216,58 @@ def _work(view: JobView, compared: Bool) -> _LateCause | None:
     is_all = sorted(late) == stragglers(view.recording) and not begins_late
     chosen = _of_owners(view, late) & np.isin(view.kind_of[1], kinds)
     loads = all(view.is_input[view.kind_of[1] == kind].any() for kind in kinds)
+    late_ns = excess_ns(work, late, view.stage)
+    edits = [edit("straggler", "none") if is_all else edit(",".join(_names(view, late)), "peers")]
+    if _is_awaited_in_gaps(view, late, late_ns):
+        edits.append(edit("gap", "even"))
+    busy = _busy(view, compared, late)
     return _LateCause(
         late,
-        excess_ns(work, late, view.stage),
+        late_ns,
         f"in {named(slower, 2)}" if len(kinds) <= 2 else "in most of its operations",
-        [edit("straggler", "none") if is_all else edit(",".join(_names(view, late)), "peers")],
+        edits,
         _LOADERS if loads else _MACHINE,
         slower,
         longest_events(view, chosen, 3, busy_step(view, chosen)),
         whose_loading(view) if loads else "",
+        busy + _slowdown(view),
+        ListPlace.FIRST if busy else ListPlace.BY_GAIN,
     )
+
+
+def _busy(view: JobView, compared: Bool, late: Sequence[int]) -> str:
+    """Clause on ranks that in nearly all steps work for over half of the step, much longer than their peers.
+
+    That counts whatever a replay says, which knows only the waits that are recorded. "" for other ranks. Of a
+    job with devices the work of these counts.
+    """
+    works = view.which(lambda operation: operation.is_traced and (operation.on_device or not view.has_device))
+    work = view.owner_work_ns(compared & works)
+    late_ns, peers_ns = work[:, late].min(axis=1), peers_usual(work, view.stage)[:, late].max(axis=1)
+    is_much = (late_ns > MUCH * peers_ns) & (late_ns > HALF * view.iteration_ns)
+    if is_much.mean() < NEARLY_ALL:
+        return ""
+    times = (in_ms(float(np.median(ns))) for ns in (late_ns, view.iteration_ns, peers_ns))
+    return "; {} of work in a step of {}, {} on its peers".format(*times)
+
+
+def _is_awaited_in_gaps(view: JobView, late: Sequence[int], late_ns: float) -> bool:
+    """Whether another rank pauses for most of what late ones work longer: it waits in something unrecorded.
+
+    So in the published pipeline with a slow rank, where the reduction over tensor-parallel ranks is not known
+    to be a collective.
+    """
+    usual_ns = np.median(view.owner_gap_ns(~view.is_communication), axis=0)
+    others_ns = np.delete(usual_ns, late)
+    return bool(others_ns.max(initial=0.0) - usual_ns[late].max() > HALF * late_ns)
+
+
+def _slowdown(view: JobView) -> str:
+    """Clause on the slowdown of a pipeline; "" for any other job."""
+    if not view.stage.any():
+        return ""
+    ratio = slowdown_ratio(view.loaded.recording)
+    return f"; without pauses, a step takes {ratio:.2f} times as long as with work spread evenly"
 
 
 def _slower_kinds(view: JobView, compared: Bool, late: Sequence[int]) -> list[int]:
@@ -229,17 +293,18 @@ def _slower_kinds(view: JobView, compared: Bool, late: Sequence[int]) -> list[in
 def _extra_work(view: JobView, compared: Bool) -> _LateCause | None:
     """Late ranks that do what not all do, where that is most of what they work longer.
 
-    What takes the place of something else on another rank (a kernel of another name) is no more work.
+    What takes the place of something else on another rank (a kernel of another name) is no more work. Work
+    that all ranks do may scatter from step to step: only what they do not share is to recur.
     """
     own_work = is_own_work(view.recording)
     extra = own_work & ~compared
-    work = view.owner_work_ns(own_work)
-    late = behind_peers(view, work)
+    extra_work = view.owner_work_ns(extra)
+    late = behind_peers(view, extra_work)
     if not late:
         return None
-    excess, extra_ns = (excess_ns(ns, late, view.stage) for ns in (work, view.owner_work_ns(extra)))
+    excess, extra_ns = (excess_ns(ns, late, view.stage) for ns in (view.owner_work_ns(own_work), extra_work))
     chosen = extra & _of_owners(view, late)
-    if extra_ns < HALF * excess or not chosen.any():
+    if extra_ns < HALF * excess or excess < NEGLIGIBLE * view.step_ns:
         return None
     most = _most_of(view, chosen, view.work_by_kind)
     return _LateCause(
