@@ -46,7 +46,8 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
         caveat = f"the record of {in_words(moved)} ends before calls that others completed with it"
     elif left := sorted(job.lost - named):
         caveat = f"{in_words(left)} left no dump: whether they wait, too, is not known"
-    roots = sorted([*roots, *(root for rank, root in job.frozen.items() if rank not in named)], key=_since)
+    beside = [*_leads(job, missed), *job.frozen.values()]
+    roots = sorted([*roots, *(root for root in beside if named.isdisjoint(root.ranks))], key=_since)
     times = _Times(job, roots)
     if reason := _sign_of_life(job, roots, times):
         return Hang((), waits, reason)
@@ -75,7 +76,7 @@ def _unknown(job: Waits, roots: Sequence[Root], moved: Sequence[int]) -> str:
         return (
             f"the other ranks wait for {in_words(sorted(job.lost))}, whose dumps are missing: pass all dumps"
         )
-    if moved and (len(moved) >= HALF * len(job.ranks) or not named.issubset(moved)):
+    if moved and len(moved) >= HALF * len(job.ranks):
         return (
             f"others completed calls that {in_words(moved)} had not made: the dumps were written at "
             "different moments, and the job went on in between"

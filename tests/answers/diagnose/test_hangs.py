@@ -253,6 +253,15 @@ def test_ranks_that_never_made_a_completed_call_are_all_named(tmp_path: Path, gu
     assert "may only be older" in hang.doubt
 
 
+def test_a_rank_that_never_came_and_one_that_missed_a_completed_call_are_both_named(tmp_path: Path) -> None:
+    """Rank 3 makes 12 calls, in which all come this far but rank 1: it makes 11."""
+    made = small_job()
+    for rank in made.programs:
+        stops = {3: 12} if rank != 1 else dict.fromkeys(made.programs, 11)
+        Run(made, random.Random(1), stops).write(tmp_path, only=rank)
+    assert named(find_hang(standings(tmp_path))) == {"ABSENT": [1, 3]}
+
+
 def test_a_completed_call_that_one_rank_never_made_is_a_lead(shared_data: Path) -> None:
     code, out, err = run_cli("--path", shared_data / "cases/fr-completed-not-retired")
     assert code == 0, err
