@@ -38,9 +38,9 @@ from analyzer.reading.dialects.steps import Steps, spans
 from analyzer.base.errors import TraceError
 from analyzer.reading.formats.columns import Trace, Track
 from collections.abc import Iterator
-from analyzer.answers.diagnose.evidence import longest_events
+from analyzer.answers.diagnose.steps.evidence import longest_events
 from analyzer.answers.diagnose.finding import Finding, Skipped, edit
-from analyzer.answers.diagnose.job_view import JobView
+from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.reading.dialects.roles import Phase
 from replay.edit import Edit, EditRequest, Job
 from replay.even_work import scaled

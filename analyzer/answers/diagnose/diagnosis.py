@@ -8,25 +8,30 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from analyzer.answers.diagnose.detectors.capture import capture_quality
-from analyzer.answers.diagnose.detectors.device import (
+from analyzer.answers.diagnose.finding import EVERY_RANK, Finding, FindingKind, ListPlace, Skipped
+from analyzer.answers.diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, NEGLIGIBLE
+from analyzer.answers.diagnose.steps.detectors.capture import capture_quality
+from analyzer.answers.diagnose.steps.detectors.device import (
     allocations,
     copies,
     host_bound,
     host_sync,
     long_operation,
 )
-from analyzer.answers.diagnose.detectors.exposed import exposed_communication, idle_stages, slow_input
-from analyzer.answers.diagnose.detectors.idle import idle
-from analyzer.answers.diagnose.detectors.late_ranks import late_ranks, uneven_work
-from analyzer.answers.diagnose.detectors.memory import memory
-from analyzer.answers.diagnose.detectors.negotiations import negotiation
-from analyzer.answers.diagnose.detectors.operations import hot_operation, outlier_steps, slower_span, start_up
-from analyzer.answers.diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
-from analyzer.answers.diagnose.detectors.slow_transfers import slow_links, small_messages
-from analyzer.answers.diagnose.finding import EVERY_RANK, Finding, FindingKind, ListPlace, Skipped
-from analyzer.answers.diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, NEGLIGIBLE
-from analyzer.answers.diagnose.job_view import JobView, job_ns
+from analyzer.answers.diagnose.steps.detectors.exposed import exposed_communication, idle_stages, slow_input
+from analyzer.answers.diagnose.steps.detectors.idle import idle
+from analyzer.answers.diagnose.steps.detectors.late_ranks import late_ranks, uneven_work
+from analyzer.answers.diagnose.steps.detectors.memory import memory
+from analyzer.answers.diagnose.steps.detectors.negotiations import negotiation
+from analyzer.answers.diagnose.steps.detectors.operations import (
+    hot_operation,
+    outlier_steps,
+    slower_span,
+    start_up,
+)
+from analyzer.answers.diagnose.steps.detectors.servers import one_slow_server, priority_inversion, slow_server
+from analyzer.answers.diagnose.steps.detectors.slow_transfers import slow_links, small_messages
+from analyzer.answers.diagnose.steps.job_view import JobView, job_ns
 from analyzer.base.arrays import Float64
 from analyzer.base.errors import UsageError, as_sentence, counted
 from analyzer.base.units import in_ms, in_percent

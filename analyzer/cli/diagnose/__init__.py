@@ -90,8 +90,8 @@ def run(args: Namespace) -> Result:
 
 def _of_dumps(args: Namespace) -> Result:
     """Return why the job hangs whose ranks wrote down what they waited in."""
-    from analyzer.answers.diagnose.hang_findings import hang_diagnosis
-    from analyzer.answers.diagnose.hangs import find_hang, standing_of
+    from analyzer.answers.diagnose.hangs.find_hang import find_hang, standing_of
+    from analyzer.answers.diagnose.hangs.hang_findings import hang_diagnosis
     from analyzer.cli.diagnose.hang_tables import hang_tables
     from trace_utils import Request, read_ranks
 
@@ -124,7 +124,7 @@ def _of_dumps(args: Namespace) -> Result:
 
 
 def _of_step_log(args: Namespace) -> Result:
-    from analyzer.answers.diagnose.step_log_diagnosis import diagnose_step_log
+    from analyzer.answers.diagnose.step_logs.step_log_diagnosis import diagnose_step_log
     from analyzer.model.figures.job_figures import load_figures
     from analyzer.model.figures.rank_figures import Wanted
 

@@ -13,8 +13,8 @@ import pytest
 from made_hangs import Made, Op, Run, small_job
 from msgspec.structs import replace
 
-from analyzer.answers.diagnose.hangs import Hang, find_hang
-from analyzer.answers.diagnose.who_waits import HangCause
+from analyzer.answers.diagnose.hangs.find_hang import Hang, find_hang
+from analyzer.answers.diagnose.hangs.waits import HangCause
 from analyzer.reading import dialects
 from analyzer.reading.formats.recorder.recorder_dump import read
 from analyzer.reading.formats.recorder.standing import Standing

@@ -10,8 +10,8 @@ import numpy as np
 
 from analyzer.answers.diagnose.diagnosis import Diagnosis, Ranked
 from analyzer.answers.diagnose.finding import Evidence, Finding, FindingScope, Skipped
-from analyzer.answers.diagnose.hangs import Hang
-from analyzer.answers.diagnose.who_waits import HangCause, Root
+from analyzer.answers.diagnose.hangs.find_hang import Hang
+from analyzer.answers.diagnose.hangs.waits import HangCause, Root
 from analyzer.base.errors import in_words
 from analyzer.reading.formats.recorder.standing import DumpedCall, Standing
 

@@ -7,10 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzer.answers.diagnose.chance import is_no_chance, surely_positive
-from analyzer.answers.diagnose.detectors.exposed import whose_loading
-from analyzer.answers.diagnose.detectors.negotiations import late_in_negotiations
-from analyzer.answers.diagnose.evidence import busy_step, event_of, gap_before, longest_events, longest_gaps
 from analyzer.answers.diagnose.finding import (
     Evidence,
     Finding,
@@ -28,8 +24,18 @@ from analyzer.answers.diagnose.finding_thresholds import (
     NEGLIGIBLE,
     OUTLYING,
 )
-from analyzer.answers.diagnose.job_view import JobView
-from analyzer.answers.diagnose.meetings import LastArrivals, last_arrivals, longest_awaited
+from analyzer.answers.diagnose.steps.chance import is_no_chance, surely_positive
+from analyzer.answers.diagnose.steps.detectors.exposed import whose_loading
+from analyzer.answers.diagnose.steps.detectors.negotiations import late_in_negotiations
+from analyzer.answers.diagnose.steps.evidence import (
+    busy_step,
+    event_of,
+    gap_before,
+    longest_events,
+    longest_gaps,
+)
+from analyzer.answers.diagnose.steps.job_view import JobView
+from analyzer.answers.diagnose.steps.meetings import LastArrivals, last_arrivals, longest_awaited
 from analyzer.base.arrays import Float64
 from analyzer.base.arrays.distributions import binomial_tail
 from analyzer.base.arrays.median import FEWEST, median
