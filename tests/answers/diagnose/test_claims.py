@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from made_jobs import WRITERS, Job
 
 from analyzer.answers.diagnose.diagnosis import Ranked, further, headline
 from analyzer.answers.diagnose.finding import Finding
+from analyzer.answers.diagnose.steps.detectors.late_ranks import _extra_work, compared_operations
+from analyzer.answers.diagnose.steps.job_view import JobView
 from conftest import run_cli
 from dag_utils import load_steps
 from replay.forecast import Gain
@@ -67,6 +70,35 @@ def test_a_rank_with_most_of_the_work_comes_first_of_all(tmp_path: Path) -> None
     first = diagnosis.findings[0]
     assert first.finding.scope.ranks == ["rank1"]
     assert "on its peers" in first.finding.cause
+
+
+def test_work_of_one_rank_alone_is_named_though_steps_scatter(tmp_path: Path) -> None:
+    """Rank 1 dumps for 10 ms in each of eight steps; common work takes 40, 60, 80 or 100 ms by turns."""
+    common = [[40, 60, 100, 80, 60, 40, 80, 100], [60, 40, 80, 100, 40, 60, 100, 80]]
+    (tmp_path / "job").mkdir()
+    for rank, lengths in enumerate(common):
+        events: list[dict[str, object]] = []
+        for step, work_ms in enumerate(lengths):
+            begin = 200_000 * step
+            names = [("work", 1000 * work_ms), *([("dump", 10_000)] if rank else [])]
+            ts = begin
+            for name, dur in names:
+                events.append(_slice(name, "cpu_op", ts, dur, 1))
+                ts += dur
+            events.append(_slice("gloo:all_reduce", "user_annotation", ts, begin + 190_000 - ts, 2))
+            events.append(_slice(f"ProfilerStep#{step}", "user_annotation", begin, 200_000, 1))
+        header = {"backend": "gloo", "rank": rank, "world_size": 2}
+        document = {"schemaVersion": 1, "distributedInfo": header, "traceEvents": events}
+        (tmp_path / "job" / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
+    view = JobView(load_steps([tmp_path / "job"]))
+    cause = _extra_work(view, compared_operations(view))
+    assert cause is not None
+    assert (cause.owners, cause.most) == ([1], "in dump, which not all ranks run")
+    assert cause.late_ns == pytest.approx(10e6)
+
+
+def _slice(name: str, cat: str, ts: int, dur: int, tid: int) -> dict[str, object]:
+    return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
 
 
 @pytest.mark.parametrize(

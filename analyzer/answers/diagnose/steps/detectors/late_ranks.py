@@ -45,7 +45,6 @@ from analyzer.base.units import in_ms
 from analyzer.model.graph.step_graph import Bool
 from replay.edit import EditRequest
 from replay.even_work import begun_by_owners, done_by_all, excess_ns, is_own_work, peers_of, peers_usual
-from replay.slowdown import slowdown_ratio
 from replay.whatif.straggler import stragglers
 
 _LOADERS = "look at the loaders: data, disk, workers, prefetching"
@@ -145,7 +144,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def compared_operations(view: JobView) -> Bool:
-    """Return the operations (n,) that are own work of a kind that every owner has: others cannot be compared.
+    """Mark the operations (n,) that are own work of a kind that every owner has: others cannot be compared.
 
     Nor can BytePS's STEP, in which the wait for communication lies.
     """
@@ -170,7 +169,7 @@ def _begun(view: JobView) -> Bool:
 
 
 def behind_peers(view: JobView, work: Float64) -> list[int]:
-    """Return the owners whose times in each step, `work` (steps, m), exceed the median of their peers'.
+    """List the owners whose times in each step, `work` (steps, m), exceed the median of their peers'.
 
     Peers are the ranks of the same stage; where a stage is one rank, it has none. They take longer in
     every step but for chance (`is_no_chance`).
@@ -195,7 +194,7 @@ def behind_peers(view: JobView, work: Float64) -> list[int]:
 
 
 def _spread(usual: Float64) -> float:
-    """Return the median absolute deviation of the owners' usual work (m,)."""
+    """Median absolute deviation of the owners' usual work (m,)."""
     return median(np.abs(usual - median(usual)))
 
 
@@ -272,6 +271,8 @@ def _slowdown(view: JobView) -> str:
     """Clause on the slowdown of a pipeline; "" for any other job."""
     if not view.stage.any():
         return ""
+    from replay.slowdown import slowdown_ratio
+
     ratio = slowdown_ratio(view.loaded.recording)
     return f"; without pauses, a step takes {ratio:.2f} times as long as with work spread evenly"
 
@@ -343,7 +344,7 @@ def _pauses(view: JobView, begun: Bool, late: Sequence[int]) -> _LateCause | Non
 
 
 def _pausing(view: JobView, begun: Bool) -> list[int]:
-    """Return the owners with longer gaps than their peers, if it is they who are waited for in most steps.
+    """List the owners with longer gaps than their peers, if others wait for them in most steps.
 
     That counts where they meet others: one that has waited for them may then come last to its own group.
     """
@@ -359,7 +360,7 @@ def _of_owners(view: JobView, owners: Sequence[int]) -> Bool:
 
 
 def _most_of(view: JobView, chosen: Bool, by_kind: Float64) -> list[str]:
-    """Return the name that has most of some times (steps, k) of the `chosen` operations (n,), else three."""
+    """Name that has most of some times (steps, k) of the `chosen` operations (n,), else three names."""
     by_name = view.by_name(np.where(view.of_kinds(chosen), by_kind.mean(axis=0), 0.0))
     return view.longest(by_name, 1 if by_name.max() >= HALF * by_name.sum() else 3)
 
@@ -368,7 +369,7 @@ def _most_of(view: JobView, chosen: Bool, by_kind: Float64) -> list[str]:
 
 
 def _names(view: JobView, owners: Sequence[int]) -> list[str]:
-    """Return the names of owners."""
+    """Names of owners."""
     return [view.recording.owners[owner] for owner in owners]
 
 
@@ -405,7 +406,7 @@ def _often_last(view: JobView, work: Float64) -> _LateCause | None:
 
 
 def _begin_later_ns(view: JobView) -> Float64:
-    """Return the delay with which each owner (m,) begins its steps after the median one, the usual one."""
+    """Usual delay with which each owner (m,) begins its steps after the median owner."""
     begins = np.array([step.begin_ns for step in view.steps], np.float64)
     return np.median(begins - np.median(begins, axis=1, keepdims=True), axis=0)
 
@@ -419,7 +420,7 @@ class _Delay(NamedTuple):
 
 
 def _delays(view: JobView, owner: int, arrivals: Sequence[LastArrivals]) -> list[_Delay]:
-    """Return the largest delay of each step in which an owner comes last, the largest first."""
+    """Largest delay of each step in which an owner comes last, the largest first."""
     largest = []
     for row, (last, _), met in zip(view.rows, arrivals, view.meetings, strict=True):
         bounds = np.searchsorted(met.meeting, np.arange(met.meeting.max(initial=-1) + 2))
@@ -435,7 +436,7 @@ def _delays(view: JobView, owner: int, arrivals: Sequence[LastArrivals]) -> list
 
 
 def _before(view: JobView, delay: _Delay) -> Evidence:
-    """Return the gap for which an owner is late, else the event at which it is."""
+    """Gap for which an owner is late, else the event at which it is."""
     step, event = view.recording.steps[delay.row], delay.event
     earlier = np.flatnonzero((step.owner == step.owner[event]) & (step.start_ns <= step.start_ns[event]))
     longest = int(earlier[step.gap_ns[earlier].argmax()])
