@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from answers import answer, diagnosed
 from made_jobs import WRITERS, Job
 
+from analyzer.answers.diagnose import diagnosis as diagnosis_module
 from analyzer.answers.diagnose.diagnosis import Ranked, further, headline
-from analyzer.answers.diagnose.finding import Finding
+from analyzer.answers.diagnose.finding import Finding, edit
 from analyzer.answers.diagnose.steps.detectors.late_ranks import _extra_work, compared_operations
 from analyzer.answers.diagnose.steps.job_view import JobView
 from conftest import run_cli
@@ -99,6 +101,16 @@ def test_work_of_one_rank_alone_is_named_though_steps_scatter(tmp_path: Path) ->
 
 def _slice(name: str, cat: str, ts: int, dur: int, tid: int) -> dict[str, object]:
     return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
+
+
+def test_an_edit_that_cannot_be_made_ends_in_no_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def odd(_: JobView) -> Iterator[Finding]:
+        yield Finding(kind="input", title="odd", cause="", action="", edits=[edit("no such name", 0.001)])
+
+    monkeypatch.setattr(diagnosis_module, "DETECTORS", ((diagnosis_module.Detector(odd, ("input",)),),))
+    assert diagnosed(WRITERS["device"](tmp_path / "job", Job())).findings == []
 
 
 @pytest.mark.parametrize(
