@@ -75,7 +75,7 @@ class Forecast(Struct, frozen=True, dict=True):
     def ratio(self) -> float:
         """Step time with the edits over step time without them."""
         before, after = self._counted
-        return float(after.mean() / before.mean())
+        return max(float(after.mean() / max(before.mean(), 1.0)), _LEAST)
 
     @cached_property
     def before_ns(self) -> float:
@@ -84,12 +84,14 @@ class Forecast(Struct, frozen=True, dict=True):
             return self.scale * float(self._counted[0].mean())
         recorded, steps = self.recorded, self.recorded.steps_ns
         counted = _without_alike(steps, steps * self._alike[0])
-        return (recorded.recorded_ns or recorded.iteration_ns) * float(counted.mean() / steps.mean())
+        return (recorded.recorded_ns or recorded.iteration_ns) * float(
+            counted.mean() / max(steps.mean(), 1.0)
+        )
 
     @property
     def scale_of_recorded(self) -> float:
         """Recorded time over simulated time, both without the edits."""
-        return self.before_ns / float(self._counted[0].mean())
+        return self.before_ns / max(float(self._counted[0].mean()), 1.0)
 
     @property
     def after_ns(self) -> float:
@@ -110,7 +112,11 @@ class Forecast(Struct, frozen=True, dict=True):
             return None
         moved, mean = min(max(abs(log(self.ratio)), self._model[1]), 1.0), max(float(steps.mean()), 1.0)
         low, high = (
-            hypot(log(max(1 + change, _LEAST) / self.ratio), moved * log(end / mean), Z_95 * self.model_error)
+            hypot(
+                log(max(1 + change, _LEAST) / self.ratio),
+                moved * log(max(end, 1.0) / mean),
+                Z_95 * self.model_error,
+            )
             for change, end in zip(paired, further, strict=True)
         )
         return self.after_ns * exp(-low), self.after_ns * exp(high)
@@ -141,8 +147,8 @@ class Forecast(Struct, frozen=True, dict=True):
 
         It grows with the effect of the edits, and with how far the `bounds` are apart.
         """
-        after = _usual_ns(self.after)
-        apart = [abs(log(_usual_ns(one) / after)) for one in self.bounds()]
+        after = max(_usual_ns(self.after), 1.0)
+        apart = [abs(log(max(_usual_ns(one), 1.0) / after)) for one in self.bounds()]
         more = self.error_ns / Z_95 / max(self.after_ns, 1.0)
         model, _ = self._model
         extrapolated = self.error * model / MODEL_ERROR * log(self.ratio)

@@ -68,6 +68,16 @@ def slowdown(recording: Recording) -> Slowdown:
     return Slowdown(over_ideal([step.own_ns for step in steps]), by)
 
 
+def slowdown_ratio(recording: Recording) -> float:
+    """Slowdown S alone, without its parts by rank, stage and kind."""
+    edited = at_mean_work(recording)
+    steps = [
+        _Step(recording, row, edited.steps[row].work_ns, recording.steps[row].operation)
+        for row in recording.every_whole_step
+    ]
+    return float(np.mean([step.own_ns / max(step.ideal_ns, 1) for step in steps]))
+
+
 class _Step:
     """A step without gaps, simulated with own work, ideal work, or a mixture."""
 

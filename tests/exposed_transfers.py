@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from analyzer.answers.diagnose.job_view import JobView
+from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64
 from analyzer.model.figures.time_by_role import Slices, time_of_ids
 from replay.whatif.sized_collectives import events_by_owner

@@ -22,10 +22,10 @@ import numpy as np
 import pytest
 from exposed_transfers import exposed_ns
 
-from analyzer.answers.diagnose.detectors.device import busy_share
-from analyzer.answers.diagnose.detectors.memory import _peaks
 from analyzer.answers.diagnose.diagnosis import diagnose
-from analyzer.answers.diagnose.job_view import JobView
+from analyzer.answers.diagnose.steps.detectors.device import busy_share
+from analyzer.answers.diagnose.steps.detectors.memory import _peaks
+from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64, Int64
 from analyzer.base.arrays.intervals import clipped_lengths, union
 from analyzer.model.figures.job_figures import load_figures

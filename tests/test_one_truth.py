@@ -11,7 +11,7 @@ import pytest
 from exposed_transfers import exposed_ns
 from msgspec.structs import replace
 
-from analyzer.answers.diagnose.job_view import JobView
+from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.units import in_ms
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from conftest import ask, few, run_cli

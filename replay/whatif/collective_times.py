@@ -11,6 +11,7 @@ from analyzer.base.arrays import Float64, Int64
 from analyzer.base.arrays.intervals import clipped_lengths, union
 from analyzer.base.arrays.numbering import unique
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
 from replay.edit import Edit, EditRequest, Job, measured
 from replay.even_work import for_all, ratio_of, scaled
@@ -58,8 +59,8 @@ class SlowCollective(NamedTuple):
 def slow_collectives(job: Job) -> list[SlowCollective]:
     """Find collectives whose bus bandwidth is far below that of others of their kind and size.
 
-    With several ranks only collectives known to meet others count: any other time may be pure waiting, such
-    as a transfer between pipeline stages.
+    With several ranks only collectives of a whole group count: any other time may be pure waiting, such as a
+    send or a receive between pipeline stages.
     """
     found = job.collectives.rates
     is_known = np.ones(len(found.operation), np.bool_)
@@ -79,13 +80,14 @@ def slow_collectives(job: Job) -> list[SlowCollective]:
 
 
 def meets_others(recording: Recording) -> Bool:
-    """Select operations (n,) that wait for other owners in some step."""
+    """Select operations (n,) that wait for a whole group of owners in some step."""
     meets = np.zeros(len(recording.operations), np.bool_)
     is_meeting = recording.which(lambda op: op.role is Role.MEETING)
     for row in recording.whole_steps:
         step = recording.steps[row]
         source, target = step.edges[:, :2].T
         others = (step.owner[source] != step.owner[target]) | is_meeting[step.operation[source]]
+        others &= kinds_of(step.edges) == EdgeKind.GROUP
         meets[step.operation[target[others]]] = True
     return meets
 

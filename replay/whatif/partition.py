@@ -19,6 +19,9 @@ from replay.links import connection, ends_of
 NAME = "partition_bytes=N"
 HELP = "tensors are cut into pieces of N bytes; needs their sizes, from BytePS's log"
 
+#: Partitions up to so many bytes show the time of a request and its answer, whatever the size.
+_SMALL_BYTES = 32 << 10
+
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
     """Return the edit that cuts tensors otherwise; None for any other request."""
@@ -50,9 +53,10 @@ def at_partition_bytes(recording: Recording, n_bytes: int) -> Recording:
     """Return the recording with tensors cut into partitions of `n_bytes`.
 
     A new partition passes the stages as the recorded one at its place did, but goes to the server that had
-    its key. Where none had, the servers take turns. Bytes take as long as before, on a link and elsewhere,
-    and a partition waits as long as one did: many wait side by side. A tensor whose partitions stay as they
-    are does not change.
+    its key. Where none had, the servers take turns. Bytes on a link take as long as before. Elsewhere a
+    stage takes a fixed time for each partition (the median of the small ones; 0 if none is small), and the
+    remaining time for the bytes. A partition waits as long as one did: many wait side by side. A tensor whose
+    partitions stay as they are does not change.
 
     Raises
     ------
@@ -62,7 +66,7 @@ def at_partition_bytes(recording: Recording, n_bytes: int) -> Recording:
     cut = changed_tensors(recording, n_bytes)
     if not cut:
         return recording
-    made = _Cut(recording, cut)
+    made = _Cut(recording, cut, _costs(recording))
     steps = [made.step(step) for step in recording.steps]
     return replace(recording, operations=made.operations, steps=steps)
 
@@ -97,10 +101,32 @@ def changed_tensors(recording: Recording, n_bytes: int) -> dict[tuple[int, str],
     return found
 
 
+def _costs(recording: Recording) -> dict[str, tuple[float, float]]:
+    """Time of each stage for a partition, and for each of its bytes (ns)."""
+    samples: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for step in recording.steps:
+        for number, work_ns in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
+            part = recording.operations[number].transfer
+            if not part.is_wait and part.key is not None and part.n_bytes:
+                samples[part.stage].append((part.n_bytes, work_ns))
+    costs = {}
+    for stage, pairs in samples.items():
+        n_bytes, work = np.array(pairs, np.float64).T
+        small = n_bytes <= _SMALL_BYTES
+        fixed_ns = float(np.median(work[small])) if small.any() else 0.0
+        costs[stage] = fixed_ns, max(float((work - fixed_ns).sum() / n_bytes.sum()), 0.0)
+    return costs
+
+
 class _Cut:
     """Cuts the steps of a recording; `operations` grows by those of new partitions."""
 
-    def __init__(self, recording: Recording, tensors: Mapping[tuple[int, str], _Tensor]) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        tensors: Mapping[tuple[int, str], _Tensor],
+        costs: Mapping[str, tuple[float, float]],
+    ) -> None:
         self.operations = list(recording.operations)
         self._place = {link: i for i, link in enumerate(recording.links)}
         self._server: dict[int | None, str] = {}  # by key
@@ -108,7 +134,7 @@ class _Cut:
             if one.transfer.is_answer:
                 self._server[one.transfer.key] = (ends_of(one.transfer.link) or [one.transfer.link])[0]
         self._servers = sorted(set(self._server.values()))
-        self._tensors = tensors
+        self._tensors, self._costs = tensors, costs
         self._number: dict[tuple[int, int], int] = {}
         self._before: list[dict[int, int]] = []
 
@@ -196,21 +222,34 @@ class _Cut:
     def _work(self, step: StepGraph, like: Int64, operation: Sequence[int]) -> Int64:
         """Share out the time that each stage of a tensor took in the step.
 
-        Each byte takes the same; a wait is as long as one of the tensor's was: partitions wait side by side.
+        Each partition takes the same share of it as of the stage's cost; a wait is as long as one of the
+        tensor's was: partitions wait side by side.
         """
         total: Counter[_Group] = Counter()
+        costs: dict[_Group, float] = defaultdict(float)
         count: Counter[_Group] = Counter()
         for number, work_ns in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
             if group := self._group(number):
                 total[group] += work_ns
+                costs[group] += self._cost(number)
                 count[group] += 1
         made_ns = step.work_ns[like].astype(np.float64)
         for event, number in enumerate(operation):
             if group := self._group(number):
                 part, sizes = self.operations[number].transfer, self._tensors[group[:2]].sizes
-                share = 1 / count[group] if part.is_wait else part.n_bytes / sum(sizes)
+                if part.is_wait:
+                    share = 1 / count[group]
+                elif costs[group]:
+                    share = self._cost(number) / costs[group]
+                else:
+                    share = part.n_bytes / sum(sizes)
                 made_ns[event] = total[group] * share
         return np.rint(made_ns).astype(np.int64)
+
+    def _cost(self, number: int) -> float:
+        part = self.operations[number].transfer
+        partition_ns, byte_ns = self._costs.get(part.stage, (0.0, 0.0))
+        return partition_ns + byte_ns * part.n_bytes
 
     def _tensor(self, one: Operation) -> _Tensor | None:
         return None if one.transfer.key is None else self._tensors.get((one.owner, one.transfer.whole))

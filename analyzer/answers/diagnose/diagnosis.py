@@ -9,8 +9,10 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from analyzer.answers.diagnose.detectors.capture import capture_quality
-from analyzer.answers.diagnose.detectors.device import (
+from analyzer.answers.diagnose.finding import EVERY_RANK, Finding, FindingKind, ListPlace, Skipped
+from analyzer.answers.diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, NEGLIGIBLE
+from analyzer.answers.diagnose.steps.detectors.capture import capture_quality
+from analyzer.answers.diagnose.steps.detectors.device import (
     allocations,
     copies,
     device_idle_ns,
@@ -18,21 +20,24 @@ from analyzer.answers.diagnose.detectors.device import (
     host_sync,
     long_operation,
 )
-from analyzer.answers.diagnose.detectors.dominant_kernels import dominant_kernels
-from analyzer.answers.diagnose.detectors.exposed import exposed_communication, idle_stages, slow_input
-from analyzer.answers.diagnose.detectors.idle import idle
-from analyzer.answers.diagnose.detectors.late_ranks import late_ranks, uneven_work
-from analyzer.answers.diagnose.detectors.memory import memory
-from analyzer.answers.diagnose.detectors.negotiations import negotiation
-from analyzer.answers.diagnose.detectors.one_off import graph_capture, not_of_the_job_ns, profiler_cost
-from analyzer.answers.diagnose.detectors.operations import hot_operation, outlier_steps, slower_span, start_up
-from analyzer.answers.diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
-from analyzer.answers.diagnose.detectors.slow_transfers import slow_links, small_messages
-from analyzer.answers.diagnose.finding import EVERY_RANK, Finding, FindingKind, ListPlace, Skipped
-from analyzer.answers.diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, NEGLIGIBLE
-from analyzer.answers.diagnose.job_view import JobView, job_ns
+from analyzer.answers.diagnose.steps.detectors.dominant_kernels import dominant_kernels
+from analyzer.answers.diagnose.steps.detectors.exposed import exposed_communication, idle_stages, slow_input
+from analyzer.answers.diagnose.steps.detectors.idle import idle
+from analyzer.answers.diagnose.steps.detectors.late_ranks import late_ranks, uneven_work
+from analyzer.answers.diagnose.steps.detectors.memory import memory
+from analyzer.answers.diagnose.steps.detectors.negotiations import negotiation
+from analyzer.answers.diagnose.steps.detectors.one_off import graph_capture, not_of_the_job_ns, profiler_cost
+from analyzer.answers.diagnose.steps.detectors.operations import (
+    hot_operation,
+    outlier_steps,
+    slower_span,
+    start_up,
+)
+from analyzer.answers.diagnose.steps.detectors.servers import one_slow_server, priority_inversion, slow_server
+from analyzer.answers.diagnose.steps.detectors.slow_transfers import slow_links, small_messages
+from analyzer.answers.diagnose.steps.job_view import JobView, job_ns
 from analyzer.base.arrays import Float64
-from analyzer.base.errors import as_sentence, counted
+from analyzer.base.errors import UsageError, as_sentence, counted
 from analyzer.base.units import in_ms, in_percent
 from analyzer.reading import dialects
 from dag_utils import LoadedSteps
@@ -93,17 +98,23 @@ class Ranked(Struct, frozen=True):
 
     Attributes
     ----------
-    gain : the saving, None where nothing is claimed; `share` of the mean step
+    estimate : what a replay says is saved; None where it was not asked. `gain` has it where it is claimed
+    share : of the mean step, of a saving that is claimed
     after_above_ns : the saving that is left when those before it are done already
     change : the edits whose gain this is: what a what-if with them answers; () where the gain is only what
         more specific findings leave
     """
 
     finding: Finding
-    gain: Gain | None = None
+    estimate: Gain | None = None
     share: float | None = None
     after_above_ns: float | None = None
     change: Sequence[EditRequest] = ()
+
+    @property
+    def gain(self) -> Gain | None:
+        """The saving that is claimed; None where there is none, or its interval includes zero."""
+        return self.estimate if self.estimate is not None and _is_claimed(self.estimate) else None
 
 
 class Diagnosis(Struct, frozen=True):
@@ -190,6 +201,8 @@ class _Search(Struct):
                     continue
                 self.known.append((result, forecast))
                 self.edits = (*self.edits, *result.edits)
+            elif result.place is ListPlace.FIRST:
+                self.known.append((replace(result, edits=()), None))
 
     def _is_of_a_rank(self, finding: Finding) -> bool:
         """Whether most of the time that a finding is about is that of a late rank, which is known better."""
@@ -205,7 +218,10 @@ class _Search(Struct):
         It is the saving of its edits alone; where the more specific findings `above` have most of that, or it
         shows only without them, what they leave.
         """
-        alone, after = self.forecasts.of(finding.edits), self.forecasts.of(finding.edits, above)
+        try:
+            alone, after = self.forecasts.of(finding.edits), self.forecasts.of(finding.edits, above)
+        except UsageError:  # nobody asked for this edit: a job of damaged events may lack what it is about
+            return None
         least_ns = NEGLIGIBLE * alone.before_ns
         if after.saved_ns >= least_ns and after.is_certain:
             left = self.forecasts.of(finding.edits, self.edits)
@@ -239,10 +255,15 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
         gain = forecast.gain_ns.at_most(most_ns)
         left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
         change = () if forecast.scale or forecast.saved_ns > most_ns else finding.edits
-        share = gain.mid_ns / step_ns
+        share = gain.mid_ns / step_ns if _is_claimed(gain) else None
         ranked.append(Ranked(finding, gain, share, min(max(left_ns, 0.0), most_ns), change))
         done = (*done, *finding.edits)
     return ranked
+
+
+def _is_claimed(gain: Gain) -> bool:
+    """Whether a saving is claimed: its interval, where there are enough steps for one, is above zero."""
+    return gain.low_ns is None or gain.low_ns > 0
 
 
 def _order(
@@ -260,10 +281,12 @@ def _order(
     saved_ns = min(forecast.saved_ns, most_ns)
     if finding.place is ListPlace.LAST:
         return follows, 3, -saved_ns
+    sure_ns = saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
+    if not _is_claimed(forecast.gain_ns):
+        return follows, 2, -sure_ns / forecast.before_ns
     is_one_of_several = finding.scope.ranks is not EVERY_RANK and len(finding.scope.ranks) < n_ranks
     is_behind = finding.kind == "late_rank" and is_one_of_several
     is_behind &= saved_ns > EXPOSED * forecast.before_ns
-    sure_ns = saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
     return follows, 0 if is_behind else 1, -sure_ns
 
 

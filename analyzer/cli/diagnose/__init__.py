@@ -42,13 +42,11 @@ _BRIEF = (  # of a place, a `Ranked`, where it is, and the command that answers 
 )
 _FINDINGS = (
     *_BRIEF,
-    Column(
-        "gain_after_above_ms", "after those above", "float", value=lambda row: ms_of(row[1].after_above_ns)
-    ),
+    Column("gain_after_above_ms", "after those above", "float", value=lambda row: _after_above_ms(row[1])),
     Column("kind", "kind", value=lambda row: _words(row[1].finding.kind)),
     Column("cause", "why", "sentence", value=lambda row: row[1].finding.cause),
     Column("action", "what to do", "sentence", value=lambda row: row[1].finding.action),
-    Column("caveat", "caveat", "sentence", value=lambda row: row[1].finding.caveat),
+    Column("caveat", "caveat", "sentence", value=lambda row: _caveat(row[1])),
     Column("change", "what-if (--set)", value=lambda row: _change(row[1])),
     Column("command", "command", value=lambda row: row[3]),
 )
@@ -92,8 +90,8 @@ def run(args: Namespace) -> Result:
 
 def _of_dumps(args: Namespace) -> Result:
     """Return why the job hangs whose ranks wrote down what they waited in."""
-    from analyzer.answers.diagnose.hang_findings import hang_diagnosis
-    from analyzer.answers.diagnose.hangs import find_hang, standing_of
+    from analyzer.answers.diagnose.hangs.find_hang import find_hang, standing_of
+    from analyzer.answers.diagnose.hangs.hang_findings import hang_diagnosis
     from analyzer.cli.diagnose.hang_tables import hang_tables
     from trace_utils import Request, read_ranks
 
@@ -125,7 +123,7 @@ def _of_dumps(args: Namespace) -> Result:
 
 
 def _of_step_log(args: Namespace) -> Result:
-    from analyzer.answers.diagnose.step_log_diagnosis import diagnose_step_log
+    from analyzer.answers.diagnose.step_logs.step_log_diagnosis import diagnose_step_log
     from analyzer.model.figures.job_figures import load_figures
     from analyzer.model.figures.rank_figures import Wanted
 
@@ -203,12 +201,16 @@ def _gain(ranked: Ranked, bound: str) -> float | None:
     return None if ranked.gain is None else ms_of(getattr(ranked.gain, bound))
 
 
+def _after_above_ms(ranked: Ranked) -> float | None:
+    return None if ranked.gain is None else ms_of(ranked.after_above_ns)
+
+
 def _card(args: Namespace, diagnosis: Diagnosis, ranked: Ranked) -> Card:
     """Return a finding with all its details."""
     from analyzer.cli.step_timeline import key_of
 
     finding = ranked.finding
-    caveat = f" ({finding.caveat})" if finding.caveat else ""
+    caveat = f" ({_caveat(ranked)})" if _caveat(ranked) else ""
     lines = [("", as_sentence(finding.cause + caveat)), ("Do", as_sentence(finding.action))]
     lines += [("Example", _seen(evidence)) for evidence in finding.evidence[:1]]
     if ranked.change:
@@ -226,6 +228,15 @@ def _card(args: Namespace, diagnosis: Diagnosis, ranked: Ranked) -> Card:
         if seen.step is not None:
             card = card._replace(step=str(seen.step), seen=key_of(seen.rank, seen.name))
     return card
+
+
+def _caveat(ranked: Ranked) -> str:
+    """Caveats of a finding; one is that its saving may be none."""
+    gain, caveat = ranked.estimate, ranked.finding.caveat
+    if gain is None or ranked.gain is not None:
+        return caveat
+    unclaimed = f"no saving is claimed: {in_ms(gain.low_ns or 0.0)} to {in_ms(gain.high_ns or 0.0)}"
+    return f"{caveat}; {unclaimed}" if caveat else unclaimed
 
 
 def _change(ranked: Ranked) -> str:
@@ -316,7 +327,7 @@ def _record(args: Namespace, number: int, ranked: Ranked) -> dict[str, Any]:
         "title": finding.title,
         "gain_ms": {bound: _gain(ranked, f"{bound}_ns") for bound in ("low", "mid", "high")},
         "gain_share": ranked.share,
-        "gain_after_above_ms": ms_of(ranked.after_above_ns),
+        "gain_after_above_ms": _after_above_ms(ranked),
         "change": _change(ranked) or None,
         "scope": {
             "ranks": list(scope.ranks),
@@ -338,7 +349,7 @@ def _record(args: Namespace, number: int, ranked: Ranked) -> dict[str, Any]:
         ],
         "cause": finding.cause,
         "action": finding.action,
-        "caveat": finding.caveat,
+        "caveat": _caveat(ranked),
         "command": str(_command(args, ranked)),
         "look": str(command(args, *_look(ranked))),
     }

@@ -8,7 +8,7 @@ import numpy as np
 
 from analyzer.answers.diagnose.diagnosis import Diagnosis, Ranked
 from analyzer.answers.diagnose.finding import Finding
-from analyzer.answers.diagnose.job_view import JobView
+from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.units import in_ms
 from analyzer.cli.step_charts import joined_steps, rank_map
 from analyzer.cli.step_timeline import group_of, step_timeline

@@ -31,12 +31,12 @@ def diagnosed(path: Path) -> Diagnosis:
 
 
 def winning(diagnosis: Diagnosis) -> list[Ranked]:
-    """Return the findings that claim to save something."""
-    return [one for one in diagnosis.findings if one.gain is not None]
+    """Return the findings of which a replay says what they save, claimed or not."""
+    return [one for one in diagnosis.findings if one.estimate is not None]
 
 
 def kinds(diagnosis: Diagnosis) -> list[str]:
-    """Return the kinds of the findings that claim to save something, in their order."""
+    """Return the kinds of the findings that save something, in their order."""
     return [one.finding.kind for one in winning(diagnosis)]
 
 
@@ -47,7 +47,7 @@ def titles(diagnosis: Diagnosis, kind: str) -> list[str]:
 
 def holds(one: Ranked, amount_ms: float, near: float = 0.1) -> None:
     """The finding's interval holds what is won, and what it says itself is near that, as a share of it."""
-    gain = one.gain
+    gain = one.estimate
     assert gain is not None
     assert gain.low_ns is not None
     assert gain.high_ns is not None

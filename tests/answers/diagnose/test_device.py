@@ -13,9 +13,9 @@ import pytest
 from answers import diagnosed, holds, kinds, titles, winning
 from made_jobs import WRITERS, DeviceStep, Job, device
 
-from analyzer.answers.diagnose.detectors.device import busy_share
 from analyzer.answers.diagnose.diagnosis import _Search, headline
 from analyzer.answers.diagnose.finding import Finding, FindingScope
+from analyzer.answers.diagnose.steps.detectors.device import busy_share
 from conftest import run_cli
 from replay.edit import EditRequest
 from replay.forecast import Forecasts

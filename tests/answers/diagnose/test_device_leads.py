@@ -12,8 +12,8 @@ from answers import diagnosed, titles, winning
 from made_jobs import DeviceStep, device
 from test_device import around
 
-from analyzer.answers.diagnose.detectors.device import busy_share, device_idle_ns
 from analyzer.answers.diagnose.diagnosis import Diagnosis, headline
+from analyzer.answers.diagnose.steps.detectors.device import busy_share, device_idle_ns
 
 Ev = dict[str, Any]
 DEVICE_BOUND = DeviceStep()  # 40 kernels of 1 ms, launched in 4 ms

@@ -8,11 +8,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from analyzer.answers.diagnose.detectors.device import busy_share
-from analyzer.answers.diagnose.evidence import longest_events
 from analyzer.answers.diagnose.finding import Finding, FindingScope
 from analyzer.answers.diagnose.finding_thresholds import DOMINANT, HALF
-from analyzer.answers.diagnose.job_view import JobView
+from analyzer.answers.diagnose.steps.detectors.device import busy_share
+from analyzer.answers.diagnose.steps.evidence import longest_events
+from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64
 from analyzer.base.function_names import named
 from analyzer.base.units import in_ms, in_percent

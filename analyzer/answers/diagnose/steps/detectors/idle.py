@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzer.answers.diagnose.detectors.device import NO_COMPUTATION, computes
-from analyzer.answers.diagnose.detectors.one_off import path_length_ns
 from analyzer.answers.diagnose.finding import Finding, FindingScope, ListPlace, Skipped
 from analyzer.answers.diagnose.finding_thresholds import HALF, LAUNCH_NS, NOTICEABLE
-from analyzer.answers.diagnose.job_view import JobView
-from analyzer.answers.diagnose.path_times import is_python_gap
+from analyzer.answers.diagnose.steps.detectors.device import NO_COMPUTATION, computes
+from analyzer.answers.diagnose.steps.detectors.one_off import path_length_ns
+from analyzer.answers.diagnose.steps.job_view import JobView
+from analyzer.answers.diagnose.steps.path_times import is_python_gap
 from analyzer.base.function_names import brief, named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.model.graph.step_graph import Bool

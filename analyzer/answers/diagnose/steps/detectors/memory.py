@@ -8,7 +8,7 @@ import numpy as np
 
 from analyzer.answers.diagnose.finding import BREAKDOWN, Finding, FindingScope, Skipped
 from analyzer.answers.diagnose.finding_thresholds import FULL, NEGLIGIBLE
-from analyzer.answers.diagnose.job_view import JobView
+from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64
 from analyzer.base.arrays.median import FEWEST
 from analyzer.base.errors import listed

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.answers.diagnose.finding import Evidence
-from analyzer.answers.diagnose.job_view import JobView
+from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Int64
 from analyzer.model.graph.step_graph import Bool, StepGraph
 

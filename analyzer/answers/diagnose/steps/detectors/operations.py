@@ -6,9 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.answers.diagnose.detectors.device import NO_COMPUTATION, computes, start_up_ns
-from analyzer.answers.diagnose.detectors.one_off import ONE_OFF, WARM_UP, first_launches, path_length_ns
-from analyzer.answers.diagnose.evidence import event_of, gap_before, longest_events, tail_of
 from analyzer.answers.diagnose.finding import (
     BREAKDOWN,
     Evidence,
@@ -20,7 +17,15 @@ from analyzer.answers.diagnose.finding import (
     edit,
 )
 from analyzer.answers.diagnose.finding_thresholds import FASTER, HALF, HOT, NEARLY_ALL, NOTICEABLE
-from analyzer.answers.diagnose.job_view import JobView, names_of
+from analyzer.answers.diagnose.steps.detectors.device import NO_COMPUTATION, computes, start_up_ns
+from analyzer.answers.diagnose.steps.detectors.one_off import (
+    ONE_OFF,
+    WARM_UP,
+    first_launches,
+    path_length_ns,
+)
+from analyzer.answers.diagnose.steps.evidence import event_of, gap_before, longest_events, tail_of
+from analyzer.answers.diagnose.steps.job_view import JobView, names_of
 from analyzer.base.arrays import Float64, Int64
 from analyzer.base.arrays.change_points import LEAST_STEPS, higher_spans
 from analyzer.base.arrays.median import FEWEST

@@ -15,7 +15,7 @@ from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
 
 if TYPE_CHECKING:
-    from analyzer.answers.diagnose.job_view import JobView
+    from analyzer.answers.diagnose.steps.job_view import JobView
 
 
 class Arrivals(Struct, frozen=True):

@@ -10,9 +10,9 @@ import numpy as np
 
 from analyzer.answers.diagnose.diagnosis import Diagnosis, Ranked
 from analyzer.answers.diagnose.finding import Evidence, Finding, FindingScope, Skipped
-from analyzer.answers.diagnose.hangs import Hang
-from analyzer.answers.diagnose.who_waits import HangCause, Root
-from analyzer.base.errors import counted, in_words
+from analyzer.answers.diagnose.hangs.find_hang import Hang
+from analyzer.answers.diagnose.hangs.waits import HangCause, Root
+from analyzer.base.errors import in_words
 from analyzer.reading.formats.recorder.standing import DumpedCall, Standing
 
 _CLOSER = ("diagnose", "--full")
@@ -38,7 +38,8 @@ def hang_diagnosis(hang: Hang, ranks: Mapping[int, Standing], paths: Mapping[int
 
 def _answer(hang: Hang, findings: Sequence[Finding], ranks: Mapping[int, Standing]) -> str:
     if not findings:
-        return f"No hang is claimed of {counted(len(ranks), 'rank')}: {hang.reason}."
+        dumps = "The dump of 1 rank does" if len(ranks) == 1 else f"The dumps of {len(ranks)} ranks do"
+        return f"{dumps} not show that the job hangs: {hang.reason}."
     guilty = {rank for root in hang.roots for rank in root.ranks}
     n_waiting = len(hang.waits.keys() - guilty)
     whom = "it" if len(guilty) == 1 else "these"
@@ -81,7 +82,7 @@ def _finding(
     since = f" since {clock(min(times))}" if times else ""
     hung = _Hung(roots, roots[0].call, guilty, in_words(guilty), waiting, waited, since)
     title, cause, action = {
-        HangCause.ABSENT: lambda: _absent(hung, ranks),
+        HangCause.ABSENT: lambda: _absent(hung, hang, ranks),
         HangCause.BEHIND: lambda: _behind(hung),
         HangCause.NO_DUMP: lambda: _no_dump(hung),
         HangCause.CYCLE: lambda: _cycle(hung, hang),
@@ -104,7 +105,15 @@ def _finding(
 _Texts: TypeAlias = tuple[str, str, str]  # title, cause and action
 
 
-def _absent(hung: _Hung, ranks: Mapping[int, Standing]) -> _Texts:
+def _absent(hung: _Hung, hang: Hang, ranks: Mapping[int, Standing]) -> _Texts:
+    if not hang.waits.keys() & hung.waiting:
+        have = "has" if len(hung.guilty) == 1 else "have"
+        return (
+            f"{hung.who} {have} not called {hung.call.title}",
+            f"{in_words(hung.waiting)} completed it, which needs all of its members. "
+            f"{_instead(hung.guilty, ranks)}",
+            f"look at what {hung.who} did then: `py-spy dump` of the process, its log, its input, its host",
+        )
     verb = "is" if len(hung.guilty) == 1 else "are"
     return (
         f"{hung.who} never reached {hung.call.title}, where {hung.waited}{hung.since}",

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from analyzer.answers.diagnose.evidence import longest_events
 from analyzer.answers.diagnose.finding import Finding, FindingScope, Skipped, edit
 from analyzer.answers.diagnose.finding_thresholds import (
     BYTES_OF_A_RANK,
@@ -18,7 +17,8 @@ from analyzer.answers.diagnose.finding_thresholds import (
     SLOWEST_LINK_GBS,
     SMALL_BYTES,
 )
-from analyzer.answers.diagnose.job_view import JobView, names_of
+from analyzer.answers.diagnose.steps.evidence import longest_events
+from analyzer.answers.diagnose.steps.job_view import JobView, names_of
 from analyzer.base.arrays import Float64
 from analyzer.base.errors import counted
 from analyzer.base.function_names import brief

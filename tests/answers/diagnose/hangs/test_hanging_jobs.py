@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_hangs import named, standings
 
-from analyzer.answers.diagnose.hangs import Hang, find_hang
+from analyzer.answers.diagnose.hangs.find_hang import Hang, find_hang
 from analyzer.reading.formats.recorder.standing import Standing
 from oracles.hanging_jobs import START_NS, Do, Job, Simulation
 from oracles.hangs import write_case

@@ -1,10 +1,10 @@
-"""Who waits for whom in which call, from where each rank stood, and where that ends.
+"""Waits between ranks and open calls, and the causes at their ends.
 
 Ranks and open calls are the nodes of a graph: a rank leads to the first open call of each of its groups, a
 call to the members that have not made it, or else to those that an earlier call holds. Whoever waits has a
 way out of its node. Where ways end is the cause:
 
-- a rank that waits for nobody: it has not come, while others wait for it;
+- a rank that is not waiting for anyone, while others wait for it: it never reached their call;
 - a rank without a dump, where nothing else explains the waiting: it has died, or could not write;
 - ranks that wait for each other in a circle;
 - a call that all members have made, with different arguments.
@@ -21,8 +21,8 @@ from enum import Enum
 from math import inf
 from typing import Any, NamedTuple
 
-from analyzer.answers.diagnose.differing_calls import DifferingCalls, Key
 from analyzer.answers.diagnose.finding_thresholds import HALF
+from analyzer.answers.diagnose.hangs.differing_calls import DifferingCalls, Key
 from analyzer.reading.formats.recorder.standing import UNKNOWN, DumpedCall, Lane, Standing
 
 

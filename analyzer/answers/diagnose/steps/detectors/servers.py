@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.answers.diagnose.detectors.slow_transfers import NO_BYTES, stages_of
-from analyzer.answers.diagnose.evidence import longest_events
 from analyzer.answers.diagnose.finding import Finding, FindingScope, Skipped, edit
-from analyzer.answers.diagnose.job_view import JobView
+from analyzer.answers.diagnose.steps.detectors.slow_transfers import NO_BYTES, stages_of
+from analyzer.answers.diagnose.steps.evidence import longest_events
+from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.units import in_digits, in_ms, in_percent
 from analyzer.model.graph.step_graph import NO_LINK
 from analyzer.reading.dialects.step_parts import Direction

@@ -7,8 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from analyzer.answers.diagnose.meetings import Arrivals, meetings_of
-from analyzer.answers.diagnose.path_times import PathTimes, far_longer, mean_path_times, slow_without_input
+from analyzer.answers.diagnose.steps.meetings import Arrivals, meetings_of
+from analyzer.answers.diagnose.steps.path_times import (
+    PathTimes,
+    far_longer,
+    mean_path_times,
+    slow_without_input,
+)
 from analyzer.base.arrays import Float64, Int64
 from analyzer.model.figures.operations_by_step import check_cells
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph, job_lengths

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from analyzer.answers.diagnose.finding import BREAKDOWN, Finding, FindingScope, ListPlace, Skipped
-from analyzer.answers.diagnose.job_view import JobView
+from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays.median import FEWEST
 from analyzer.base.errors import NoteKind, counted, listed, notes_of
 from analyzer.base.function_names import named

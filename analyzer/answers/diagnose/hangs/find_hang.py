@@ -1,21 +1,21 @@
-"""Why a job hangs, or why that is not claimed: the causes of `who_waits`, and signs that the job lives."""
+"""Why a job hangs, or why dumps do not show that it does: causes, and signs of progress."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from msgspec import Struct
 
 from analyzer.answers.diagnose.finding_thresholds import DUMPED_WITHIN_NS, HALF, PAUSE_NS
-from analyzer.answers.diagnose.who_waits import HangCause, Root, Wait, Waits, age
+from analyzer.answers.diagnose.hangs.waits import HangCause, Root, Wait, Waits, age
 from analyzer.base.errors import in_words
 from analyzer.reading import dialects
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.recorder.standing import Standing
+from analyzer.reading.formats.recorder.standing import DumpedCall, Standing
 
 
 class Hang(Struct):
-    """The answer of some dumps; `reason` says why no hang is claimed where there is no root.
+    """The answer of some dumps; `reason` says why they show no hang where there is no root.
 
     `doubt` says why the job may only be slow, `caveat` what else is not known.
     """
@@ -28,12 +28,16 @@ class Hang(Struct):
 
 
 def find_hang(ranks: Mapping[int, Standing]) -> Hang:
-    """Find why the job of these ranks hangs, or why that is not claimed."""
+    """Find why the job of these ranks hangs, or why the dumps do not show that it does."""
     job = Waits(ranks)
     waits = {rank: wait for rank in ranks if (wait := job.wait(rank)) is not None}
     roots = _merged(job.ends())
     roots = [root for root in roots if root.cause is not HangCause.NO_DUMP] or roots
-    moved = _moved(job)
+    missed = _missed(job)
+    if not roots and not job.frozen and not any(job.opens.values()) and (leads := _leads(job, missed)):
+        reason = _progress(job, {rank for root in leads for rank in root.ranks})
+        return Hang(() if reason else leads, waits, reason, doubt=_OLDER_DUMP)
+    moved = sorted(missed)
     if reason := _unknown(job, roots, moved):
         return Hang((), waits, reason)
     named = {rank for root in roots for rank in root.ranks}
@@ -42,7 +46,8 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
         caveat = f"the record of {in_words(moved)} ends before calls that others completed with it"
     elif left := sorted(job.lost - named):
         caveat = f"{in_words(left)} left no dump: whether they wait, too, is not known"
-    roots = sorted([*roots, *(root for rank, root in job.frozen.items() if rank not in named)], key=_since)
+    beside = [*_leads(job, missed), *job.frozen.values()]
+    roots = sorted([*roots, *(root for root in beside if named.isdisjoint(root.ranks))], key=_since)
     times = _Times(job, roots)
     if reason := _sign_of_life(job, roots, times):
         return Hang((), waits, reason)
@@ -65,37 +70,60 @@ def _merged(roots: Iterable[Root]) -> list[Root]:
 
 
 def _unknown(job: Waits, roots: Sequence[Root], moved: Sequence[int]) -> str:
-    """Say why the dumps name nobody; "" where they do."""
+    """Reason why the dumps show no rank at fault; "" where they do."""
     named = {rank for root in roots for rank in root.ranks}
     if named and named <= job.lost and len(job.lost) >= len(job.ranks):
-        return f"the others wait for {in_words(sorted(job.lost))} without a dump; give the dumps of all ranks"
-    if moved and (len(moved) >= HALF * len(job.ranks) or not named.issubset(moved)):
         return (
-            f"others completed calls that {in_words(moved)} had not made: the dumps are of different "
-            "moments, and the job moved between them"
+            f"the other ranks wait for {in_words(sorted(job.lost))}, whose dumps are missing: pass all dumps"
+        )
+    if moved and len(moved) >= HALF * len(job.ranks):
+        return (
+            f"others completed calls that {in_words(moved)} had not made: the dumps were written at "
+            "different moments, and the job went on in between"
         )
     if roots:
         return ""
     if job.frozen:
         return (
             f"calls are open on {in_words(sorted(job.frozen))} that others completed, perhaps "
-            "because the dumps are of different moments"
+            "because the dumps were written at different moments"
         )
     if any(not call.group.members for calls in job.opens.values() for call in calls):
         return "calls are open, and the dumps do not list the ranks of their groups"
     if any(job.opens.values()):
-        return "every open call has been made by all of its members: they may still be running"
-    return "no call is open: every rank has completed all that it called"
+        return "all members have made every open call: the calls may still be running"
+    return "no call is open: every rank has completed all of its calls"
 
 
-def _moved(job: Waits) -> list[int]:
-    """List the ranks that had not made a call that others had completed, as no one can without them."""
-    moved = set()
+def _missed(job: Waits) -> dict[int, DumpedCall]:
+    """Map ranks to the first call that they had not made though others completed it, which needs all."""
+    missed: dict[int, DumpedCall] = {}
     for key in job.sure:
-        done = (call.number for lane in job.lanes[key].values() for call in lane.done if call.all_wait)
-        top = max(done, default=-1)
-        moved |= {rank for rank, (entered, _) in job.reached[key].items() if 0 <= entered < top}
-    return sorted(moved)
+        done = [call for lane in job.lanes[key].values() for call in lane.done if call.all_wait]
+        for rank, (entered, _) in job.reached[key].items():
+            later = [call for call in done if call.number > entered >= 0]
+            if later:
+                missed.setdefault(rank, min(later, key=lambda call: call.number))
+    return missed
+
+
+_OLDER_DUMP = "the dumps of the ranks at fault may only be older than those of the others"
+
+
+def _leads(job: Waits, missed: Mapping[int, DumpedCall]) -> list[Root]:
+    """List ranks that have not called what others completed; none if they are more than half of the ranks.
+
+    A recorder may call a collective completed as soon as its own part is done, so nothing need be open.
+    """
+    if len(missed) > HALF * len(job.ranks):
+        return []
+    leads = []
+    for rank, call in missed.items():
+        reached = job.reached[call.group.key].items()
+        leads.append(
+            Root(HangCause.ABSENT, (rank,), call, [by for by, (_, done) in reached if done >= call.number])
+        )
+    return sorted(leads, key=_since)
 
 
 class _Times:
@@ -119,27 +147,33 @@ class _Times:
 
 
 def _sign_of_life(job: Waits, roots: Sequence[Root], times: _Times) -> str:
-    """Say why a job with these causes lives; "" where nothing tells."""
+    """Reason why a job with these causes may be making progress; "" for none."""
     if times.is_timeout or any(root.cause is HangCause.MISMATCH for root in roots):
         return ""
     named = {rank for root in roots for rank in root.ranks}
-    if fresh := sorted(
-        rank for rank, standing in job.ranks.items() if standing.just_completed_ns > 0 and rank not in named
-    ):
-        return f"calls of {in_words(fresh)} completed just before the dumps were written: the job moves"
+    if reason := _progress(job, named):
+        return reason
     if running := [call for call in job.running if times.last_ns - call.at_ns < times.longest_ns]:
-        return f"{running[0].title} is still running, as it has been made by all of its members"
+        return f"{running[0].title} may still be running: all of its members have made it"
     if idle := sorted(rank for rank, calls in job.opens.items() if not calls and rank not in named):
-        wait = "waits" if len(idle) == 1 else "wait"
-        return f"{in_words(idle)} {wait} for nobody, and nobody for them: they may run"
+        waits, them = ("it waits", "it") if len(idle) == 1 else ("they wait", "them")
+        return f"{in_words(idle)} may be running: {waits} for no rank, and no rank waits for {them}"
     if not times.is_copy and HALF * times.waited_ns < times.longest_ns:
         took = f"calls took up to {times.longest_ns / 1e6:,.0f} ms before"
         return f"the dumps were written {times.waited_ns / 1e6:,.0f} ms later, and {took}"
     return ""
 
 
+def _progress(job: Waits, guilty: Set[int]) -> str:
+    """Clause on calls that completed just before the dumps, except on `guilty` ranks; "" for none."""
+    fresh = sorted(
+        rank for rank, standing in job.ranks.items() if standing.just_completed_ns > 0 and rank not in guilty
+    )
+    return f"calls of {in_words(fresh)} completed just before the dumps were written" if fresh else ""
+
+
 def _doubt(roots: Sequence[Root], times: _Times) -> str:
-    """Say why a job with these causes may only be slow; "" where that cannot be."""
+    """Reason why a job with these causes may only be slow; "" for none."""
     if times.is_timeout or any(root.cause is HangCause.MISMATCH for root in roots):
         return ""
     if HALF * times.waited_ns >= times.longest_ns and (times.is_copy or times.waited_ns >= PAUSE_NS):
@@ -153,5 +187,5 @@ def _doubt(roots: Sequence[Root], times: _Times) -> str:
 
 
 def standing_of(_: object, trace: Trace) -> Standing | None:
-    """Return where the rank of a trace stood; None where its system does not record that."""
+    """Open and completed calls of the rank of a trace; None where its system does not record them."""
     return dialects.of(trace).standing(trace)

@@ -19,7 +19,7 @@ from dag_utils import CriticalPath, critical_path
 from replay.whatif.host import PYTHON_NS
 
 if TYPE_CHECKING:
-    from analyzer.answers.diagnose.job_view import JobView
+    from analyzer.answers.diagnose.steps.job_view import JobView
 
 #: Steps whose critical paths are walked at most; more of steps that are short, so many events.
 _MOST_PATHS, _MOST_EVENTS = 20, 300_000

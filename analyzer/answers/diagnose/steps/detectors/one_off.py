@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.answers.diagnose.evidence import longest_events
 from analyzer.answers.diagnose.finding import Finding, FindingScope, ListPlace
 from analyzer.answers.diagnose.finding_thresholds import HALF, LAUNCH_NS, NOTICEABLE, SPIKY
-from analyzer.answers.diagnose.job_view import JobView, names_of
+from analyzer.answers.diagnose.steps.evidence import longest_events
+from analyzer.answers.diagnose.steps.job_view import JobView, names_of
 from analyzer.base.arrays import Float64, Int64
 from analyzer.base.arrays.median import median
 from analyzer.base.function_names import brief, named

@@ -21,8 +21,8 @@ from analyzer.answers.diagnose.finding_thresholds import (
     NOTICEABLE,
     STALL,
 )
-from analyzer.answers.diagnose.log_steps import BETWEEN, REST, LogSteps
-from analyzer.answers.diagnose.slow_spans import AROUND, FEW, SlowSpan, beside, covered, slow_spans
+from analyzer.answers.diagnose.step_logs.log_steps import BETWEEN, REST, LogSteps
+from analyzer.answers.diagnose.step_logs.slow_spans import AROUND, FEW, SlowSpan, beside, covered, slow_spans
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.change_points import LEAST_STEPS, around, spread_of
 from analyzer.base.arrays.intervals import stretches

@@ -7,14 +7,35 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzer.answers.diagnose.chance import is_no_chance, surely_positive
-from analyzer.answers.diagnose.detectors.exposed import whose_loading
-from analyzer.answers.diagnose.detectors.negotiations import late_in_negotiations
-from analyzer.answers.diagnose.evidence import busy_step, event_of, gap_before, longest_events, longest_gaps
-from analyzer.answers.diagnose.finding import Evidence, Finding, FindingScope, Skipped, edit
-from analyzer.answers.diagnose.finding_thresholds import CHANCE, EXPOSED, HALF, MUCH, NEGLIGIBLE, OUTLYING
-from analyzer.answers.diagnose.job_view import JobView
-from analyzer.answers.diagnose.meetings import LastArrivals, last_arrivals, longest_awaited
+from analyzer.answers.diagnose.finding import (
+    Evidence,
+    Finding,
+    FindingScope,
+    ListPlace,
+    Skipped,
+    edit,
+)
+from analyzer.answers.diagnose.finding_thresholds import (
+    CHANCE,
+    EXPOSED,
+    HALF,
+    MUCH,
+    NEARLY_ALL,
+    NEGLIGIBLE,
+    OUTLYING,
+)
+from analyzer.answers.diagnose.steps.chance import is_no_chance, surely_positive
+from analyzer.answers.diagnose.steps.detectors.exposed import whose_loading
+from analyzer.answers.diagnose.steps.detectors.negotiations import late_in_negotiations
+from analyzer.answers.diagnose.steps.evidence import (
+    busy_step,
+    event_of,
+    gap_before,
+    longest_events,
+    longest_gaps,
+)
+from analyzer.answers.diagnose.steps.job_view import JobView
+from analyzer.answers.diagnose.steps.meetings import LastArrivals, last_arrivals, longest_awaited
 from analyzer.base.arrays import Float64
 from analyzer.base.arrays.distributions import binomial_tail
 from analyzer.base.arrays.median import FEWEST, median
@@ -34,7 +55,10 @@ _PAUSES = "look at what runs there: input, Python code, garbage collection, othe
 
 
 class _LateCause(NamedTuple):
-    """Why owners are late by `late_ns` a step: `most` of it is in these operations, or before them."""
+    """Why owners are late by `late_ns` a step: `most` of it is in these operations, or before them.
+
+    `detail` are clauses for the cause.
+    """
 
     owners: Sequence[int]
     late_ns: float
@@ -44,6 +68,8 @@ class _LateCause(NamedTuple):
     operations: Sequence[str] = ()
     evidence: Sequence[Evidence] = ()
     caveat: str = ""
+    detail: str = ""
+    place: ListPlace = ListPlace.BY_GAIN
 
 
 def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
@@ -71,13 +97,14 @@ def _finding(view: JobView, cause: _LateCause) -> Finding:
         kind="late_rank",
         title=f"{listed(ranks)} {'is' if len(ranks) == 1 else 'are'} late by {in_ms(cause.late_ns)}, "
         f"most of it {cause.most}",
-        cause=f"the last to arrive at {n_last:,} of {len(last):,} synchronisations",
+        cause=f"the last to arrive at {n_last:,} of {len(last):,} synchronisations{cause.detail}",
         action=cause.action,
         edits=cause.edits,
         scope=FindingScope(ranks, operations=cause.operations),
         evidence=cause.evidence,
         caveat=cause.caveat,
         look=("critical", "--head", "10"),
+        place=cause.place,
     )
 
 
@@ -101,7 +128,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
         kind="uneven_work",
         title=f"{most} works {in_ms(most_ns - least_ns)} more than {least}",
         cause=f"{most} works {in_ms(most_ns)}, {least} {in_ms(least_ns)}; the rank with more work makes "
-        "the others wait in every step",
+        f"the others wait in every step{_slowdown(view)}",
         action="split layers or data so that every rank works as long as the mean",
         edits=[edit("straggler", "even")],
         evidence=[
@@ -117,7 +144,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def compared_operations(view: JobView) -> Bool:
-    """Return the operations (n,) that are own work of a kind that every owner has: others cannot be compared.
+    """Mark the operations (n,) that are own work of a kind that every owner has: others cannot be compared.
 
     Nor can BytePS's STEP, in which the wait for communication lies.
     """
@@ -142,7 +169,7 @@ def _begun(view: JobView) -> Bool:
 
 
 def behind_peers(view: JobView, work: Float64) -> list[int]:
-    """Return the owners whose times in each step, `work` (steps, m), exceed the median of their peers'.
+    """List the owners whose times in each step, `work` (steps, m), exceed the median of their peers'.
 
     Peers are the ranks of the same stage; where a stage is one rank, it has none. They take longer in
     every step but for chance (`is_no_chance`).
@@ -167,7 +194,7 @@ def behind_peers(view: JobView, work: Float64) -> list[int]:
 
 
 def _spread(usual: Float64) -> float:
-    """Return the median absolute deviation of the owners' usual work (m,)."""
+    """Median absolute deviation of the owners' usual work (m,)."""
     return median(np.abs(usual - median(usual)))
 
 
@@ -194,16 +221,60 @@ def _work(view: JobView, compared: Bool) -> _LateCause | None:
     is_all = sorted(late) == stragglers(view.recording) and not begins_late
     chosen = _of_owners(view, late) & np.isin(view.kind_of[1], kinds)
     loads = all(view.is_input[view.kind_of[1] == kind].any() for kind in kinds)
+    late_ns = excess_ns(work, late, view.stage)
+    edits = [edit("straggler", "none") if is_all else edit(",".join(_names(view, late)), "peers")]
+    if _is_awaited_in_gaps(view, late, late_ns):
+        edits.append(edit("gap", "even"))
+    busy = _busy(view, compared, late)
     return _LateCause(
         late,
-        excess_ns(work, late, view.stage),
+        late_ns,
         f"in {named(slower, 2)}" if len(kinds) <= 2 else "in most of its operations",
-        [edit("straggler", "none") if is_all else edit(",".join(_names(view, late)), "peers")],
+        edits,
         _LOADERS if loads else _MACHINE,
         slower,
         longest_events(view, chosen, 3, busy_step(view, chosen)),
         whose_loading(view) if loads else "",
+        busy + _slowdown(view),
+        ListPlace.FIRST if busy else ListPlace.BY_GAIN,
     )
+
+
+def _busy(view: JobView, compared: Bool, late: Sequence[int]) -> str:
+    """Clause on ranks that in nearly all steps work for over half of the step, much longer than their peers.
+
+    That counts whatever a replay says, which knows only the waits that are recorded. "" for other ranks. Of a
+    job with devices the work of these counts.
+    """
+    works = view.which(lambda operation: operation.is_traced and (operation.on_device or not view.has_device))
+    work = view.owner_work_ns(compared & works)
+    late_ns, peers_ns = work[:, late].min(axis=1), peers_usual(work, view.stage)[:, late].max(axis=1)
+    is_much = (late_ns > MUCH * peers_ns) & (late_ns > HALF * view.iteration_ns)
+    if is_much.mean() < NEARLY_ALL:
+        return ""
+    times = (in_ms(float(np.median(ns))) for ns in (late_ns, view.iteration_ns, peers_ns))
+    return "; {} of work in a step of {}, {} on its peers".format(*times)
+
+
+def _is_awaited_in_gaps(view: JobView, late: Sequence[int], late_ns: float) -> bool:
+    """Whether another rank pauses for most of what late ones work longer: it waits in something unrecorded.
+
+    So in the published pipeline with a slow rank, where the reduction over tensor-parallel ranks is not known
+    to be a collective.
+    """
+    usual_ns = np.median(view.owner_gap_ns(~view.is_communication), axis=0)
+    others_ns = np.delete(usual_ns, late)
+    return bool(others_ns.max(initial=0.0) - usual_ns[late].max() > HALF * late_ns)
+
+
+def _slowdown(view: JobView) -> str:
+    """Clause on the slowdown of a pipeline; "" for any other job."""
+    if not view.stage.any():
+        return ""
+    from replay.slowdown import slowdown_ratio
+
+    ratio = slowdown_ratio(view.loaded.recording)
+    return f"; without pauses, a step takes {ratio:.2f} times as long as with work spread evenly"
 
 
 def _slower_kinds(view: JobView, compared: Bool, late: Sequence[int]) -> list[int]:
@@ -229,17 +300,18 @@ def _slower_kinds(view: JobView, compared: Bool, late: Sequence[int]) -> list[in
 def _extra_work(view: JobView, compared: Bool) -> _LateCause | None:
     """Late ranks that do what not all do, where that is most of what they work longer.
 
-    What takes the place of something else on another rank (a kernel of another name) is no more work.
+    What takes the place of something else on another rank (a kernel of another name) is no more work. Work
+    that all ranks do may scatter from step to step: only what they do not share is to recur.
     """
     own_work = is_own_work(view.recording)
     extra = own_work & ~compared
-    work = view.owner_work_ns(own_work)
-    late = behind_peers(view, work)
+    extra_work = view.owner_work_ns(extra)
+    late = behind_peers(view, extra_work)
     if not late:
         return None
-    excess, extra_ns = (excess_ns(ns, late, view.stage) for ns in (work, view.owner_work_ns(extra)))
+    excess, extra_ns = (excess_ns(ns, late, view.stage) for ns in (view.owner_work_ns(own_work), extra_work))
     chosen = extra & _of_owners(view, late)
-    if extra_ns < HALF * excess or not chosen.any():
+    if extra_ns < HALF * excess or excess < NEGLIGIBLE * view.step_ns:
         return None
     most = _most_of(view, chosen, view.work_by_kind)
     return _LateCause(
@@ -272,7 +344,7 @@ def _pauses(view: JobView, begun: Bool, late: Sequence[int]) -> _LateCause | Non
 
 
 def _pausing(view: JobView, begun: Bool) -> list[int]:
-    """Return the owners with longer gaps than their peers, if it is they who are waited for in most steps.
+    """List the owners with longer gaps than their peers, if others wait for them in most steps.
 
     That counts where they meet others: one that has waited for them may then come last to its own group.
     """
@@ -288,7 +360,7 @@ def _of_owners(view: JobView, owners: Sequence[int]) -> Bool:
 
 
 def _most_of(view: JobView, chosen: Bool, by_kind: Float64) -> list[str]:
-    """Return the name that has most of some times (steps, k) of the `chosen` operations (n,), else three."""
+    """Name that has most of some times (steps, k) of the `chosen` operations (n,), else three names."""
     by_name = view.by_name(np.where(view.of_kinds(chosen), by_kind.mean(axis=0), 0.0))
     return view.longest(by_name, 1 if by_name.max() >= HALF * by_name.sum() else 3)
 
@@ -297,7 +369,7 @@ def _most_of(view: JobView, chosen: Bool, by_kind: Float64) -> list[str]:
 
 
 def _names(view: JobView, owners: Sequence[int]) -> list[str]:
-    """Return the names of owners."""
+    """Names of owners."""
     return [view.recording.owners[owner] for owner in owners]
 
 
@@ -334,7 +406,7 @@ def _often_last(view: JobView, work: Float64) -> _LateCause | None:
 
 
 def _begin_later_ns(view: JobView) -> Float64:
-    """Return the delay with which each owner (m,) begins its steps after the median one, the usual one."""
+    """Usual delay with which each owner (m,) begins its steps after the median owner."""
     begins = np.array([step.begin_ns for step in view.steps], np.float64)
     return np.median(begins - np.median(begins, axis=1, keepdims=True), axis=0)
 
@@ -348,7 +420,7 @@ class _Delay(NamedTuple):
 
 
 def _delays(view: JobView, owner: int, arrivals: Sequence[LastArrivals]) -> list[_Delay]:
-    """Return the largest delay of each step in which an owner comes last, the largest first."""
+    """Largest delay of each step in which an owner comes last, the largest first."""
     largest = []
     for row, (last, _), met in zip(view.rows, arrivals, view.meetings, strict=True):
         bounds = np.searchsorted(met.meeting, np.arange(met.meeting.max(initial=-1) + 2))
@@ -364,7 +436,7 @@ def _delays(view: JobView, owner: int, arrivals: Sequence[LastArrivals]) -> list
 
 
 def _before(view: JobView, delay: _Delay) -> Evidence:
-    """Return the gap for which an owner is late, else the event at which it is."""
+    """Gap for which an owner is late, else the event at which it is."""
     step, event = view.recording.steps[delay.row], delay.event
     earlier = np.flatnonzero((step.owner == step.owner[event]) & (step.start_ns <= step.start_ns[event]))
     longest = int(earlier[step.gap_ns[earlier].argmax()])

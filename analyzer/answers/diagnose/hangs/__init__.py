@@ -1,0 +1,1 @@
+"""Why a job hangs, from the dumps of its ranks."""

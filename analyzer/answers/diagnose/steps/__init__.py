@@ -1,0 +1,1 @@
+"""Why steps are slow: detectors and what they look at."""
