@@ -22,13 +22,7 @@ def assert_answered(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [
-        "loads-at-one-time",
-        "own-edit-refused",
-        pytest.param(
-            "same-moment-ranks", marks=pytest.mark.xfail(reason="log(0) in a forecast", strict=False)
-        ),
-    ],
+    ["loads-at-one-time", "own-edit-refused", "same-moment-ranks"],
 )
 def test_degenerate_times_are_answered(shared_data: Path, case: str) -> None:
     assert_answered(shared_data / "cases" / f"attack-{case}")
