@@ -9,9 +9,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from analyzer.report.names import bounded
+from analyzer.report.cells import bounded, display_width
 from analyzer.report.pictures.colours import FONT, INK, SOFT
-from analyzer.report.tables import display_width
 
 #: Pixels: width of a drawing, width of one that shares a row, height of upright bars.
 WIDTH, SMALL, HEIGHT = 860, 560, 260
