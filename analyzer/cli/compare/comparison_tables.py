@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from analyzer.model.figures.job_figures import JobFigures
 
 _MOST = "Operations that explain most of the change"
+#: Bars of a chart at most.
+_MOST_BARS = 20
+#: Share of the base's step from which the change of a category is shown.
+_LEAST_SHOWN = 0.01
 
 
 def both_ms(change: Change) -> list[float | None]:
@@ -129,8 +133,6 @@ def _is_certain(op: OpChange) -> bool:
 
 def _categories(pair: Comparison) -> list[Table]:
     """Make the table of all categories, and what standard output shows of it without `--full`."""
-    from analyzer.cli.step_charts import LEAST_SHOWN
-
     columns = (
         Column("cat", "category", value=lambda each: each.cat or "(none)"),
         *_sides("step_*_ms", "step", "explained"),
@@ -146,7 +148,7 @@ def _categories(pair: Comparison) -> list[Table]:
     )
     title, categories = "Categories: what they took of a step", pair.categories
     base = sum(each.explained.a_ns or 0.0 for each in categories)
-    large = [each for each in categories if abs(each.explained.ns or 0.0) > LEAST_SHOWN * base]
+    large = [each for each in categories if abs(each.explained.ns or 0.0) > _LEAST_SHOWN * base]
     first, a, b, explains, sure = columns[:5]
     few = (first, explains, a, b, sure._replace(title="significant"))
     whole = Table.of("categories", title, columns, categories, note=note, certain="explains")
@@ -194,18 +196,16 @@ def input_table(run: JobFigures, name: str) -> Table:
 
 def charts_of(pair: Comparison) -> list[Chart]:
     """Draw by how much categories and operations lengthened the step, the largest changes first."""
-    from analyzer.cli.step_charts import MOST_BARS
-
     categories = sorted(pair.categories, key=lambda each: -abs(each.explained.ns or 0.0))
-    of_categories = {each.cat or "(none)": each.explained for each in categories[:MOST_BARS]}
-    of_operations = {op.name: op.explained for op in _explaining(pair)[:MOST_BARS]}
+    of_categories = {each.cat or "(none)": each.explained for each in categories[:_MOST_BARS]}
+    of_operations = {op.name: op.explained for op in _explaining(pair)[:_MOST_BARS]}
     both = (("What explains the change of the step", of_categories), (_MOST, of_operations))
     return [chart for title, changes in both for chart in _changes(title, changes)]
 
 
 def _changes(title: str, changes: Mapping[str, Change]) -> list[Bars]:
     """Draw changes as bars to either side of zero, with their intervals."""
-    from analyzer.cli.step_charts import doubt
+    from analyzer.cli.compare.verdict import doubt
 
     changes = {name: change for name, change in changes.items() if change.ns}
     if not changes:
