@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -53,18 +53,27 @@ def change_record(change: Change) -> dict[str, Cell]:
     return {column.key: cell(change) for column, cell in _CHANGE_CELLS}
 
 
-def tables_of(pair: Comparison, *, alone: bool) -> list[Table]:
-    """Make the tables of one comparison; unless it is the only one, their names say which."""
-    tables = [*_operations(pair), *_categories(pair)]
-    if any(pair.only_in):
-        tables.append(_only(pair))
-    if alone:
-        return tables
-    return [_named(table, pair.names[1]) for table in tables]
+def tables_of(pair: Comparison) -> list[Table]:
+    """Make the tables of one comparison."""
+    return [*_operations(pair), *_categories(pair), *([_only(pair)] if any(pair.only_in) else [])]
 
 
-def _named(table: Table, run: str) -> Table:
-    return table._replace(name=f"{table.name} {run}", title=f"{table.title}: {run}")
+def tables_of_runs(pairs: Sequence[Comparison]) -> list[Table]:
+    """Make a table of the steps of several runs, and for files and `--full` those of each comparison."""
+    runs = Table.of("runs", "Iteration time against the base", _RUNS, pairs, _by_change)
+    details = [(pair.names[1], table) for pair in pairs for table in tables_of(pair) if not table.brief]
+    return [
+        runs,
+        *(
+            table._replace(name=f"{table.name} {run}", title=f"{table.title}: {run}", full=True)
+            for run, table in details
+        ),
+    ]
+
+
+def _by_change(pair: Comparison) -> float:
+    """Make a sort key: the run whose step changed most comes first."""
+    return -abs(pair.iteration.ns or 0.0)
 
 
 def _sides(key: str, what: str, of: str) -> list[Column]:
@@ -75,13 +84,22 @@ def _sides(key: str, what: str, of: str) -> list[Column]:
     ]
 
 
-def tested_columns() -> list[Column]:
-    """Apply the columns `CHANGE` to the average durations of items."""
+def tested_columns(of: str = "average") -> list[Column]:
+    """Apply the columns `CHANGE` to the change `of` items."""
+    change = attrgetter(of)
 
-    def of(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
-        return lambda item: value(item.average)
+    def of_item(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
+        return lambda item: value(change(item))
 
-    return [column._replace(value=of(cell)) for column, cell in _CHANGE_CELLS]
+    return [column._replace(value=of_item(cell)) for column, cell in _CHANGE_CELLS]
+
+
+#: Columns of a run beside the base; their items are `Comparison`s.
+_RUNS = (
+    Column("run", "run", value=lambda pair: pair.names[1]),
+    *_sides("iteration_*_ms", "step", "iteration"),
+    *tested_columns("iteration"),
+)
 
 
 def _operations(pair: Comparison) -> list[Table]:
