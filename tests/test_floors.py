@@ -69,9 +69,7 @@ def test_every_system_has_one_module_or_package() -> None:
 
 
 #: What several options do; a module of an option's own lies in its package.
-_SHARED_BY_OPTIONS = {
-    f"analyzer.cli.{name}" for name in ("arguments", "runs", "step_charts", "step_timeline")
-}
+_SHARED_BY_OPTIONS = {f"analyzer.cli.{name}" for name in ("arguments", "runs", "step_timeline")}
 
 
 def test_options_holds_one_module_or_package_per_option_and_what_they_share() -> None:

@@ -10,7 +10,7 @@ from analyzer.base.errors import TraceError, UsageError, whole_number
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.units import in_ms
 from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, damage_notes, refuse
-from analyzer.report.result import Cell, Column, Result, Table, ms_column
+from analyzer.report.result import Cell, Chart, Column, Result, Table, key_of, ms_column, stretch_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +92,6 @@ def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
 
 def _recorded(args: Namespace) -> Result:
     from analyzer.base.outputs.rules import NO_FILE
-    from analyzer.cli.step_timeline import key_of, step_timeline, stretch_key
 
     loaded, row = recorded_step(args)
     recording = loaded.recording
@@ -133,17 +132,18 @@ def _recorded(args: Namespace) -> Result:
         document,
         headline=widest.headline(recording, step, path),
         tables=tables,
-        charts=[
-            step_timeline(
-                f"Step {step.number} and its critical path", recording, step, path, parts=args.del_queue
-            )
-        ]
-        if args.html
-        else (),
+        charts=_drawn(args, recording, step, path) if args.html else (),
         figures=[(scope.name, in_ms(scope.length_ns)) for scope in wide[-_MOST_SCOPES:]],
         notes=[*notes, command(args, WHAT_IF)],
         repairs=loaded.repairs,
     )
+
+
+def _drawn(args: Namespace, recording: Recording, step: StepGraph, path: CriticalPath) -> list[Chart]:
+    from analyzer.cli.step_timeline import step_timeline
+
+    title = f"Step {step.number} and its critical path"
+    return [step_timeline(title, recording, step, path, parts=args.del_queue)]
 
 
 def _document(scope: Scope, *, owned: bool, why: bool) -> dict[str, Any]:
@@ -177,8 +177,6 @@ def _slack_table(operations: Sequence[OperationSlack]) -> Table:
 
 def _about_operations(recording: Recording, slack: Table) -> LazySequence[Sequence[str]]:
     """List the keys of the operations in a table of slack; with several ranks the names have prefixes."""
-    from analyzer.cli.step_timeline import key_of
-
     several = len(recording.owners) > 1
     return LazySequence(
         slack.rows,

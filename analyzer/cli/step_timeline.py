@@ -14,7 +14,7 @@ from analyzer.base.function_names import brief
 from analyzer.base.units import in_ms
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects.step_parts import Operation
-from analyzer.report.result import OnPath, Span, Timeline
+from analyzer.report.result import OnPath, Span, Timeline, key_of, stretch_key
 from dag_utils import CriticalPath, NamedPath, step_length
 
 #: Most ranks and boxes in a drawing: those on the path and the longest.
@@ -93,16 +93,6 @@ def _apart(recording: Recording, owners: Sequence[int], path: CriticalPath) -> I
         most = in_ms(max(bounds[owner] for owner in far))
         names = listed([recording.owners[owner] for owner in far])
         yield f"{names} may lie up to {most} to either side: the clocks cannot be tied closer."
-
-
-def key_of(owner: str, name: str) -> str:
-    """Make the key of an operation of an owner (see `Table.about`)."""
-    return f"{owner}.{name}"
-
-
-def stretch_key(number: int) -> str:
-    """Make the key of a stretch by its number in `NamedPath.of`."""
-    return f"#{number}"
 
 
 def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Collection[str]) -> list[int]:

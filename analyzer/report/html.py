@@ -14,8 +14,8 @@ from typing import Any, TypeGuard
 from analyzer.base.errors import printable
 from analyzer.base.outputs.atomic import open_output
 from analyzer.base.outputs.marks import PROGRAM
+from analyzer.report.cells import beginning, bounded, short_functions
 from analyzer.report.json import encode
-from analyzer.report.names import bounded, short_functions
 from analyzer.report.pictures import colours, heat_map, plot
 from analyzer.report.pictures.svg import SMALL, WIDTH
 from analyzer.report.result import (
@@ -31,7 +31,6 @@ from analyzer.report.result import (
     Table,
     Timeline,
 )
-from analyzer.report.tables import beginning
 
 _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = ("page.js", "table.js", "view.js", "drawing.js", "timeline.js")

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from analyzer.base.errors import printable
-from analyzer.report.names import with_short_functions
+from analyzer.report.cells import NO_VALUE, cell_texts, is_text, with_short_functions
 from analyzer.report.result import Card, Command, Result, Table
-from analyzer.report.tables import NO_VALUE, cell_texts, is_text
 from analyzer.report.text import most_rows, shown_tables
 
 #: Characters with a meaning in Markdown or HTML; an underscore only at the edge of a word.

@@ -123,6 +123,16 @@ class HeatMap(NamedTuple):
     in_3d: bool = False  # a page offers it in 3-D
 
 
+def key_of(owner: str, name: str) -> str:
+    """Make the key of an operation of an owner (see `Table.about`)."""
+    return f"{owner}.{name}"
+
+
+def stretch_key(number: int) -> str:
+    """Make the key of a stretch by its number in `NamedPath.of`."""
+    return f"#{number}"
+
+
 class Span(NamedTuple):
     """One coloured box of a timeline; rows of tables with one of its `keys` are about it (`Table.about`)."""
 

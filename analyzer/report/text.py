@@ -15,9 +15,18 @@ from msgspec import Struct
 
 from analyzer.base.errors import counted, printable
 from analyzer.base.units import in_percent
-from analyzer.report.names import IN_A_LANE, labels, short_names, with_short_functions
+from analyzer.report.cells import (
+    IN_A_LANE,
+    NO_VALUE,
+    cell_texts,
+    display_width,
+    is_text,
+    labels,
+    short_names,
+    shorten,
+    with_short_functions,
+)
 from analyzer.report.result import Bars, Card, Cell, Column, Command, Result, Table
-from analyzer.report.tables import NO_VALUE, cell_texts, display_width, is_text, shorten
 
 _HEADER = 6  # columns of a header at least, if it has long words
 _SPACE = "  "

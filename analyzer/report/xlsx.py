@@ -12,8 +12,8 @@ from typing import Any
 from analyzer.base.errors import OutputError, printable
 from analyzer.base.outputs.atomic import open_output, temporary_directory
 from analyzer.base.outputs.marks import PROGRAM
+from analyzer.report.cells import cell_texts, display_width, is_text, shorten
 from analyzer.report.result import Cell, Column, Result, Table, card_texts
-from analyzer.report.tables import cell_texts, display_width, is_text, shorten
 
 #: Limits of the file format.
 ROWS_A_SHEET = 1_048_576

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from analyzer.base.errors import TraceError
 from analyzer.base.units import in_ms, in_percent
 from analyzer.reading.traces.gpu_folders import find_gpus
-from collector.network.collect_captures import read_captures
-from collector.network.packets import is_capture
-from collector.network.partition_keys import files_below
-from collector.network.server_timeline import ServerKey, ServerOperation, read_served
+
+if TYPE_CHECKING:
+    from collector.network.server_timeline import ServerKey, ServerOperation
 
 _SERVER = re.compile(r"server_(\d{1,3})")
 
@@ -72,9 +72,17 @@ def read_evidence(
 ) -> NetworkEvidence:
     """Return the evidence beside the jobs at `paths`; nothing where these are not of BytePS."""
     evidence = NetworkEvidence()
-    for path in paths:
-        if not path.is_dir() or all(gpu.file("comm.json") is None for gpu in find_gpus(path)):
-            continue
+    of_byteps = [
+        path for path in paths if path.is_dir() and any(gpu.file("comm.json") for gpu in find_gpus(path))
+    ]
+    if not of_byteps:
+        return evidence
+    from collector.network.collect_captures import read_captures
+    from collector.network.packets import is_capture
+    from collector.network.partition_keys import files_below
+    from collector.network.server_timeline import read_served
+
+    for path in of_byteps:
         try:
             if any(is_capture(file) for file in files_below(path)):
                 captured = read_captures(path, jobs=jobs, progress=progress)

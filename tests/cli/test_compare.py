@@ -166,6 +166,15 @@ def test_three_inputs_are_each_compared_with_the_first(tmp_path: Path) -> None:
     assert changes == pytest.approx([0.015, 0.030], abs=0.002)
 
 
+def test_several_runs_are_one_table_the_most_changed_first(tmp_path: Path) -> None:
+    paths = [job(tmp_path / f"{n}.json", n, push=push) for n, push in enumerate((20, 35, 50))]
+    _, out, _ = run_cli("compare", *paths, "--sort", "--quiet")
+    head, _, names, _, *rows = out.split("\n")
+    assert head.startswith("2.json changed most of 2 runs: Slower: ")
+    assert names.split()[:4] == ["run", "base", "step", "(ms)"]
+    assert [row.split()[0] for row in rows[:2]] == ["2.json", "1.json"]
+
+
 # ---- bad input: one line, no traceback
 
 

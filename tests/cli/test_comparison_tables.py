@@ -20,7 +20,7 @@ def _comparison(*ops: OpChange, only_a: int = 0, only_b: int = 0) -> Comparison:
 
 
 def _tables(found: Comparison, *, brief: bool = False) -> dict[str, Table]:
-    tables = tables_of(found, alone=True)
+    tables = tables_of(found)
     return {table.name: table for table in tables if table.brief == brief}
 
 

@@ -18,8 +18,8 @@ from analyzer.base.errors import printable
 from analyzer.base.units import in_ms
 from analyzer.cli import arguments
 from analyzer.report import html
+from analyzer.report.cells import cell_texts
 from analyzer.report.result import Bars, Result, Timeline
-from analyzer.report.tables import cell_texts
 from conftest import REPO, few, open_page, small_window
 
 pytestmark = pytest.mark.slow

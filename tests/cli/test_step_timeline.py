@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from analyzer.cli import step_timeline as timelines
-from analyzer.cli.step_timeline import key_of, step_timeline, stretch_key
+from analyzer.cli.step_timeline import step_timeline
 from analyzer.model.graph.critical_path import critical_path
 from analyzer.model.graph.step_graph import Recording
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Edge, Meeting, Transfer
-from analyzer.report.result import Timeline
+from analyzer.report.result import Timeline, key_of, stretch_key
 from make import rank_steps, recording
 
 MS = 1_000_000

@@ -17,6 +17,7 @@ from selenium.webdriver.support.select import Select
 
 from analyzer.base.errors import printable
 from analyzer.report import html
+from analyzer.report.cells import cell_texts
 from analyzer.report.result import (
     Bars,
     Card,
@@ -32,7 +33,6 @@ from analyzer.report.result import (
     Table,
     Timeline,
 )
-from analyzer.report.tables import cell_texts
 from conftest import open_page, waiting
 
 pytestmark = pytest.mark.slow

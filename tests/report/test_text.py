@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.base.errors import printable
-from analyzer.report import tables, text
+from analyzer.report import cells, text
 from analyzer.report.result import Bars, Card, Column, Result, Table
 
 NAME = Column("name", "Name")
@@ -74,7 +74,7 @@ def test_a_pipe_gets_every_name_in_full(golden: Callable[[str, str], None]) -> N
 def test_no_line_of_a_table_is_wider_than_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = shown(Result("o", "", {}, (OPERATIONS,))).splitlines()
-    assert max(map(tables.display_width, lines)) <= columns
+    assert max(map(cells.display_width, lines)) <= columns
 
 
 @pytest.mark.parametrize("columns", ["9" * 11, "9" * 4000])
@@ -106,9 +106,9 @@ def test_a_name_cannot_steer_the_terminal() -> None:
 @given(st.text(), st.integers(1, 40))
 def test_a_shortened_text_fits_and_one_that_fits_is_whole(name: str, width: int) -> None:
     name = printable(name)
-    short = tables.shorten(name, width)
-    assert tables.display_width(short) <= width
-    assert short == name or tables.display_width(name) > width
+    short = cells.shorten(name, width)
+    assert cells.display_width(short) <= width
+    assert short == name or cells.display_width(name) > width
 
 
 @given(st.text())

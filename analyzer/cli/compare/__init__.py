@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from analyzer.base.errors import NoteKind, UsageError, counted, notes_of
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.outputs.marks import is_digest
-from analyzer.base.units import in_ms, ms_of
+from analyzer.base.units import ms_of
 from analyzer.cli import READING, above_zero, add_flags, command, damage_notes
 from analyzer.cli.compare.comparison_tables import (
     both_ms,
@@ -20,6 +20,7 @@ from analyzer.cli.compare.comparison_tables import (
     input_table,
     part_of_the_change,
     tables_of,
+    tables_of_runs,
     tested_columns,
 )
 from analyzer.cli.runs import check_runs, digest_note, group_of, labels, load_runs
@@ -36,7 +37,6 @@ EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --hea
 
 _PERCENTAGE = above_zero("percentage", lambda text: float(text.removesuffix("%")), or_zero=True)
 _REGRESSED = 3  # exit code of --fail_above
-_MOST_SHOWN = 3  # pairs of runs in a headline, and in the tables of a terminal
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -66,11 +66,8 @@ def run(args: Namespace) -> Result:
         compare(runs[0], other, (names[0], name), wanted=args.filter)
         for other, name in zip(runs[1:], names[1:], strict=True)
     ]
-    detailed = _most_changed(pairs)
-    left = [f"{len(pairs) - len(detailed)} more runs changed less"] if len(detailed) < len(pairs) else []
-    verdicts = [verdict(pair) for pair in detailed]
-    if len(pairs) > 1:
-        verdicts = [f"{pair.names[1]}: {text}" for pair, text in zip(detailed, verdicts, strict=True)]
+    most = max(pairs, key=lambda pair: abs(pair.iteration.ns or 0))
+    which = f"{most.names[1]} changed most of {len(pairs)} runs: " if len(pairs) > 1 else ""
     limit = math.inf if args.fail_above is None else args.fail_above / 100
     regressed = [pair for pair in pairs if pair.iteration.significant]
     regressed = [pair for pair in regressed if (pair.iteration.relative or 0) > limit]
@@ -79,22 +76,18 @@ def run(args: Namespace) -> Result:
         "compare",
         f"{names[0]} → {', '.join(names[1:])}",
         _document(pairs, args.path),
-        headline=f"{'; '.join([*verdicts, *left])}.",
+        headline=f"{which}{verdict(most)}.",
         tables=[
-            *(table for pair in pairs for table in _tables(pair, detailed)),
+            *(tables_of(most) if len(pairs) == 1 else tables_of_runs(pairs)),
             *(input_table(run, name) for run, name in zip(runs, names, strict=True)),
         ],
-        charts=charts_of(detailed[0]),
-        figures=_figures(pairs, detailed),
+        charts=charts_of(most),
+        figures=[] if len(pairs) > 1 else _figures(most),
         notes=[
             *(note for pair in pairs for note in _notes(pair, alone=len(pairs) == 1)),
             *_limit(pairs, regressed, args.fail_above),
             *lost,
-            *(
-                [f"--full shows the tables of all {len(pairs)} comparisons."]
-                if left and not args.full
-                else []
-            ),
+            *(["--full shows the tables of each comparison."] if len(pairs) > 1 and not args.full else []),
             *damage_notes(file for run in runs if not is_digest(run.path) for file in run.files),
             *digest_note(args, names[-1]),
             command(args, "diagnose", paths=args.path[-1:]),
@@ -102,25 +95,6 @@ def run(args: Namespace) -> Result:
         repairs=list(dict.fromkeys(line for job in runs for line in job.repairs)),
         exit_code=_REGRESSED if regressed or lost else 0,
     )
-
-
-def _most_changed(pairs: Sequence[Comparison]) -> Sequence[Comparison]:
-    """Choose the pairs to show in detail: of many, those whose iteration time changed most."""
-    if len(pairs) <= _MOST_SHOWN:
-        return pairs
-    return sorted(pairs, key=lambda pair: -abs(pair.iteration.ns or 0))[:_MOST_SHOWN]
-
-
-def _tables(pair: Comparison, detailed: Sequence[Comparison]) -> list[Table]:
-    """Make the tables of a pair; those of a pair without details are for files and `--full`."""
-    tables = tables_of(pair, alone=len(detailed) == 1)
-    if not _is_left(pair, detailed):
-        return tables
-    return [table._replace(full=True) for table in tables if not table.brief]
-
-
-def _is_left(pair: Comparison, detailed: Sequence[Comparison]) -> bool:
-    return pair.names[1] not in {other.names[1] for other in detailed}
 
 
 def _limit(pairs: Sequence[Comparison], regressed: Sequence[Comparison], percent: float | None) -> list[str]:
@@ -182,27 +156,11 @@ _RECORD = (
 )
 
 
-def _figures(pairs: Sequence[Comparison], detailed: Sequence[Comparison]) -> list[tuple[str, str]]:
-    """Name the runs of one pair; of several, list the step of each, and the changes of those in detail."""
-    if len(pairs) == 1:
-        return [
-            *zip(("base", "new"), pairs[0].names, strict=True),
-            ("changed operations", _changed(pairs[0])),
-        ]
-    figures = []
-    for pair in pairs:
-        name, change = pair.names[1], pair.iteration
-        if change.a_ns is not None and change.b_ns is not None:
-            times = f"{in_ms(change.a_ns, unit='')} → {in_ms(change.b_ns)}"
-            figures.append((f"iteration time of {name}", times))
-        if not _is_left(pair, detailed):
-            figures.append((f"changed operations in {name}", _changed(pair)))
-    return figures
-
-
-def _changed(pair: Comparison) -> str:
+def _figures(pair: Comparison) -> list[tuple[str, str]]:
+    """Name both runs, and count the operations that changed."""
     changed = sum(op.average.significant for op in pair.operations)
-    return f"{changed:,} of {len(pair.operations):,} in common"
+    counts = f"{changed:,} of {len(pair.operations):,} in common"
+    return [*zip(("base", "new"), pair.names, strict=True), ("changed operations", counts)]
 
 
 def _notes(pair: Comparison, *, alone: bool) -> list[str]:

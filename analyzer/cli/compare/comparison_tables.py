@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from analyzer.model.figures.job_figures import JobFigures
 
 _MOST = "Operations that explain most of the change"
+#: Bars of a chart at most.
+_MOST_BARS = 20
+#: Share of the base's step from which the change of a category is shown.
+_LEAST_SHOWN = 0.01
 
 
 def both_ms(change: Change) -> list[float | None]:
@@ -49,18 +53,27 @@ def change_record(change: Change) -> dict[str, Cell]:
     return {column.key: cell(change) for column, cell in _CHANGE_CELLS}
 
 
-def tables_of(pair: Comparison, *, alone: bool) -> list[Table]:
-    """Make the tables of one comparison; unless it is the only one, their names say which."""
-    tables = [*_operations(pair), *_categories(pair)]
-    if any(pair.only_in):
-        tables.append(_only(pair))
-    if alone:
-        return tables
-    return [_named(table, pair.names[1]) for table in tables]
+def tables_of(pair: Comparison) -> list[Table]:
+    """Make the tables of one comparison."""
+    return [*_operations(pair), *_categories(pair), *([_only(pair)] if any(pair.only_in) else [])]
 
 
-def _named(table: Table, run: str) -> Table:
-    return table._replace(name=f"{table.name} {run}", title=f"{table.title}: {run}")
+def tables_of_runs(pairs: Sequence[Comparison]) -> list[Table]:
+    """Make a table of the steps of several runs, and for files and `--full` those of each comparison."""
+    runs = Table.of("runs", "Iteration time against the base", _RUNS, pairs, _by_change)
+    details = [(pair.names[1], table) for pair in pairs for table in tables_of(pair) if not table.brief]
+    return [
+        runs,
+        *(
+            table._replace(name=f"{table.name} {run}", title=f"{table.title}: {run}", full=True)
+            for run, table in details
+        ),
+    ]
+
+
+def _by_change(pair: Comparison) -> float:
+    """Make a sort key: the run whose step changed most comes first."""
+    return -abs(pair.iteration.ns or 0.0)
 
 
 def _sides(key: str, what: str, of: str) -> list[Column]:
@@ -71,13 +84,22 @@ def _sides(key: str, what: str, of: str) -> list[Column]:
     ]
 
 
-def tested_columns() -> list[Column]:
-    """Apply the columns `CHANGE` to the average durations of items."""
+def tested_columns(of: str = "average") -> list[Column]:
+    """Apply the columns `CHANGE` to the change `of` items."""
+    change = attrgetter(of)
 
-    def of(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
-        return lambda item: value(item.average)
+    def of_item(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
+        return lambda item: value(change(item))
 
-    return [column._replace(value=of(cell)) for column, cell in _CHANGE_CELLS]
+    return [column._replace(value=of_item(cell)) for column, cell in _CHANGE_CELLS]
+
+
+#: Columns of a run beside the base; their items are `Comparison`s.
+_RUNS = (
+    Column("run", "run", value=lambda pair: pair.names[1]),
+    *_sides("iteration_*_ms", "step", "iteration"),
+    *tested_columns("iteration"),
+)
 
 
 def _operations(pair: Comparison) -> list[Table]:
@@ -129,8 +151,6 @@ def _is_certain(op: OpChange) -> bool:
 
 def _categories(pair: Comparison) -> list[Table]:
     """Make the table of all categories, and what standard output shows of it without `--full`."""
-    from analyzer.cli.step_charts import LEAST_SHOWN
-
     columns = (
         Column("cat", "category", value=lambda each: each.cat or "(none)"),
         *_sides("step_*_ms", "step", "explained"),
@@ -146,7 +166,7 @@ def _categories(pair: Comparison) -> list[Table]:
     )
     title, categories = "Categories: what they took of a step", pair.categories
     base = sum(each.explained.a_ns or 0.0 for each in categories)
-    large = [each for each in categories if abs(each.explained.ns or 0.0) > LEAST_SHOWN * base]
+    large = [each for each in categories if abs(each.explained.ns or 0.0) > _LEAST_SHOWN * base]
     first, a, b, explains, sure = columns[:5]
     few = (first, explains, a, b, sure._replace(title="significant"))
     whole = Table.of("categories", title, columns, categories, note=note, certain="explains")
@@ -194,18 +214,16 @@ def input_table(run: JobFigures, name: str) -> Table:
 
 def charts_of(pair: Comparison) -> list[Chart]:
     """Draw by how much categories and operations lengthened the step, the largest changes first."""
-    from analyzer.cli.step_charts import MOST_BARS
-
     categories = sorted(pair.categories, key=lambda each: -abs(each.explained.ns or 0.0))
-    of_categories = {each.cat or "(none)": each.explained for each in categories[:MOST_BARS]}
-    of_operations = {op.name: op.explained for op in _explaining(pair)[:MOST_BARS]}
+    of_categories = {each.cat or "(none)": each.explained for each in categories[:_MOST_BARS]}
+    of_operations = {op.name: op.explained for op in _explaining(pair)[:_MOST_BARS]}
     both = (("What explains the change of the step", of_categories), (_MOST, of_operations))
     return [chart for title, changes in both for chart in _changes(title, changes)]
 
 
 def _changes(title: str, changes: Mapping[str, Change]) -> list[Bars]:
     """Draw changes as bars to either side of zero, with their intervals."""
-    from analyzer.cli.step_charts import doubt
+    from analyzer.cli.compare.verdict import doubt
 
     changes = {name: change for name, change in changes.items() if change.ns}
     if not changes:

@@ -6,7 +6,6 @@ from analyzer.answers.compare.comparison import Comparison
 from analyzer.answers.compare.significance import FEWEST_STEPS, Change
 from analyzer.base.function_names import brief
 from analyzer.base.units import in_ms, in_percent
-from analyzer.cli.step_charts import doubt
 
 _WORTH_NAMING = 0.05  # share of the change from which a category is named
 _UNCHANGED = 0.0005  # share of the step; a smaller change counts as unchanged
@@ -85,6 +84,11 @@ def _operation(comparison: Comparison) -> str:
     sides = zip(comparison.names, top.count, strict=True)
     alone = [f" (only in {name})" for name, count in sides if count == sum(top.count)]
     return f"most of it in {brief(top.name)} {_signed(top.explained)}{''.join(alone)}"
+
+
+def doubt(change: Change) -> str:
+    """Mark a tested change that is not significant."""
+    return " (not significant)" if change.p is not None and not change.significant else ""
 
 
 def _signed(change: Change) -> str:

@@ -11,7 +11,7 @@ from analyzer.base.function_names import brief
 from analyzer.base.outputs.marks import is_digest
 from analyzer.base.units import in_ms, in_percent, ms_of
 from analyzer.cli import READING, add_flags, asked, command, refuse
-from analyzer.report.result import Card, Chart, Column, Command, Result, Table
+from analyzer.report.result import Card, Chart, Column, Command, Result, Table, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -207,8 +207,6 @@ def _after_above_ms(ranked: Ranked) -> float | None:
 
 def _card(args: Namespace, diagnosis: Diagnosis, ranked: Ranked) -> Card:
     """Return a finding with all its details."""
-    from analyzer.cli.step_timeline import key_of
-
     finding = ranked.finding
     caveat = f" ({_caveat(ranked)})" if _caveat(ranked) else ""
     lines = [("", as_sentence(finding.cause + caveat)), ("Do", as_sentence(finding.action))]
@@ -267,8 +265,6 @@ def _worth(ranked: Ranked) -> str:
 
 def _about(diagnosis: Diagnosis, ranked: Ranked) -> list[str]:
     """Return the keys of what a finding is about: its operations on its ranks, and its evidence."""
-    from analyzer.cli.step_timeline import key_of
-
     finding = ranked.finding
     if diagnosis.answer:
         return []

@@ -9,17 +9,19 @@ import numpy as np
 from analyzer.answers.diagnose.diagnosis import Diagnosis, Ranked
 from analyzer.answers.diagnose.finding import Finding
 from analyzer.answers.diagnose.steps.job_view import JobView
+from analyzer.base.arrays import Float64
 from analyzer.base.units import in_ms
-from analyzer.cli.step_charts import joined_steps, rank_map
 from analyzer.cli.step_timeline import group_of, step_timeline
 from analyzer.reading.dialects.kernel_kinds import OTHER, kernel_kind
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
-from analyzer.report.result import Bars, Chart
+from analyzer.report.result import Bars, Chart, HeatMap
 from dag_utils import critical_path
 
 #: Bars of the steps; of more steps each is the longest of some.
 _MOST_EVERY_STEP = 800
+#: Most ranks and cells of a map of rank and step.
+_MOST_ROWS, _MOST_CELLS = 64, 2_000
 #: Parts of a path in one bar at most, the least of one, and of what is left.
 _MOST_SHARES, _LEAST_SHARE, _LEAST_REST = 7, 0.02, 0.005
 #: How long several ranks took for a step, and the mean of what each took for its own.
@@ -132,7 +134,7 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
         "far longer": far,
     }
     rows = [[at in group for at in numbers] for group in groups.values()]
-    names, ms = joined_steps(
+    names, ms = _joined(
         list(map(str, numbers)), np.where(rows, diagnosis.job_ns / 1e6, np.nan), _MOST_EVERY_STEP
     )
     series = {
@@ -148,9 +150,31 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
 
 
 def _excess_map(diagnosis: Diagnosis) -> list[Chart]:
-    """Return how much longer than the median rank each rank worked in each step, where that is known."""
+    """Draw how much longer than the median rank each rank worked in each step, where that is known.
+
+    Of many ranks those that differ most from the median, of many steps the largest of some that follow each
+    other.
+    """
     if diagnosis.excess is None:
         return []
     numbers, excess_ns = diagnosis.excess
-    names = list(map(str, numbers))
-    return [rank_map("Longer than the median rank", diagnosis.ranks, names, excess_ns / 1e6)]
+    means = excess_ns.mean(axis=1)
+    shown = np.sort(np.argsort(-np.abs(means - np.median(means)), kind="stable")[:_MOST_ROWS])
+    steps, ms = _joined(list(map(str, numbers)), excess_ns[shown] / 1e6, _MOST_CELLS // len(shown))
+    ranks = [diagnosis.ranks[rank] for rank in shown.tolist()]
+    title = "Longer than the median rank, by rank and step"
+    return [HeatMap(title, "", "step", "rank", steps, ranks, ms.tolist(), by_step=True)]
+
+
+def _joined(steps: Sequence[str], values: Float64, most: int) -> tuple[Sequence[str], Float64]:
+    """Reduce `values` (rows, steps) to at most `most` columns; return also their names.
+
+    Where there are more steps, each column has the largest values of some that follow each other.
+    """
+    every = -(-len(steps) // most)
+    if every <= 1:
+        return steps, values
+    begins = range(0, len(steps), every)
+    groups = [steps[begin : begin + every] for begin in begins]
+    names = [group[0] if len(group) == 1 else f"{group[0]}–{group[-1]}" for group in groups]
+    return names, np.fmax.reduceat(values, list(begins), axis=1)

@@ -10,9 +10,9 @@ import numpy as np
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.units import ms_of
 from analyzer.cli.critical import BY_NAME, PATH
-from analyzer.cli.step_timeline import key_of, step_timeline
+from analyzer.cli.step_timeline import step_timeline
 from analyzer.model.graph.step_graph import Recording
-from analyzer.report.result import Chart, Column, Command, Table, ms_column
+from analyzer.report.result import Chart, Column, Command, Table, key_of, ms_column
 from dag_utils import NamedPath, critical_path
 from replay.answer import Answer
 from replay.forecast import Forecast

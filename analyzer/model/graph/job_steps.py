@@ -15,12 +15,10 @@ from analyzer.model.clocks.job_clocks import aligned, shifted
 from analyzer.model.clocks.offsets import Clock
 from analyzer.model.graph.critical_path import CriticalPath
 from analyzer.model.graph.join_ranks import join
-from analyzer.model.graph.marked_timeline import marked_rows
 from analyzer.model.graph.rank_record import Partitions, RankFacts, RankRecord, record_rank
 from analyzer.model.graph.scopes import OperationSlack, Scope, scopes_of, step_operations
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects import Need
-from analyzer.reading.formats.chrome_writer import ThreadRow
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.traces.paths import JobFiles
 from analyzer.reading.traces.ranks import Ranks
@@ -28,6 +26,7 @@ from analyzer.reading.traces.split import TraceFile
 from trace_utils import Request, read_ranks
 
 if TYPE_CHECKING:
+    from analyzer.reading.formats.chrome_writer import ThreadRow
     from collector.network.network_evidence import NetworkEvidence
 
 
@@ -62,6 +61,8 @@ class LoadedSteps(Struct, frozen=True):
 
     def marked_rows(self, step: StepGraph, path: CriticalPath) -> tuple[list[ThreadRow], int]:
         """Make the recorded timeline with a row for the path of a step, and the nanosecond of its time 0."""
+        from analyzer.model.graph.marked_timeline import marked_rows
+
         return marked_rows(self.load_traces(needs={Need.ALL}), self.recording, step, path)
 
     @property

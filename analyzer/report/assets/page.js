@@ -58,23 +58,11 @@ function shortened(text, length) {
   return characters.slice(0, head).join("") + ELLIPSIS + (tail ? characters.slice(-tail).join("") : "");
 }
 
-const dark = matchMedia("(prefers-color-scheme: dark)");
-
 /** The colours that drawings take from the style sheet at this moment (light or dark). */
 function inks() {
-  const looks = document.documentElement.className + dark.matches;
-  if (inks.looks !== looks) {
-    const style = getComputedStyle(document.documentElement);
-    const names = ["ink", "soft", "line", "paper", "accent"];
-    inks.known = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
-    inks.looks = looks;
-  }
-  return inks.known;
-}
-
-/** Calls `redraw` whenever light turns to dark or back. */
-function onTheme(redraw) {
-  dark.addEventListener("change", redraw);
+  const style = getComputedStyle(document.documentElement);
+  const names = ["ink", "soft", "line", "paper"];
+  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
 /**

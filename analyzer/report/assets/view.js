@@ -66,7 +66,7 @@ function makeBoard(label, height, hooks) {
   listenToPointers(canvas, tip, hooks, { zoom, move });
   listenToKeys(canvas, { zoom, move, fit });
   new ResizeObserver(resize).observe(canvas);
-  onTheme(redraw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   const buttons = [
     iconButton("+", "Zoom in", () => zoom(1.6)),
     iconButton("−", "Zoom out", () => zoom(1 / 1.6)),

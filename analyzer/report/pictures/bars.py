@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from analyzer.base.units import in_digits
-from analyzer.report.names import bounded, labels
+from analyzer.report.cells import bounded, labels
 from analyzer.report.pictures import colours
 from analyzer.report.pictures.svg import (
     HEIGHT,

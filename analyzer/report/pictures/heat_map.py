@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from analyzer.base.units import in_digits
-from analyzer.report.names import bounded, labels
+from analyzer.report.cells import bounded, labels
 from analyzer.report.pictures.svg import MIDDLE, RIGHT, Drawing, mark, swatch, text, text_width
 from analyzer.report.result import HeatMap
 

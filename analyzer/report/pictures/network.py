@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from analyzer.base.units import in_digits
-from analyzer.report.names import labels
+from analyzer.report.cells import labels
 from analyzer.report.pictures import colours
 from analyzer.report.pictures.colours import INK
 from analyzer.report.pictures.svg import Drawing, escaped, swatch, text

@@ -9,9 +9,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from analyzer.report.names import bounded
+from analyzer.report.cells import bounded, display_width
 from analyzer.report.pictures.colours import FONT, INK, SOFT
-from analyzer.report.tables import display_width
 
 #: Pixels: width of a drawing, width of one that shares a row, height of upright bars.
 WIDTH, SMALL, HEIGHT = 860, 560, 260
@@ -125,13 +124,13 @@ def line(x0: float, y0: float, x1: float, y1: float, kind: str) -> str:
     return f'<path class="{kind}" d="M{x0:.2f} {y0:.2f}L{x1:.2f} {y1:.2f}" {look}/>'
 
 
-def ticks(low: float, high: float, most: int = 6) -> list[tuple[float, str]]:
-    """Choose round values that enclose `low` to `high`, with their labels.
+def ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Choose at most about six round values that enclose `low` to `high`, with their labels.
 
     >>> ticks(0, 12)
     [(0.0, '0'), (2.0, '2'), (4.0, '4'), (6.0, '6'), (8.0, '8'), (10.0, '10'), (12.0, '12')]
     """
-    least = (high - low) / most or 1.0
+    least = (high - low) / 6 or 1.0
     power = 10.0 ** math.floor(math.log10(least))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * 0.999)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))

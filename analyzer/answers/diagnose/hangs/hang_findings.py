@@ -106,19 +106,17 @@ _Texts: TypeAlias = tuple[str, str, str]  # title, cause and action
 
 
 def _absent(hung: _Hung, hang: Hang, ranks: Mapping[int, Standing]) -> _Texts:
-    if not hang.waits.keys() & hung.waiting:
+    if hang.waits.keys() & hung.waiting:
+        verb = "is" if len(hung.guilty) == 1 else "are"
+        title = f"{hung.who} never reached {hung.call.title}, where {hung.waited}{hung.since}"
+        cause = f"{hung.who} {verb} not waiting for anyone; the others are in {hung.call}"
+    else:
         have = "has" if len(hung.guilty) == 1 else "have"
-        return (
-            f"{hung.who} {have} not called {hung.call.title}",
-            f"{in_words(hung.waiting)} completed it, which needs all of its members. "
-            f"{_instead(hung.guilty, ranks)}",
-            f"look at what {hung.who} did then: `py-spy dump` of the process, its log, its input, its host",
-        )
-    verb = "is" if len(hung.guilty) == 1 else "are"
+        title = f"{hung.who} {have} not called {hung.call.title}"
+        cause = f"{in_words(hung.waiting)} completed it, which needs all of its members"
     return (
-        f"{hung.who} never reached {hung.call.title}, where {hung.waited}{hung.since}",
-        f"{hung.who} {verb} not waiting for anyone; the others are in {hung.call}. "
-        f"{_instead(hung.guilty, ranks)}",
+        title,
+        f"{cause}. {_instead(hung.guilty, ranks)}",
         f"look at what {hung.who} did then: `py-spy dump` of the process, its log, its input, its host",
     )
 

@@ -13,7 +13,6 @@ from analyzer.answers.diagnose.step_logs.log_steps import LogSteps
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.change_points import (
     LEAST_STEPS,
-    around,
     clipped_to_noise,
     difference_error,
     higher_spans,
@@ -285,7 +284,7 @@ def _always_late(log: LogSteps, kept: Int64) -> list[SlowSpan]:
     """Return the rank that is late in all steps, if one is in those `kept`, which are in no other span.
 
     It is longer in one part than all others are, which meet in another one. In which of the two ranks wait
-    tells the part's name, or that each step is as much longer as this rank is at the time.
+    the part's name tells.
     """
     n = len(log.ranks)
     if n < 4 or len(kept) < 2 * LEAST_STEPS:
@@ -300,7 +299,7 @@ def _always_late(log: LogSteps, kept: Int64) -> list[SlowSpan]:
     if work[part, rank] < NOTICEABLE * step or work[part, others].max() > HALF * work[part, rank]:
         return []
     is_named = roles[waits_in] in (Role.WAIT, Role.COMM) or roles[part] is Role.INPUT
-    if not is_named and not _leads(log, part, rank, kept):
+    if not is_named:
         return []
     most = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_LOOKED_AT)).astype(np.int64)]
     waits = log.cells(most)[waits_in]
@@ -309,17 +308,3 @@ def _always_late(log: LogSteps, kept: Int64) -> list[SlowSpan]:
     if cost < max(NOTICEABLE * step, error):
         return []
     return [SlowSpan(0, len(log.step_ns), cost, error, part, float(work[part, rank]), [rank])]
-
-
-def _leads(log: LogSteps, part: int, rank: int, kept: Int64) -> bool:
-    """Whether steps, or those after them, are longer by what the part of a rank is longer (least squares)."""
-    excess, step = log.excess_ns(part, rank)[kept], log.step_ns[kept]
-    x, y = (
-        clipped_to_noise(values - around(values, AROUND)) for values in (excess[:-1], step[:-1] + step[1:])
-    )
-    x, y = x - x.mean(), y - y.mean()
-    if not x.any():
-        return False
-    slope = float(x @ y / (x @ x))
-    error = float(np.sqrt(((y - slope * x) ** 2).mean() / (x @ x)))
-    return slope > max(HALF, 2 * error)

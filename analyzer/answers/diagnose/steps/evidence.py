@@ -19,10 +19,10 @@ def longest_events(
     return [event_of(view, step, event) for event in _longest(step, step.work_ns, chosen, most)]
 
 
-def longest_gaps(view: JobView, chosen: Bool, most: int) -> list[Evidence]:
-    """Return the longest gaps before the `chosen` operations (n,) in the step of median length."""
+def longest_gaps(view: JobView, chosen: Bool) -> list[Evidence]:
+    """Return the three longest gaps before the `chosen` operations (n,) in the step of median length."""
     step = usual_step(view)
-    return [gap_before(view, step, event) for event in _longest(step, step.gap_ns, chosen, most)]
+    return [gap_before(view, step, event) for event in _longest(step, step.gap_ns, chosen, 3)]
 
 
 def _longest(step: StepGraph, times: Int64, chosen: Bool, most: int) -> list[int]:

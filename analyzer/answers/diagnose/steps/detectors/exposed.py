@@ -148,7 +148,7 @@ def _pauses_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"the rank with the longest gaps in a step has {in_ms(more_ns)} more of them than the mean",
         action="look at what ranks do in turn: logging, garbage collection, checkpoints, other processes",
         edits=[edit("gap", "even")],
-        evidence=longest_gaps(view, ~view.is_communication, 3),
+        evidence=longest_gaps(view, ~view.is_communication),
         caveat="upper bound: every rank is taken to pause as long as the mean one in each step",
     )
 

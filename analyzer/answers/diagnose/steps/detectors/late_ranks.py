@@ -339,7 +339,7 @@ def _pauses(view: JobView, begun: Bool, late: Sequence[int]) -> _LateCause | Non
         [edit(f"{','.join(_names(view, late))}.gap", "peers")],
         _PAUSES,
         before,
-        longest_gaps(view, chosen, 3),
+        longest_gaps(view, chosen),
     )
 
 

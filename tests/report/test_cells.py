@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from analyzer.base.errors import printable
 from analyzer.base.function_names import brief, without_parameters
-from analyzer.report.names import short_functions, short_names
-from analyzer.report.tables import display_width
+from analyzer.report.cells import display_width, short_functions, short_names
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
