@@ -97,17 +97,6 @@ def test_copies_show_a_hang_where_others_wait_twice_as_long_as_a_call_took(
     assert (hang.doubt == "") == is_sure
 
 
-def test_a_rank_an_iteration_behind(tmp_path: Path) -> None:
-    made = small_job()
-    made = made._replace(
-        programs={rank: [op._replace(waits=False) for op in own] for rank, own in made.programs.items()}
-    )
-    hang = hang_of(Run(made, random.Random(1), {1: 6}), tmp_path)  # the others have called all three steps
-    assert named(hang) == {"ABSENT": [1]}
-    assert hang.roots[0].call is not None
-    assert hang.roots[0].call.number == 4
-
-
 def test_a_rank_without_a_dump_has_died_where_nothing_else_explains_the_waiting(tmp_path: Path) -> None:
     assert named(hang_of(Run(small_job(), random.Random(1), {2: 9}), tmp_path, (2,))) == {"NO_DUMP": [2]}
     code, answer, _ = run_cli(str(tmp_path))
@@ -150,29 +139,11 @@ def test_of_one_dump_alone_nobody_is_accused(tmp_path: Path) -> None:
     assert "pass all dumps" in hang.reason
 
 
-@pytest.mark.parametrize("change", [{"sizes": (65,)}, {"dtype": "Half"}, {"kind": "all_reduce"}])
-def test_a_call_that_differs(tmp_path: Path, change: dict[str, Any]) -> None:
-    made = changed(small_job(), 3, 8, **change)  # _reduce_scatter_base of all ranks, in the second step
+def test_a_call_with_another_type(tmp_path: Path) -> None:
+    made = changed(small_job(), 3, 8, dtype="Half")  # _reduce_scatter_base of all ranks, in the second step
     hang = hang_of(Run(made, random.Random(1)), tmp_path)
     assert named(hang) == {"MISMATCH": [3]}
-    assert [sorted(ranks) for ranks in hang.roots[0].differ.values()] in ([[0, 1, 2], [3]], [[3], [0, 1, 2]])
-
-
-def test_calls_in_another_order(tmp_path: Path) -> None:
-    made = small_job()
-    one, two = made.programs[0][10:12]
-    made.programs[0][10:12] = [two, one]
-    assert named(hang_of(Run(made, random.Random(1)), tmp_path)) == {"MISMATCH": [0]}
-
-
-def test_two_groups_that_wait_for_each_other(tmp_path: Path) -> None:
-    groups = {"0": ("default_pg", [0, 1, 2]), "1": ("A", [0, 1]), "2": ("B", [0, 1])}
-    first, second = Op("1", "all_reduce", waits=True), Op("2", "all_reduce", waits=True)
-    last = Op("0", "all_reduce", waits=True)
-    made = Made(groups, {0: [first, second, last], 1: [second, first, last], 2: [last]})
-    hang = hang_of(Run(made, random.Random(1)), tmp_path)
-    assert named(hang) == {"CYCLE": [0, 1]}
-    assert hang.waits[2].on == [0, 1]
+    assert [*hang.roots[0].differ.values()] == [[0, 1, 2], [3]]
 
 
 def test_where_ranks_neither_wait_nor_are_awaited_the_job_may_live(tmp_path: Path) -> None:
@@ -421,19 +392,6 @@ def test_the_answer_of_the_command_line(tmp_path: Path) -> None:
     )
     assert answer["iteration_ms"] == {"median": None, "mean": None, "p95": None}
     assert (answer["waits"][0]["rank"], answer["waits"][0]["state"]) == (2, HangCause.ABSENT.value)
-
-
-def test_completed_calls_are_statistics(tmp_path: Path) -> None:
-    Run(small_job(), random.Random(1)).write(tmp_path)
-    code, out, errors = run_cli(
-        "--option", "statistic", "--path", tmp_path, "--format", "json", "--group_by", "operation"
-    )
-    assert code == 0, errors
-    counts = {(one["name"], one["cat"]): one["count"] for one in json.loads(out)["operations"]}
-    assert counts == {
-        ("all_reduce", "TENSOR_GROUP"): 24, ("_all_gather_base", "TENSOR_GROUP"): 12,
-        ("_reduce_scatter_base", "default_pg"): 12, ("all_reduce", "default_pg"): 24,
-    }  # fmt: skip
 
 
 def test_waiting_in_completed_calls_is_apart_from_their_transfer(tmp_path: Path) -> None:
