@@ -23,14 +23,6 @@ def test_a_whole_recording_has_no_flaw(tmp_path: Path) -> None:
     assert flaws(kineto(tmp_path / "job", HEALTHY)) == []
 
 
-def test_a_missing_rank(tmp_path: Path) -> None:
-    directory = kineto(tmp_path / "job", HEALTHY)
-    (directory / "rank2.pt.trace.json").unlink()
-    (title,) = flaws(directory)
-    assert "2" in title
-    assert "missing" in title
-
-
 def test_one_rank_of_several(tmp_path: Path) -> None:
     directory = kineto(tmp_path / "job", HEALTHY)
     for rank in (0, 1, 3):

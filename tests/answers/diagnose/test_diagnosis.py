@@ -17,24 +17,12 @@ from made_jobs import WRITERS, Job, composer, moments
 
 from analyzer.answers.diagnose.diagnosis import _order, headline
 from analyzer.answers.diagnose.finding import Finding, FindingScope
-from analyzer.cli.diagnose.diagnosis_charts import diagnosis_charts
-from analyzer.report.result import Bars
 from conftest import THOROUGH, few, run_cli
 from make import span, step, write
 
 HEALTHY = Job()
 #: Systems whose traces tell what loads input.
 WITH_INPUT = [system for system in WITH_WORK if system != "chrome"]
-
-
-@pytest.mark.parametrize("ranks", [2, 4, 7])
-@pytest.mark.parametrize("jitter", [0.01, 0.03])
-@pytest.mark.parametrize("system", few(2, ["kineto", "horovod", "byteps"]))
-def test_even_ranks_with_chance_in_their_times_are_not_late(
-    tmp_path: Path, system: str, ranks: int, jitter: float
-) -> None:
-    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, ranks=ranks, jitter=jitter)))
-    assert kinds(diagnosis) == []
 
 
 #: Jobs of one seed each, as unlike as machines: how many ranks, how noisy, how often a rank is disturbed.
@@ -100,12 +88,6 @@ def test_a_step_that_began_late_on_all_ranks_hides_no_late_rank_from_a_timeline(
     holds(late, 25.0)
 
 
-def test_a_phase_that_is_recorded_as_one_operation_is_not_hot(tmp_path: Path) -> None:
-    diagnosis = diagnosed(WRITERS["composer"](tmp_path / "job", replace(HEALTHY, forward=60.0)))
-    assert kinds(diagnosis) == []
-    assert "hot_operation" in [one.kind for one in diagnosis.skipped]
-
-
 @pytest.mark.parametrize("system", few(2, ["kineto", "composer", "byteps"]))
 def test_the_first_step_is_warm_up_and_no_outlier(tmp_path: Path, system: str) -> None:
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, more_in_step=(0, 200.0))))
@@ -147,17 +129,6 @@ def test_what_comes_again_is_no_warm_up_and_comes_before_a_saving_that_is_assume
     assert kinds(diagnosis) == ["outlier_steps", "hot_operation"]
     assert winning(diagnosis)[0].finding.scope.steps == [0, 4, 8]
     assert "makes up" not in headline(diagnosis)
-
-
-def test_what_runs_in_an_outlier_alone_is_told(tmp_path: Path) -> None:
-    directory = hiccups(tmp_path / "job", (7,), 180)
-    document = json.loads((directory / "rank0.json").read_text())
-    # step 7 begins after seven of 100 ms; its operators take 270 ms, and 10 pass before the next one
-    document["traceEvents"].append(span("evaluate", 971_000, 8_000, "user_annotation"))
-    (directory / "rank0.json").write_text(json.dumps(document))
-    (outlier, *_) = winning(diagnosed(directory))
-    assert outlier.finding.scope.steps == [7]
-    assert outlier.finding.cause.endswith("aten::mm on rank0")
 
 
 def test_steps_that_wait_for_the_loader_now_and_then_are_input_and_no_outliers(tmp_path: Path) -> None:
@@ -365,13 +336,6 @@ def test_the_evidence_of_a_late_rank_is_of_a_step_in_which_it_is_late(tmp_path: 
     assert late.evidence[0].dur_ns == pytest.approx(61e6, rel=0.05)
 
 
-def test_ranks_that_pause_in_turn_hold_each_other_up(tmp_path: Path) -> None:
-    diagnosis = diagnosed(WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, pause_in_turn=30.0)))
-    assert kinds(diagnosis) == ["exposed_communication"]
-    (waiting,) = winning(diagnosis)
-    holds(waiting, 30.0 - 30.0 / 4)  # every rank is taken to pause as long as the mean one in each step
-
-
 def test_a_step_in_which_one_rank_pauses_is_long_and_not_the_next(tmp_path: Path) -> None:
     # the last rank pauses at the end of step 6; in step 7, which it begins late, the others wait for it
     diagnosis = diagnosed(WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, pause_after=(3, 200.0))))
@@ -380,13 +344,6 @@ def test_a_step_in_which_one_rank_pauses_is_long_and_not_the_next(tmp_path: Path
     assert (outlier.finding.scope.steps, outlier.finding.scope.ranks) == ([6], ["rank3"])
     (seen,) = outlier.finding.evidence
     assert (seen.name, seen.dur_ns) == ("the gap before the next step", 200_000_000)
-    (drawn,) = (
-        one for one in diagnosis_charts(diagnosis, [(1, outlier)], ()) if one.title == "Length of each step"
-    )
-    assert isinstance(drawn, Bars)
-    usual, far = ([ms for ms in one if ms] for one in drawn.series.values())
-    assert far == [pytest.approx(300, rel=0.01)]
-    assert usual == [pytest.approx(100, rel=0.01)] * 9
     holds(outlier, 200.0 / HEALTHY.steps)
 
 
@@ -423,17 +380,6 @@ def test_what_only_one_step_does_is_won_whole_and_named(tmp_path: Path) -> None:
     (outlier,) = winning(diagnosis)
     assert (outlier.finding.scope.ranks, outlier.finding.scope.operations) == (["rank3"], ["aten::evaluate"])
     holds(outlier, 160.0 / HEALTHY.steps)
-
-
-def test_one_pause_of_two_seconds_makes_no_late_rank_later(tmp_path: Path) -> None:
-    # rank 1 has 20 ms more in each step of 120; that step 8 took 2 s longer makes no more of it
-    job = replace(HEALTHY, more_forward=[0.0, 20.0, 0.0, 0.0], pause_after=(5, 2000.0))
-    late = next(
-        one
-        for one in winning(diagnosed(WRITERS["kineto"](tmp_path / "job", job)))
-        if "rank1" in one.finding.scope.ranks
-    )
-    holds(late, 20.0)
 
 
 @pytest.mark.parametrize("system", WITH_WORK)

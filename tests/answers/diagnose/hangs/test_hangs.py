@@ -18,7 +18,7 @@ from analyzer.answers.diagnose.hangs.waits import HangCause
 from analyzer.reading import dialects
 from analyzer.reading.formats.recorder.recorder_dump import read
 from analyzer.reading.formats.recorder.standing import Standing
-from conftest import SHARED, run_cli
+from conftest import SHARED, ask, run_cli
 
 
 def hang_of(
@@ -53,18 +53,13 @@ def changed(made: Made, rank: int, place: int, **change: Any) -> Made:
 
 
 def test_a_rank_that_never_enters(tmp_path: Path) -> None:
-    run = Run(
-        small_job(), random.Random(1), {2: 9}
-    )  # the first call of its group in the second step, and 3 more
+    run = Run(small_job(), random.Random(1), {2: 9})  # its group's first call of the second step, and 3 more
     hang = hang_of(run, tmp_path)
     assert named(hang) == {"ABSENT": [2]}
     (root,) = hang.roots
     assert root.call is not None
-    assert (root.call.kind, root.call.number, root.call.group.description) == (
-        "all_reduce",
-        6,
-        "TENSOR_GROUP",
-    )
+    assert (root.call.kind, root.call.number) == ("all_reduce", 6)
+    assert root.call.group.description == "TENSOR_GROUP"
     assert root.waiting == [3]  # the others wait further on, for it and for rank 3
     assert root.call.at_ns == run.called_ns[3, 9]
     assert hang.doubt.endswith("if no timeout made the job write them, it may only be slow")
@@ -174,14 +169,6 @@ def test_the_place_of_a_peer_in_a_group_without_ranks_is_no_rank(tmp_path: Path)
     assert hang.reason == "calls are open, and the dumps do not list the ranks of their groups"
 
 
-def test_a_message_that_nobody_receives(tmp_path: Path) -> None:
-    groups = {"0": ("default_pg", [0, 1, 2]), "1": ("PIPELINE", [0, 1, 2])}
-    programs = {0: [Op("1", "send", 1)], 1: [Op("1", "recv", 0), Op("1", "send", 2)], 2: [Op("1", "recv", 1)]}
-    hang = hang_of(Run(Made(groups, programs), random.Random(1), {1: 0}), tmp_path)
-    assert named(hang) == {"ABSENT": [1]}
-    assert {rank: wait.on for rank, wait in hang.waits.items()} == {0: [1], 2: [1]}
-
-
 def test_a_rank_whose_record_stopped_is_named_beside_the_one_that_has_not_come(tmp_path: Path) -> None:
     run = Run(small_job(8), random.Random(1), {2: 13})
     hang = hang_of(run, tmp_path, frozen={6: 8})
@@ -191,15 +178,6 @@ def test_a_rank_whose_record_stopped_is_named_beside_the_one_that_has_not_come(t
 def test_a_job_that_ran_to_its_end(tmp_path: Path) -> None:
     hang = hang_of(Run(small_job(), random.Random(1)), tmp_path)
     assert (named(hang), hang.reason) == ({}, "no call is open: every rank has completed all of its calls")
-
-
-def test_a_call_that_all_have_made_may_still_run(tmp_path: Path) -> None:
-    run = Run(small_job(), random.Random(1))
-    for rank in run.done:
-        run.done[rank].remove(17)
-    hang = hang_of(run, tmp_path)
-    assert named(hang) == {}
-    assert "may still be running" in hang.reason
 
 
 def test_dumps_of_different_moments_of_a_job_that_lives(tmp_path: Path) -> None:
@@ -323,10 +301,8 @@ def test_messages_that_were_launched_as_one_have_the_state_of_their_launch(tmp_p
             document["entries"].insert(2, launch)
 
     hang = edited(tmp_path, batched)
-    assert {rank: (wait.call.kind, wait.on) for rank, wait in hang.waits.items()} == {
-        0: ("all_reduce", [2]),
-        1: ("all_reduce", [2]),
-    }
+    waits = {rank: (wait.call.kind, wait.on) for rank, wait in hang.waits.items()}
+    assert waits == dict.fromkeys((0, 1), ("all_reduce", [2]))
     assert named(hang) == {"ABSENT": [2]}
 
 
@@ -382,51 +358,23 @@ def test_the_answer_of_the_command_line(tmp_path: Path) -> None:
     assert "1 of its files is not a dump" in errors
     assert "dump_1: an empty file" in errors
     assert "Who waits for whom" in page.read_text()
-    code, out, _ = run_cli("--path", tmp_path / "job", "--format", "json")
-    answer = json.loads(out)
+    answer = ask(tmp_path / "job")
     (finding,) = answer["findings"]
-    assert (finding["kind"], finding["scope"]["ranks"], finding["gain_ms"]["mid"]) == (
-        "hang",
-        ["rank2"],
-        None,
-    )
+    assert finding["kind"] == "hang" and finding["scope"]["ranks"] == ["rank2"]
+    assert finding["gain_ms"]["mid"] is None
     assert answer["iteration_ms"] == {"median": None, "mean": None, "p95": None}
     assert (answer["waits"][0]["rank"], answer["waits"][0]["state"]) == (2, HangCause.ABSENT.value)
 
 
 def test_waiting_in_completed_calls_is_apart_from_their_transfer(tmp_path: Path) -> None:
     groups = {"0": ("default_pg", [0, 1])}
-    run = Run(
-        Made(groups, dict.fromkeys((0, 1), [Op("0", "all_reduce", sizes=(1000,))] * 6)), random.Random(1)
-    )
+    program = [Op("0", "all_reduce", sizes=(1000,))] * 6
+    run = Run(Made(groups, {0: program, 1: program}), random.Random(1))
     for rank, at in run.called_ns:  # rank 1 comes 3 ms later, and the transfer takes 2 ms
         run.called_ns[rank, at] = 10**18 + at * 10_000_000 + rank * 3_000_000
         run.done_ns[rank, at] = 10**18 + at * 10_000_000 + 5_000_000
     run.write(tmp_path)
-    arguments = (
-        "--option",
-        "statistic",
-        "--sub_option",
-        "collectives",
-        "--path",
-        tmp_path,
-        "--format",
-        "json",
-    )
-    (row,) = json.loads(run_cli(*arguments)[1])["collectives"]
-    assert (row["kind"], row["group"], row["ranks"], row["bytes"]) == (
-        "all-reduce",
-        "default_pg (0)",
-        2,
-        4000,
-    )
+    (row,) = ask("statistic", "--sub_option", "collectives", "--path", tmp_path)["collectives"]
+    said = (row["kind"], row["group"], row["ranks"], row["bytes"])
+    assert said == ("all-reduce", "default_pg (0)", 2, 4000)
     assert (row["count"], row["transfer_ms"], row["waiting_ms"]) == (6, pytest.approx(2), pytest.approx(1.5))
-
-
-def test_options_that_dumps_do_not_suit_say_so(tmp_path: Path) -> None:
-    made = Made({"0": ("default_pg", [0, 1])}, {0: [Op("0", "all_reduce")], 1: []})
-    Run(made, random.Random(1)).write(tmp_path / "open")
-    _, _, errors = run_cli("combine", tmp_path / "open", "--output", tmp_path / "all.json")
-    assert "dump_0: a dump of a flight recorder; combine takes chrome-trace files only" in errors
-    _, _, errors = run_cli("statistic", tmp_path / "open")
-    assert "no call in the dumps is completed, with its times; diagnose says who waits for whom" in errors
