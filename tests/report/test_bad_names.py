@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import networkx
-import numpy as np
 import openpyxl
 import pytest
 from openpyxl.utils.escape import unescape
 
 from analyzer.base.errors import printable
-from analyzer.reading.formats.gml import Gml, format_gml, parse_gml
 from conftest import open_page, run_cli
+from make import span, write
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -44,12 +43,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def written(folder: Path, names: Sequence[str]) -> Path:
     """Write a job of two ranks with operations and categories of these names."""
     for rank in (0, 1):
-        events = [
-            {"ph": "X", "name": name, "cat": name, "pid": 1, "tid": 1, "ts": 100 * i, "dur": 50 + rank}
-            for i, name in enumerate(names)
-        ]
-        head = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": 2}}
-        (folder / f"rank{rank}.json").write_text(json.dumps({**head, "traceEvents": events}))
+        events = [span(name, 100 * i, 50 + rank, name) for i, name in enumerate(names)]
+        info = {"rank": rank, "world_size": 2}
+        write(folder / f"rank{rank}.json", events, schemaVersion=1, distributedInfo=info)
     return folder
 
 
@@ -127,13 +123,6 @@ def test_graphs_in_other_languages_are_read_back(graph: Path) -> None:
     assert re.findall(r"[\x00-\x08\x0b-\x1f]", text) == []
     nodes = networkx.read_graphml(graph.with_suffix(".graphml")).nodes(data=True)
     assert [members["label"] for _, members in nodes] == [legal_in_xml(name) for name in LABELS]
-
-
-def test_a_dependency_graph_that_is_written_is_read_back() -> None:
-    nodes = np.arange(len(LABELS))
-    written = format_gml(Gml(LABELS, nodes[:-1], nodes[1:], [{}] * len(nodes), [{}] * len(nodes[1:])))
-    assert written.isascii()
-    assert list(networkx.parse_gml(written.split("\n"))) == list(parse_gml(written).labels) == LABELS
 
 
 def test_pages_have_each_name_in_what_can_be_printed(browser: Chrome, job: Path, tmp_path: Path) -> None:

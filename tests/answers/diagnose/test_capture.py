@@ -10,6 +10,7 @@ import pytest
 from answers import diagnosed, titles
 from made_jobs import DeviceStep, Job, byteps, composer, device, kineto
 
+from make import span
 from trace_utils import read_ranks
 
 HEALTHY = Job()
@@ -65,14 +66,7 @@ def test_clocks_that_were_tied_are_no_damage(tmp_path: Path) -> None:
         events = json.loads(file.read_text())
         batches = [one for one in events if one["name"] == "event/batch" and one["ph"] == "B"]
         steps = [
-            {
-                "name": f"ProfilerStep#{i}",
-                "cat": "user_annotation",
-                "ph": "X",
-                "ts": one["ts"] - 1.7e15,
-                "dur": 9,
-            }
-            | {"pid": one["pid"], "tid": 2}
+            span(f"ProfilerStep#{i}", one["ts"] - 1.7e15, 9, "user_annotation", one["pid"], 2)
             for i, one in enumerate(batches)
         ]
         file.write_text(json.dumps([*events, *steps]))

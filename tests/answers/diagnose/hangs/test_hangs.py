@@ -18,7 +18,7 @@ from analyzer.answers.diagnose.hangs.waits import HangCause
 from analyzer.reading import dialects
 from analyzer.reading.formats.recorder.recorder_dump import read
 from analyzer.reading.formats.recorder.standing import Standing
-from conftest import SHARED, ask, run_cli
+from conftest import ask, run_cli
 
 
 def hang_of(
@@ -332,14 +332,11 @@ def test_dumps_that_were_written_soon_after_are_of_a_job_that_may_be_slow(tmp_pa
     assert (named(hang), "the dumps were written" in hang.reason) == ({}, True)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not (SHARED / "nccl-flight-recorder").exists(), reason="needs the recorded dumps")
 @pytest.mark.parametrize(("name", "guilty"), [("gpu_error_1st", [12, 14]), ("lock_gil_1st", [9, 14])])
-def test_injected_faults_are_named(name: str, guilty: list[int]) -> None:
-    code, out, _ = run_cli("--path", SHARED / "nccl-flight-recorder" / name, "--format", "json")
-    answer = json.loads(out)
+def test_injected_faults_are_named(shared_data: Path, name: str, guilty: list[int]) -> None:
+    answer = ask(shared_data / "nccl-flight-recorder" / name)
     ranks = sorted(rank for one in answer["findings"] for rank in one["scope"]["ranks"])
-    assert (code, ranks) == (0, sorted(f"rank{rank}" for rank in guilty))
+    assert ranks == sorted(f"rank{rank}" for rank in guilty)
     assert {one["kind"] for one in answer["findings"]} == {"hang"}
 
 

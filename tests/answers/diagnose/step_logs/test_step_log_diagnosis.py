@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from analyzer.model.figures.job_figures import load_figures
 from analyzer.model.figures.rank_figures import Wanted
-from conftest import SHARED, few, run_cli
+from conftest import ask, few, run_cli
 
 N_RANKS, N_STEPS = 4, 120
 Times = dict[str, float]
@@ -51,9 +50,7 @@ def write(folder: Path, times: Callable[[int, int], Times]) -> Path:
 
 
 def diagnosis(path: Path) -> dict[str, Any]:
-    code, out, err = run_cli(path, "--format", "json")
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out)
+    found: dict[str, Any] = ask(path)
     return found
 
 
@@ -279,19 +276,17 @@ def test_of_a_long_log_figures_are_means_and_the_span_is_still_exact(tmp_path: P
     assert (late["scope"]["from_step"], late["scope"]["to_step"]) == (1_003, 1_109)
     assert late["gain_ms"]["mid"] == pytest.approx(12)
     assert stalls["title"].endswith(" and 5 more take up to 500 ms longer than the steps around")
-    _, out, _ = run_cli("statistic", tmp_path, "--format", "json")
-    found = {(one["name"], one["count"], one["avg_ms"]) for one in json.loads(out)["operations"]}
+    found = {(one["name"], one["count"], one["avg_ms"]) for one in ask("statistic", tmp_path)["operations"]}
     of_rank1 = {(name.removeprefix("rank1."), count): avg for name, count, avg in found if "rank1." in name}
     assert of_rank1["step", 2_500] == pytest.approx(100 + 12 * 107 / 2_500 + 500 / 250)
     assert of_rank1["data", 2_500] == pytest.approx(2 + 12 * 107 / 2_500)
-    _, out, _ = run_cli("statistic", tmp_path, "--sub_option", "breakdown", "--format", "json")
-    parts = [one for one in json.loads(out)["breakdown"] if one["rank"] == "rank1"]
+    breakdown = ask("statistic", tmp_path, "--sub_option", "breakdown")["breakdown"]
+    parts = [one for one in breakdown if one["rank"] == "rank1"]
     assert [one["step"] for one in parts] == list(range(0, 2_500, 4))
     assert parts[250]["wall_ms"] == pytest.approx(100 + 12 / 4)  # of steps 1,000 to 1,003
     assert parts[251]["wall_ms"] == pytest.approx(112)
 
 
-LOGS = SHARED / "step-logs"
 #: The truth of its README: ranks of the finding, first and last step, and ms a step.
 FAULTS = (
     ("a", ["rank7"], 100, 299, 12.4),
@@ -301,13 +296,11 @@ FAULTS = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
 @pytest.mark.parametrize(("name", "ranks", "begin", "last", "cost"), few(2, FAULTS))
 def test_faults_that_were_put_into_recorded_jobs(
-    name: str, ranks: list[str], begin: int, last: int, cost: float | None
+    shared_data: Path, name: str, ranks: list[str], begin: int, last: int, cost: float | None
 ) -> None:
-    finding = diagnosis(LOGS / name)["findings"][0]
+    finding = diagnosis(shared_data / "step-logs" / name)["findings"][0]
     assert finding["scope"]["ranks"] == ranks
     assert finding["scope"]["from_step"] == pytest.approx(begin, abs=5)
     assert finding["scope"]["to_step"] == pytest.approx(last, abs=5)
@@ -315,26 +308,22 @@ def test_faults_that_were_put_into_recorded_jobs(
         assert finding["gain_ms"]["mid"] == pytest.approx(cost, rel=0.04)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
 @pytest.mark.parametrize("name", few(1, ["a-twin", "d", "d-twin"]))
-def test_jobs_without_a_fault_name_no_rank(name: str) -> None:
-    assert not any(one["scope"]["ranks"] for one in diagnosis(LOGS / name)["findings"])
+def test_jobs_without_a_fault_name_no_rank(shared_data: Path, name: str) -> None:
+    assert not any(one["scope"]["ranks"] for one in diagnosis(shared_data / "step-logs" / name)["findings"])
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
-def test_a_stall_of_one_rank() -> None:
-    finding = diagnosis(LOGS / "c")["findings"][0]
+def test_a_stall_of_one_rank(shared_data: Path) -> None:
+    finding = diagnosis(shared_data / "step-logs" / "c")["findings"][0]
     assert (finding["scope"]["ranks"], finding["scope"]["steps"][0]) == (["rank7"], 100)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
-def test_what_changed_for_all_is_told_by_the_comparison() -> None:
-    code, out, _ = run_cli("compare", LOGS / "d-twin", LOGS / "d", "--format", "json")
-    comm = next(one for one in json.loads(out)["operations"] if one["name"] == "comm")
-    assert (code, comm["significant"]) == (0, True)
+def test_what_changed_for_all_is_told_by_the_comparison(shared_data: Path) -> None:
+    logs = shared_data / "step-logs"
+    comm = next(
+        one for one in ask("compare", logs / "d-twin", logs / "d")["operations"] if one["name"] == "comm"
+    )
+    assert comm["significant"]
     assert comm["avg_absolute_ms"] == pytest.approx(10.1, abs=0.3)  # 22.4 - 12.3
 
 
