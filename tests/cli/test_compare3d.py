@@ -49,18 +49,7 @@ def test_what_a_run_lacks_is_a_gap(tmp_path: Path) -> None:
     assert next(row for row in found["categories"] if row["cat"] == "BW")["avg_ms"] == [None, 0.02]
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "words"),
-    [
-        (["a"], 2, "two paths"),
-        (["a", "b", "--output", "x.doc"], 2, ".html"),
-        (["a", "other"], 1, "in common"),
-    ],
-)
-def test_wrong_input_is_one_line(tmp_path: Path, args: list[str], code: int, words: str) -> None:
-    run(tmp_path / "a", 20), run(tmp_path / "b", 20)
-    write(tmp_path / "other" / "t.json", [x("alone", 0, 5)])
-    given = [tmp_path / arg if (tmp_path / arg).exists() else arg for arg in args]
-    status, out, err = run_cli("--option", "3dcompare", "--path", *given)
-    assert (status, out, err.count("\n")) == (code, "", 1)
-    assert words in err
+def test_an_output_that_is_no_picture_is_refused(tmp_path: Path) -> None:
+    path = run(tmp_path / "a", 20)
+    status, out, err = run_cli("3dcompare", path, path, "--output", "x.doc")
+    assert (status, out, err.count("\n"), ".html" in err) == (2, "", 1, True)

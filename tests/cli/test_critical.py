@@ -59,7 +59,7 @@ def test_the_mean_is_the_longest_chain_of_averages(gpu: Path) -> None:
         ("FW.a", "FW", pytest.approx(5 / 3)), ("BW.a", "BW", 3.0), ("Comm.w", "Comm", 3.0),
         ("STEP", "STEP", 0.0),
     ]  # fmt: skip
-    assert document["scopes"][0]["length_ms"] == pytest.approx(5 / 3 + 6)
+    assert document["iteration_ms"] == document["scopes"][0]["length_ms"] == pytest.approx(5 / 3 + 6)
 
 
 def test_a_job_has_a_scope_for_each_gpu_each_worker_and_itself(tmp_path: Path) -> None:
@@ -140,9 +140,7 @@ def test_the_timeline_keeps_what_was_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "code", "what"),
     [
-        (["--step", "7"], 1, "--step 7: no such step on every rank; there are 1–2"),
         (["--step", "x"], 2, "--step x: not the number of a step"),
-        (["--sub_option", "any"], 2, "unrecognized argument: --sub_option"),
         (["--step", "mean", "--output", "a.json"], 2, "--output needs a recorded step"),
         (["--step", "mean", "--filter", "Comm.w"], 2, "--filter needs a recorded step"),
     ],
@@ -161,13 +159,3 @@ def test_the_shipped_example_blames_the_worker_that_was_waited_for() -> None:
     assert job["by_cat"]["Comm"] < 0.05 * document["iteration_ms"]
     on_late = sum(one["dur_ms"] for one in job["path"] if one["rank"] == "wk1.rank0")
     assert on_late > 0.9 * document["iteration_ms"]
-
-
-def test_why_names_the_rule_of_each_part_of_the_path(gpu: Path) -> None:
-    (scope,) = answer("--path", gpu, "--why")["scopes"]
-    assert [node["rule"] for node in scope["path"]] == [
-        "",
-        "an operation starts after its inputs in the model's graph",
-        "a communication starts with its first part and ends with its last one",
-        "",
-    ]

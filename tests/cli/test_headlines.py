@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -38,16 +37,6 @@ def test_every_option_answers_in_a_sentence_with_numbers(
     assert sentence.endswith(".") and re.search(r"\d", sentence) and "/" not in sentence
     shown = run_cli("--option", option, "--path", *rest, *output, "--force")[1]
     assert shown.splitlines()[0] == sentence
-
-
-def test_a_breakdown_has_its_ranks_in_json() -> None:
-    words = ("--option", "statistic", "--path", LENET, "--sub_option", "breakdown", "--format", "json")
-    document = json.loads(run_cli(*words)[1])
-    for rank in document["ranks"]:
-        walls = [row["wall_ms"] for row in document["breakdown"] if row["rank"] == rank["rank"]]
-        assert rank["steps"] == len(walls)
-        assert rank["mean_ms"] == pytest.approx(sum(walls) / len(walls))
-        assert rank["median_ms"] == pytest.approx(sorted(walls)[len(walls) // 2])
 
 
 @pytest.mark.parametrize("option", ["statistic", "combine", "critical"])

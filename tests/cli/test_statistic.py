@@ -53,11 +53,3 @@ def test_more_than_sixteen_ranks_are_one_row_an_operation_on_a_terminal(tmp_path
     assert "aten::conv" in [line.split()[0] for line in run_cli(*words)[1].splitlines() if line]
     rows = json.loads(run_cli(*words, "--format", "json")[1])["operations"]
     assert sum(row["name"].endswith(".aten::conv") for row in rows) == 17
-
-
-def test_a_breakdown_says_how_long_a_step_is_and_what_is_exposed(tmp_path: Path) -> None:
-    found = result(job(tmp_path), "--sub_option", "breakdown")
-    assert found.headline == (
-        "A step takes 0.100 ms (mean of 4 steps on 2 ranks); 0.0200 ms (20 %) is exposed communication, "
-        "most on rank0."
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -77,7 +76,9 @@ PAINTED = (
 def page(path: Path, *charts: Chart, tables: tuple[Table, ...] = (OPERATIONS,), title: str = "A run") -> Path:
     figures = (("Iteration time", "123 ms"),)
     repairs = ("b.json: cut off, 1 event lost",)
-    result = Result("compare", title, {}, tables, charts, figures, notes=("A note.",), repairs=repairs)
+    cards = [Card(title, "5.00 ms", [("", "Why."), ("Look", "python3 x")], about=("rank1.BW.b",))]
+    notes = ("A note.",)
+    result = Result("compare", title, {}, tables, charts, figures, cards=cards, notes=notes, repairs=repairs)
     html.write(result, path)
     return path
 
@@ -320,18 +321,6 @@ def test_a_row_goes_to_what_it_is_about_and_a_box_to_its_rows(browser: Chrome, t
     assert browser.execute_script(MARKED) == ["FW.a"]
 
 
-def test_cards_come_before_the_notes_and_show_what_they_are_about(browser: Chrome, tmp_path: Path) -> None:
-    card = Card(EVIL, "5.00 ms", [("", "Why."), ("Look", "python3 x")], about=("rank1.BW.b",))
-    result = Result("diagnose", "A", {}, (), (LINKED,), cards=[card], notes=["A note."])
-    html.write(result, tmp_path / "a.html")
-    assert open_page(browser, tmp_path / "a.html") == []
-    text = browser.find_element(By.TAG_NAME, "main").text
-    assert text.index("Why.") < text.index("A note.")
-    assert browser.execute_script("return window.pwned") is None
-    browser.find_element(By.CSS_SELECTOR, ".cards button").click()
-    assert browser.execute_script("return timelines[0].range()")[0] > 0
-
-
 def test_a_large_table_is_cut_with_a_note(tmp_path: Path) -> None:
     path = page(tmp_path / "a.html", tables=(Table("t", "T", (COUNT,), [(i,) for i in range(10_001)]),))
     assert "The first 10,000 of 10,001 rows; " in path.read_text(encoding="utf-8")
@@ -367,10 +356,3 @@ def test_the_page_is_never_wider_than_the_screen(width: int, browser: Chrome, tm
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def test_the_data_in_a_page_are_the_rows(tmp_path: Path) -> None:
-    text = page(tmp_path / "a.html").read_text(encoding="utf-8")
-    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    assert match is not None
-    assert json.loads(match[1])["tables"][0]["rows"] == [list(row) for row in OPERATIONS.rows]

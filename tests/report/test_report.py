@@ -69,15 +69,9 @@ def test_json_begins_with_option_and_headline_ends_with_repairs_and_has_null_for
     ]  # fmt: skip
 
 
-def test_json_understands_numpy_and_paths() -> None:
-    document = {"i": np.int64(3), "f": np.float64(0.5), "a": np.array([1, 2]), "p": Path("x/y")}
-    plain = {"i": 3, "f": 0.5, "a": [1, 2], "p": "x/y"}
-    assert json_of(document) == {"option": "o", "headline": "T", **plain, "repairs": []}
-
-
-def test_json_survives_a_lone_surrogate_and_a_huge_integer() -> None:
-    document = {"name": "\ud800", "n": 2**70, "nan": math.nan, "np": np.float64(math.inf)}
-    plain = {"name": "\ud800", "n": 2**70, "nan": None, "np": None}
+def test_json_understands_numpy_paths_lone_surrogates_and_huge_integers() -> None:
+    document = {"f": np.float64(0.5), "a": np.array([1, 2]), "p": Path("x/y"), "name": "\ud800", "n": 2**70}
+    plain = {"f": 0.5, "a": [1, 2], "p": "x/y", "name": "\ud800", "n": 2**70}
     assert json_of(document) == {"option": "o", "headline": "T", **plain, "repairs": []}
 
 
@@ -108,7 +102,7 @@ def test_csv_is_the_first_table_with_its_keys() -> None:
     assert lines == ["name,avg_ms,ok", '"a ""quoted"", name",1.23456789,true', "=1+1,,", "x,,false"]
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\r\0", codec="utf-8")), min_size=1))
+@given(st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8")), min_size=1))
 def test_csv_reads_back_as_it_was(names: list[str]) -> None:
     table = Table("t", "T", (Column("name", "Name"), Column("n", "N", "int")), [(name, 1) for name in names])
     rows = list(csv.reader(io.StringIO(csv_of(Result("o", "T", {}, (table,))), newline="")))
@@ -135,12 +129,3 @@ def test_a_file_that_cannot_be_written_does_not_cost_the_answer(
     with pytest.raises(OutputError, match=unwritten), Outputs() as outputs:
         show.show(Result("o", "The title", {}, (TABLE,)), arguments(xlsx=str(path)), outputs)
     assert "The title" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["a\rb", "a\nb", "a\r\nb", "a,b", 'a"b'])
-def test_a_row_of_csv_stays_one_whatever_a_name_holds(name: str) -> None:
-    table = Table("operations", "Operations", (Column("name", "Name"), Column("n", "n", "int")), [(name, 1)])
-    stream = io.StringIO(newline="")
-    report_csv.write(Result("o", "", {}, (table,)), stream, Namespace())
-    assert list(csv.reader(io.StringIO(stream.getvalue(), newline=""))) == [["name", "n"], [name, "1"]]
-    assert stream.getvalue().startswith("name,n\n")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from analyzer.base.errors import printable
 from analyzer.report import cells, text
-from analyzer.report.result import Bars, Card, Column, Result, Table
+from analyzer.report.result import Bars, Column, Result, Table
 
 NAME = Column("name", "Name")
 COUNT = Column("count", "Count", "int")
@@ -98,10 +98,6 @@ def test_a_table_shows_20_rows_and_counts_the_rest(
     assert lines[-1].startswith(rest)
 
 
-def test_a_name_cannot_steer_the_terminal() -> None:
-    assert "\\x1b[2J\\n" in shown(table_of(NAME, rows=[("\x1b[2J\n",)]))
-
-
 @pytest.mark.slow
 @given(st.text(), st.integers(1, 40))
 def test_a_shortened_text_fits_and_one_that_fits_is_whole(name: str, width: int) -> None:
@@ -116,12 +112,6 @@ def test_what_is_printed_is_printable(name: str) -> None:
     assert printable(name).isprintable()
 
 
-def test_cards_are_numbered_paragraphs_before_the_notes() -> None:
-    cards = [Card("It is slow", "5 ms", [("", "Why."), ("Do", "Less.")]), Card("And late", "")]
-    result = Result("o", "", {}, headline="H.", cards=cards, notes=("A note.",))
-    assert shown(result) == "H.\n\n1. It is slow. Why.\n   Do  Less.\n\n2. And late.\n\nA note.\n"
-
-
 def test_columns_leave_from_the_right_and_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     # 20 of the name + 2 + 5 + 2 + 5 are the least for three columns
     columns = [Column(key, key, "float") for key in ("avg", "p50", "p99")]
@@ -130,19 +120,3 @@ def test_columns_leave_from_the_right_and_are_named(monkeypatch: pytest.MonkeyPa
     lines = shown(result).splitlines()
     assert lines[0].split() == ["Name", "avg", "p50"]
     assert " ".join(lines[3:]) == "Hidden to fit the terminal: p99."
-
-
-def test_a_terminal_gets_the_first_finding_and_how_many_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    result = Result("o", "", {}, headline="H.", cards=[Card("Slow", ""), Card("Late", ""), Card("Odd", "")])
-    lines = shown(result).splitlines()
-    assert lines[2:] == ["1. Slow.", "", "--full says why and what to do for 2 more findings."]
-    assert "3. Odd." in shown(result, full=True)
-
-
-def test_a_sentence_wraps_where_a_name_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = table_of(
-        Column("title", "what", "sentence"), COUNT, rows=[("late by 12 ms in most operations", 1)]
-    )
-    monkeypatch.setenv("COLUMNS", "30")
-    assert shown(result).splitlines()[2:] == ["late by 12 ms in most      1", "operations"]

@@ -15,6 +15,7 @@ import pytest
 
 from analyzer.answers.combine import merge
 from conftest import few, run_cli
+from make import comm, span, write
 from trace_utils import files_to_read
 
 Event = dict[str, Any]
@@ -81,33 +82,20 @@ def _names(document: Mapping[str, Any], what: str = "process_name") -> dict[int,
     return {event["pid"]: event["args"][key] for event in events}
 
 
-def _write(path: Path, events: Iterable[Mapping[str, Any]], **header: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"traceEvents": list(events), **header}), encoding="utf-8")
-    return path
-
-
 def _push(tensor: str, key: int, start: int, end: int) -> list[Event]:
-    base = {
-        "ph": "X",
-        "cat": "Comm",
-        "pid": f"Comm.{tensor}",
-        "tid": str(key),
-        "args": {"name": f"Comm.{tensor}"},
-    }
-    middle = (start + end) // 2
+    middle, whole = (start + end) // 2, f"Comm.{tensor}"
     return [
-        {**base, "name": f"Comm.{tensor}.PUSH", "ts": start, "dur": middle - start},
-        {**base, "name": f"Comm.{tensor}.PULL", "ts": middle, "dur": end - middle},
-        {**base, "name": f"Comm.{tensor}", "ts": start, "dur": end - start, "tid": "total"},
+        comm(tensor, "PUSH", key, start, middle - start),
+        comm(tensor, "PULL", key, middle, end - middle),
+        span(whole, start, end - start, "Comm", whole, "total"),
     ]
 
 
 @pytest.fixture
 def two_workers(tmp_path: Path) -> tuple[Path, Path]:
     """One partition a worker; worker 1's clock is 1 s ahead, windows of 100 us."""
-    first = _write(tmp_path / "w0" / "0" / "comm.json", _push("x", 65536, 1_000_000, 1_000_100))
-    second = _write(tmp_path / "w1" / "0" / "comm.json", _push("x", 65536, 2_000_000, 2_000_100))
+    first = write(tmp_path / "w0" / "0" / "comm.json", _push("x", 65536, 1_000_000, 1_000_100))
+    second = write(tmp_path / "w1" / "0" / "comm.json", _push("x", 65536, 2_000_000, 2_000_100))
     return first.parent.parent, second.parent.parent
 
 
@@ -233,11 +221,8 @@ def test_a_worker_ahead_is_put_on_the_first_ones_clock(
     assert (worker["violations_before"], worker["violations_after"]) == (1, 0)
     assert answer["aligned_by"] == "causality"
     moved = [event for event in _timed(_read(tmp_path / "out.json")) if event["name"].startswith("wk1.")]
-    assert sorted((event["ts"], event["dur"]) for event in moved) == [
-        (1_000_000, 50),
-        (1_000_000, 100),
-        (1_000_050, 50),
-    ]
+    times = sorted((event["ts"], event["dur"]) for event in moved)
+    assert times == [(1_000_000, 50), (1_000_000, 100), (1_000_050, 50)]
 
 
 def test_align_none_moves_nothing(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
@@ -247,8 +232,8 @@ def test_align_none_moves_nothing(two_workers: tuple[Path, Path], tmp_path: Path
 
 
 def test_workers_without_a_common_operation_are_combined_unaligned(tmp_path: Path) -> None:
-    first = _write(tmp_path / "w0" / "0" / "comm.json", _push("x", 65536, 1_000_000, 1_000_100))
-    second = _write(tmp_path / "w1" / "0" / "comm.json", _push("y", 131072, 2_000_000, 2_000_100))
+    first = write(tmp_path / "w0" / "0" / "comm.json", _push("x", 65536, 1_000_000, 1_000_100))
+    second = write(tmp_path / "w1" / "0" / "comm.json", _push("y", 131072, 2_000_000, 2_000_100))
     answer = _combine(tmp_path / "out.json", first.parent.parent, second.parent.parent)
     assert answer["aligned_by"] == "none"
     assert answer["workers"][1]["bound_us"] is None
@@ -256,12 +241,12 @@ def test_workers_without_a_common_operation_are_combined_unaligned(tmp_path: Pat
 
 
 def test_a_rank_is_one_process_and_its_tensors_are_threads(tmp_path: Path) -> None:
-    main = {"ph": "X", "cat": "operator", "name": "FW.a", "pid": "0", "tid": "main", "ts": 5, "dur": 1}
+    main = span("FW.a", 5, 1, "operator", "0", "main")
     # a worker's number of a thread may be the key of a partition: then the thread stays in its own process
     other = {**main, "name": "FW.b", "tid": 65536}
     events = [*_push("x", 65536, 10, 20), *_push("y", 131072, 10, 20), main, other]
     for worker in (0, 1):
-        _write(tmp_path / f"worker_{worker}" / "0" / "comm.json", events)
+        write(tmp_path / f"worker_{worker}" / "0" / "comm.json", events)
     _combine(tmp_path / "out.json", tmp_path / "worker_0", tmp_path / "worker_1")
     combined = _read(tmp_path / "out.json")
     names = _names(combined)
@@ -287,7 +272,7 @@ def test_what_the_filter_leaves_out_still_aligns(two_workers: tuple[Path, Path],
     for worker, path in enumerate(two_workers):
         extra = _push("y", 131072, 1_000_000 * (1 + worker) + 10, 1_000_000 * (1 + worker) + 2000)
         events = _timed(_read(path / "0" / "comm.json"))
-        _write(path / "0" / "comm.json", [*events, *extra])
+        write(path / "0" / "comm.json", [*events, *extra])
     answer = _combine(tmp_path / "out.json", *two_workers, flags=["--filter", "Comm.y"])
     assert answer["workers"][1]["offset_us"] == -1_000_000
     assert answer["workers"][1]["bound_us"] == pytest.approx(100, abs=0.1)  # that of Comm.x
@@ -302,7 +287,7 @@ def test_flows_of_two_ranks_stay_apart(tmp_path: Path) -> None:
         {"ph": "X", "name": "n", "pid": 1, "tid": 1, "ts": 5, "dur": 0, "bind_id": "zz", "flow_out": True},
     ]
     for rank in (0, 1):
-        _write(tmp_path / f"rank{rank}.json", flow)
+        write(tmp_path / f"rank{rank}.json", flow)
     _combine(tmp_path / "out.json", tmp_path / "rank0.json", tmp_path / "rank1.json")
     by_pid = defaultdict(list)
     for event in _timed(_read(tmp_path / "out.json")):
@@ -338,10 +323,7 @@ def test_a_duration_that_no_float_can_be_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_of_slices_that_begin_together_the_longer_comes_first(tmp_path: Path) -> None:
-    events = [
-        {"ph": "X", "name": n, "pid": 1, "tid": 1, "ts": 5, "dur": d} for n, d in (("in", 1), ("out", 9))
-    ]
-    _combine(tmp_path / "out.json", _write(tmp_path / "a.json", events))
+    _combine(tmp_path / "out.json", write(tmp_path / "a.json", [span("in", 5, 1), span("out", 5, 9)]))
     assert [event["name"] for event in _timed(_read(tmp_path / "out.json"))] == ["out", "in"]
 
 
@@ -349,17 +331,11 @@ def test_of_slices_that_begin_together_the_longer_comes_first(tmp_path: Path) ->
 def test_a_merge_is_a_stable_sort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_time: bool) -> None:
     monkeypatch.setattr(merge, "_BLOCK", 7)
     for rank in (0, 1):
+        times = [0 if same_time else (i * 7919) % 1009 for i in range(3000)]
         events = [
-            {
-                "ph": "i",
-                "name": f"{rank}.{i}",
-                "pid": 1,
-                "tid": 1,
-                "ts": 0 if same_time else (i * 7919) % 1009,
-            }
-            for i in range(3000)
+            {"ph": "i", "name": f"{rank}.{i}", "pid": 1, "tid": 1, "ts": ts} for i, ts in enumerate(times)
         ]
-        _write(tmp_path / f"rank{rank}.json", events)
+        write(tmp_path / f"rank{rank}.json", events)
     _combine(tmp_path / "out.json", tmp_path / "rank0.json", tmp_path / "rank1.json")
     names = [event["name"] for event in _timed(_read(tmp_path / "out.json"))]
     keys = sorted((0 if same_time else (i * 7919) % 1009, rank, i) for rank in (0, 1) for i in range(3000))
@@ -380,13 +356,10 @@ def test_the_files_of_a_rank_share_its_clock(tmp_path: Path) -> None:
     # two cycles of the profiler, 1 s apart, on two ranks; rank 1 is 3 ms ahead
     for rank, cycle in ((0, 0), (0, 1), (1, 0), (1, 1)):
         first = 1_000_000 * (1 + cycle) + 3_000 * rank
-        calls = [
-            {"ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "pid": 1, "tid": 1,
-             "ts": first + 10_000 * i, "dur": 1_000 + i}
-            for i in range(4)
-        ]  # fmt: skip
+        name, cat = "gloo:all_reduce", "user_annotation"
+        calls = [span(name, first + 10_000 * i, 1_000 + i, cat) for i in range(4)]
         info = {"rank": rank, "world_size": 2, "backend": "gloo"}
-        _write(tmp_path / "in" / f"r{rank}.c{cycle}.json", calls, schemaVersion=1, distributedInfo=info)
+        write(tmp_path / "in" / f"r{rank}.c{cycle}.json", calls, schemaVersion=1, distributedInfo=info)
     answer = _combine(tmp_path / "out.json", tmp_path / "in")
     assert [worker["ranks"] for worker in answer["workers"]] == [[0], [1]]
     assert [worker["offset_us"] for worker in answer["workers"]] == [0, -3000]
@@ -399,15 +372,14 @@ def test_the_files_of_a_rank_share_its_clock(tmp_path: Path) -> None:
 
 
 def test_two_dialects(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
-    kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}
-    other = _write(tmp_path / "k.json", [kernel])
+    other = write(tmp_path / "k.json", [span("k", 1, 1, "kernel", tid=7)])
     code, err = _fails("--path", two_workers[0] / "0" / "comm.json", other)
     assert code == 1
     assert "kineto" in err
     assert "byteps" in err
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1, 2", "[1, 2, 3]", '[{"a": 1}]', "hello", '{"a": [1]}'])
+@pytest.mark.parametrize("text", ["", "[1, 2", '[{"a": 1}]', "hello"])
 def test_an_input_that_is_no_trace_leaves_nothing_behind(
     two_workers: tuple[Path, Path], tmp_path: Path, text: str
 ) -> None:
@@ -425,8 +397,8 @@ _METADATA = '[{"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"
 
 
 def _kineto(path: Path, rank: int, world_size: int) -> Path:
-    event = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
-    return _write(path, [event], schemaVersion=1, distributedInfo={"rank": rank, "world_size": world_size})
+    info = {"rank": rank, "world_size": world_size}
+    return write(path, [span("aten::mm", 1, 1, "cpu_op")], schemaVersion=1, distributedInfo=info)
 
 
 @pytest.mark.parametrize("text", ["[]", '[{"name": "a", "ph', '{"traceEvents": []}', _METADATA])

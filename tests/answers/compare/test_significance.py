@@ -100,12 +100,7 @@ def test_correlated_steps_are_not_taken_for_many_independent_ones() -> None:
     assert (ours <= 0.05).mean() < 0.10
 
 
-def test_difference_and_share_are_of_the_base() -> None:
-    change = Change(200.0, 250.0)
-    assert (change.ns, change.relative) == (50.0, 0.25)
-
-
-def test_from_nothing_has_no_share_and_nothing_to_nothing_none() -> None:
-    assert Change(0.0, 5.0).relative is None
-    assert Change(0.0, 0.0).relative == 0.0
+def test_a_change_is_a_share_of_the_base_where_there_is_one() -> None:
+    assert (Change(200.0, 250.0).ns, Change(200.0, 250.0).relative) == (50.0, 0.25)
+    assert (Change(0.0, 5.0).relative, Change(0.0, 0.0).relative) == (None, 0.0)
     assert Change(None, 5.0).ns is None

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from made_jobs import LAYERS, Event, Events, quarters
 
+from make import write, write_gpu
+
 _EPOCH_US = 1_700_000_000_000_000
 
 
@@ -63,10 +65,7 @@ class Partitions:
         for _ in range(self.steps):
             at = self._step(workers, at)
         for worker, events in enumerate(workers):
-            home = directory / f"worker_{worker}" / "0"
-            home.mkdir(parents=True)
-            (home / "dag.gml").write_text(_GML)
-            (home / "bps_trace_local_rank0_9step.json").write_text(json.dumps({"traceEvents": events}))
+            write_gpu(directory / f"worker_{worker}" / "0", _GML, events)
         (directory / "worker_0.byteps_debug_log.txt").write_text(self._log())
         return directory, at / self.steps
 
@@ -131,23 +130,26 @@ class Partitions:
         return "\n".join(lines) + "\n"
 
 
-_CHAIN = [
-    "I/O",
-    *(f"FW.{one}" for one in LAYERS),
-    *(f"BW.{one}" for one in reversed(LAYERS)),
-    "Comm.w",
-    "Comm.v",
-    "STEP",
-]
-_GML = (
-    "graph [\n  directed 1\n"
-    + "".join(f'  node [\n    id {i}\n    label "{name}"\n  ]\n' for i, name in enumerate(_CHAIN))
-    + "".join(
-        f"  edge [\n    source {a}\n    target {b}\n  ]\n"
-        for a, b in [*((i, i + 1) for i in range(len(_CHAIN) - 1)), (len(_CHAIN) - 1, 1)]
-    )
-    + "]\n"
+_PASSES = [*(f"FW.{one}" for one in LAYERS), *(f"BW.{one}" for one in reversed(LAYERS))]
+_CHAIN = ["I/O", *_PASSES, "Comm.w", "Comm.v", "STEP"]
+_EDGES = [*((i, i + 1) for i in range(len(_CHAIN) - 1)), (len(_CHAIN) - 1, 1)]
+_GML = "\n".join(
+    [
+        "graph [ directed 1",
+        *(f'node [ id {i} label "{name}" ]' for i, name in enumerate(_CHAIN)),
+        *(f"edge [ source {a} target {b} ]" for a, b in _EDGES),
+        "]",
+    ]
 )
+
+
+def _reduction(pid: int, asked: int, begin: int, end: int) -> list[Event]:
+    """Return the marks of a tensor: of two ranks that are ready for it at once, and of its reduction (us)."""
+    marks = [
+        ("NEGOTIATE_ALLREDUCE", "B", asked), ("0", "X", asked + 1), ("1", "X", asked + 1),
+        ("", "E", asked + 2), ("ALLREDUCE", "B", begin), ("", "E", end),
+    ]  # fmt: skip
+    return [{"name": name, "ph": ph, "dur": 0, "ts": ts, "pid": pid} for name, ph, ts in marks]
 
 
 def cycles(directory: Path, wait: float, *, steps: int = 8) -> tuple[Path, float]:
@@ -161,14 +163,17 @@ def cycles(directory: Path, wait: float, *, steps: int = 8) -> tuple[Path, float
         for pid in range(len(LAYERS)):
             begin = round((at + 20.0) * 1000)
             end = begin + round((wait + 1.0) * 1000)
-            marks = [
-                ("NEGOTIATE_ALLREDUCE", "B", begin), ("0", "X", begin + 1), ("1", "X", begin + 1),
-                ("", "E", begin + 2), ("ALLREDUCE", "B", end - 1000), ("", "E", end),
-            ]  # fmt: skip
-            events += [{"name": name, "ph": ph, "dur": 0, "ts": ts, "pid": pid} for name, ph, ts in marks]
+            events += _reduction(pid, begin, end - 1000, end)
             at = end / 1000
     (directory / "timeline.json").write_text(json.dumps(events))
     return directory, at / steps
+
+
+def _write_rank(directory: Path, rank: int, backend: str, events: Events) -> None:
+    """Write what PyTorch's profiler recorded of a rank of two."""
+    info = {"rank": rank, "world_size": 2, "backend": backend}
+    header = {"schemaVersion": 1, "distributedInfo": info, "baseTimeNanoseconds": _EPOCH_US * 1000}
+    write(directory / f"rank{rank}.pt.trace.json", events, **header)
 
 
 _SIZES: Event = {
@@ -186,7 +191,6 @@ def nccl(
     steps: int = 8,
 ) -> Path:
     """Write two ranks that compute and then reduce 16 MiB each time, in the given times (ms)."""
-    directory.mkdir(parents=True)
     sizes = n_bytes or [16 << 20] * len(transfers)
     names = [(f"kernel_{layer}", compute / 8, 0) for layer in range(8)]
     names += [("ncclDevKernel_AllReduce_Sum_f32_RING_LL", *one) for one in zip(transfers, sizes, strict=True)]
@@ -211,13 +215,7 @@ def nccl(
             at = free + 0.01
             events.add(f"ProfilerStep#{i}", begin, at, cat="user_annotation", pid=1, tid=1, args={})
             begin = at
-        document = {
-            "schemaVersion": 1,
-            "distributedInfo": {"rank": rank, "world_size": 2, "backend": "nccl"},
-            "baseTimeNanoseconds": _EPOCH_US * 1000,
-            "traceEvents": events,
-        }
-        (directory / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
+        _write_rank(directory, rank, "nccl", events)
     return directory
 
 
@@ -238,7 +236,6 @@ def gloo(
 
     In each second step each reduction takes `held_up` longer.
     """
-    directory.mkdir(parents=True)
     sizes = n_bytes or [16 << 20] * len(transfers)
     for rank in range(2):
         events, at = Events(), 0.0
@@ -256,13 +253,7 @@ def gloo(
             events.add("aten::add_", at, at + 1, **where)
             at += 1
             events.add(f"ProfilerStep#{i}", begin, at, **{**where, "cat": "user_annotation"})
-        document = {
-            "schemaVersion": 1,
-            "distributedInfo": {"rank": rank, "world_size": 2, "backend": "gloo"},
-            "baseTimeNanoseconds": _EPOCH_US * 1000,
-            "traceEvents": events,
-        }
-        (directory / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
+        _write_rank(directory, rank, "gloo", events)
     return directory
 
 
@@ -290,11 +281,7 @@ def reductions(
             end = begin + 1000 * lasts
             about = {"dtype": "float32", "shape": f"[{size // fused // 4}]"}
             for pid in range(number * fused, (number + 1) * fused):
-                marks = [
-                    ("NEGOTIATE_ALLREDUCE", "B", ready - 4), ("0", "X", ready - 3), ("1", "X", ready - 3),
-                    ("", "E", ready - 2), ("ALLREDUCE", "B", round(begin)), ("", "E", round(end)),
-                ]  # fmt: skip
-                events += [{"name": name, "ph": ph, "dur": 0, "ts": ts, "pid": pid} for name, ph, ts in marks]
+                events += _reduction(pid, ready - 4, round(begin), round(end))
                 events[-1]["args"] = about
             begin = end
         at = begin / 1000
@@ -304,7 +291,6 @@ def reductions(
 
 def slices(directory: Path, transfers: Sequence[float], *, compute: float = 200.0) -> Path:
     """Write two ranks of a program that marks nothing, with the given reductions (ms) in a step."""
-    directory.mkdir(parents=True)
     for rank in range(2):
         events, at = Events(), 0.0
         where: Event = {"pid": rank, "tid": 1}
@@ -317,7 +303,7 @@ def slices(directory: Path, transfers: Sequence[float], *, compute: float = 200.
                 events.add("all_reduce", at, at + lasts, **where)
                 at += lasts
             events.add("step", begin, at, **where)
-        (directory / f"rank{rank}.json").write_text(json.dumps({"traceEvents": events}))
+        write(directory / f"rank{rank}.json", events)
     return directory
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from analyzer.answers.diagnose.steps.detectors.late_ranks import _extra_work, co
 from analyzer.answers.diagnose.steps.job_view import JobView
 from conftest import run_cli
 from dag_utils import load_steps
+from make import span, step, write
 from replay.forecast import Gain
 from replay.slowdown import slowdown, slowdown_ratio
 
@@ -77,30 +77,25 @@ def test_a_rank_with_most_of_the_work_comes_first_of_all(tmp_path: Path) -> None
 def test_work_of_one_rank_alone_is_named_though_steps_scatter(tmp_path: Path) -> None:
     """Rank 1 dumps for 10 ms in each of eight steps; common work takes 40, 60, 80 or 100 ms by turns."""
     common = [[40, 60, 100, 80, 60, 40, 80, 100], [60, 40, 80, 100, 40, 60, 100, 80]]
-    (tmp_path / "job").mkdir()
     for rank, lengths in enumerate(common):
         events: list[dict[str, object]] = []
-        for step, work_ms in enumerate(lengths):
-            begin = 200_000 * step
-            names = [("work", 1000 * work_ms), *([("dump", 10_000)] if rank else [])]
-            ts = begin
-            for name, dur in names:
-                events.append(_slice(name, "cpu_op", ts, dur, 1))
-                ts += dur
-            events.append(_slice("gloo:all_reduce", "user_annotation", ts, begin + 190_000 - ts, 2))
-            events.append(_slice(f"ProfilerStep#{step}", "user_annotation", begin, 200_000, 1))
-        header = {"backend": "gloo", "rank": rank, "world_size": 2}
-        document = {"schemaVersion": 1, "distributedInfo": header, "traceEvents": events}
-        (tmp_path / "job" / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
+        for number, work_ms in enumerate(lengths):
+            begin, work = 200_000 * number, 1000 * work_ms
+            done = begin + work + 10_000 * rank
+            events += [
+                step(number, begin, 200_000),
+                span("work", begin, work, "cpu_op"),
+                *[span("dump", begin + work, 10_000, "cpu_op")] * rank,
+                span("gloo:all_reduce", done, begin + 190_000 - done, "user_annotation", tid=2),
+            ]
+        info = {"backend": "gloo", "rank": rank, "world_size": 2}
+        path = tmp_path / "job" / f"rank{rank}.pt.trace.json"
+        write(path, events, schemaVersion=1, distributedInfo=info)
     view = JobView(load_steps([tmp_path / "job"]))
     cause = _extra_work(view, compared_operations(view))
     assert cause is not None
     assert (cause.owners, cause.most) == ([1], "in dump, which not all ranks run")
     assert cause.late_ns == pytest.approx(10e6)
-
-
-def _slice(name: str, cat: str, ts: int, dur: int, tid: int) -> dict[str, object]:
-    return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
 
 
 def test_an_edit_that_cannot_be_made_ends_in_no_usage_error(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from answers import diagnosed, titles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import make
 from conftest import examples
 from dag_utils import load_steps
 from trace_utils import Request
@@ -25,8 +25,7 @@ Cuts = dict[int, tuple[int, int]]  # of a rank: how many of its first and of its
 
 
 def span(name: str, begin_ms: float, end_ms: float, cat: str = "cpu_op", tid: int = 1) -> dict[str, Any]:
-    times = {"ts": round(begin_ms * 1000, 3), "dur": round((end_ms - begin_ms) * 1000, 3)}
-    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, **times}
+    return make.span(name, round(begin_ms * 1000, 3), round((end_ms - begin_ms) * 1000, 3), cat, 1, tid)
 
 
 def reducing(directory: Path, late: int, cuts: Cuts, seed: int) -> Path:
@@ -53,9 +52,8 @@ def reducing(directory: Path, late: int, cuts: Cuts, seed: int) -> Path:
                 ]
             begin[rank] = after
     for rank, own in enumerate(events):
-        header = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": RANKS}}
-        path = directory / f"rank{rank}.json"
-        path.write_text(json.dumps({**header, "host_name": "node", "traceEvents": own}))
+        header = {"host_name": "node", "distributedInfo": {"rank": rank, "world_size": RANKS}}
+        make.write(directory / f"rank{rank}.json", own, schemaVersion=1, **header)
     return directory
 
 

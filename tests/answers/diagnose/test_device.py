@@ -17,6 +17,7 @@ from analyzer.answers.diagnose.diagnosis import _Search, headline
 from analyzer.answers.diagnose.finding import Finding, FindingScope
 from analyzer.answers.diagnose.steps.detectors.device import busy_share
 from conftest import run_cli
+from make import span, write
 from replay.edit import EditRequest
 from replay.forecast import Forecasts
 
@@ -48,8 +49,7 @@ def test_the_device_waits_for_one_long_operation_of_the_host(tmp_path: Path) -> 
 
 def test_one_long_operation_is_a_cause_and_waiting_before_it_a_symptom(tmp_path: Path) -> None:
     # 40 kernels of 0.5 ms, for which the host waits at the end of the step; then 40 ms of its own
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": waiting_before_a_long_operation()}))
+    path = write(tmp_path / "rank0.json", waiting_before_a_long_operation(), schemaVersion=1)
     (first, *_) = winning(diagnosed(path))
     assert first.finding.kind == "host_bound"
     holds(first, 40.0)
@@ -60,8 +60,8 @@ def waiting_before_a_long_operation() -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
 
     def add(name: str, cat: str, ts: int, dur: int, **args: int) -> None:
-        thread = {"pid": 0, "tid": 7} if cat == "kernel" else {"pid": 5, "tid": 5}
-        events.append({"ph": "X", "name": name, "cat": cat, **thread, "ts": ts, "dur": dur, "args": args})
+        pid, tid = (0, 7) if cat == "kernel" else (5, 5)
+        events.append({**span(name, ts, dur, cat, pid, tid), "args": args})
 
     for step in range(8):
         at = 61_000 * step
@@ -82,8 +82,7 @@ def around(
     document = json.loads(path.read_text())
     for i in range(steps):
         at = round(1000 * (i * every + begin))
-        event = {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1, "args": {}}
-        document["traceEvents"].append({**event, "ts": at, "dur": round(1000 * (end - begin))})
+        document["traceEvents"].append(span(name, at, round(1000 * (end - begin)), cat, 1, 1))
     path.write_text(json.dumps(document))
 
 

@@ -14,6 +14,7 @@ from test_device import around
 
 from analyzer.answers.diagnose.diagnosis import Diagnosis, headline
 from analyzer.answers.diagnose.steps.detectors.device import busy_share, device_idle_ns
+from make import span, write
 
 Ev = dict[str, Any]
 DEVICE_BOUND = DeviceStep()  # 40 kernels of 1 ms, launched in 4 ms
@@ -22,18 +23,15 @@ HOST_KINDS = ("host_bound", "host_sync")
 
 def host(name: str, ts: float, dur: float, correlation: int = 0, cat: str = "cuda_runtime") -> Ev:
     args = {"correlation": correlation} if correlation else {}
-    return {"ph": "X", "cat": cat, "name": name, "pid": 5, "tid": 5, "ts": ts, "dur": dur, "args": args}
+    return {**span(name, ts, dur, cat, 5, 5), "args": args}
 
 
 def kernel(name: str, ts: float, dur: float, correlation: int) -> Ev:
-    args = {"correlation": correlation, "stream": 7}
-    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": args}
+    return {**span(name, ts, dur, "kernel", tid=7), "args": {"correlation": correlation, "stream": 7}}
 
 
 def diagnosis_of(tmp_path: Path, *events: Ev) -> Diagnosis:
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    return diagnosed(path)
+    return diagnosed(write(tmp_path / "rank0.json", events, schemaVersion=1))
 
 
 def host_gains_ms(diagnosis: Diagnosis) -> list[float]:

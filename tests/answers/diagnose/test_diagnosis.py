@@ -17,24 +17,12 @@ from made_jobs import WRITERS, Job, composer, moments
 
 from analyzer.answers.diagnose.diagnosis import _order, headline
 from analyzer.answers.diagnose.finding import Finding, FindingScope
-from analyzer.cli.diagnose.diagnosis_charts import diagnosis_charts
-from analyzer.report.result import Bars
 from conftest import THOROUGH, few, run_cli
-from make import span, write
+from make import span, step, write
 
 HEALTHY = Job()
 #: Systems whose traces tell what loads input.
 WITH_INPUT = [system for system in WITH_WORK if system != "chrome"]
-
-
-@pytest.mark.parametrize("ranks", [2, 4, 7])
-@pytest.mark.parametrize("jitter", [0.01, 0.03])
-@pytest.mark.parametrize("system", few(2, ["kineto", "horovod", "byteps"]))
-def test_even_ranks_with_chance_in_their_times_are_not_late(
-    tmp_path: Path, system: str, ranks: int, jitter: float
-) -> None:
-    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, ranks=ranks, jitter=jitter)))
-    assert kinds(diagnosis) == []
 
 
 #: Jobs of one seed each, as unlike as machines: how many ranks, how noisy, how often a rank is disturbed.
@@ -100,12 +88,6 @@ def test_a_step_that_began_late_on_all_ranks_hides_no_late_rank_from_a_timeline(
     holds(late, 25.0)
 
 
-def test_a_phase_that_is_recorded_as_one_operation_is_not_hot(tmp_path: Path) -> None:
-    diagnosis = diagnosed(WRITERS["composer"](tmp_path / "job", replace(HEALTHY, forward=60.0)))
-    assert kinds(diagnosis) == []
-    assert "hot_operation" in [one.kind for one in diagnosis.skipped]
-
-
 @pytest.mark.parametrize("system", few(2, ["kineto", "composer", "byteps"]))
 def test_the_first_step_is_warm_up_and_no_outlier(tmp_path: Path, system: str) -> None:
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, more_in_step=(0, 200.0))))
@@ -121,15 +103,11 @@ def hiccups(directory: Path, slow: tuple[int, ...], more_ms: int) -> Path:
     events, at = [], 0
     for i in range(12):
         work = 90_000 + 1000 * more_ms * (i in slow)
-        own = (f"ProfilerStep#{i}", at, work + 10_000), ("aten::mm", at, work - 30_000)
-        for name, begin, dur in (*own, ("aten::add", at + work - 30_000, 30_000)):
-            cat = "cpu_op" if "::" in name else "user_annotation"
-            events.append({"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1, "ts": begin, "dur": dur})
+        events += [step(i, at, work + 10_000), span("aten::mm", at, work - 30_000, "cpu_op"),
+                   span("aten::add", at + work - 30_000, 30_000, "cpu_op")]  # fmt: skip
         at += work + 10_000
-    directory.mkdir()
-    header = {"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 1}}
-    (directory / "rank0.json").write_text(json.dumps({**header, "traceEvents": events}))
-    return directory
+    info = {"rank": 0, "world_size": 1}
+    return write(directory / "rank0.json", events, schemaVersion=1, distributedInfo=info).parent
 
 
 def test_since_when_steps_take_longer_is_said(tmp_path: Path) -> None:
@@ -153,18 +131,6 @@ def test_what_comes_again_is_no_warm_up_and_comes_before_a_saving_that_is_assume
     assert "makes up" not in headline(diagnosis)
 
 
-def test_what_runs_in_an_outlier_alone_is_told(tmp_path: Path) -> None:
-    directory = hiccups(tmp_path / "job", (7,), 180)
-    document = json.loads((directory / "rank0.json").read_text())
-    # step 7 begins after seven of 100 ms; its operators take 270 ms, and 10 pass before the next one
-    own = {"ts": 971_000, "dur": 8_000, "name": "evaluate", "cat": "user_annotation"}
-    document["traceEvents"].append({"ph": "X", "pid": 1, "tid": 1, **own})
-    (directory / "rank0.json").write_text(json.dumps(document))
-    (outlier, *_) = winning(diagnosed(directory))
-    assert outlier.finding.scope.steps == [7]
-    assert outlier.finding.cause.endswith("aten::mm on rank0")
-
-
 def test_steps_that_wait_for_the_loader_now_and_then_are_input_and_no_outliers(tmp_path: Path) -> None:
     # twelve steps of 100 ms; before four of them the loader takes 200 ms
     directory = hiccups(tmp_path / "job", (3, 6, 9, 10), 200)
@@ -172,14 +138,9 @@ def test_steps_that_wait_for_the_loader_now_and_then_are_input_and_no_outliers(t
     document = json.loads(path.read_text())
     for event in document["traceEvents"]:
         if event["name"] == "aten::mm" and event["dur"] > 200_000:
-            loads = {
-                **event,
-                "name": "enumerate(DataLoader)#It.__next__",
-                "cat": "user_annotation",
-                "dur": 200_000,
-            }
+            name = "enumerate(DataLoader)#It.__next__"
+            document["traceEvents"].append(span(name, event["ts"], 200_000, "user_annotation"))
             event["ts"], event["dur"] = event["ts"] + 200_000, event["dur"] - 200_000
-            document["traceEvents"].append(loads)
     path.write_text(json.dumps(document))
     diagnosis = diagnosed(directory)
     assert kinds(diagnosis) == ["input", "hot_operation"]
@@ -189,8 +150,11 @@ def test_steps_that_wait_for_the_loader_now_and_then_are_input_and_no_outliers(t
 
 def test_an_annotation_is_no_hot_operation_but_time_without_a_recorded_one(tmp_path: Path) -> None:
     (path,) = hiccups(tmp_path / "job", (), 0).iterdir()  # steps of 100 ms, 60 of them in aten::mm
-    annotation = '"## backward ##", "cat": "user_annotation"'
-    path.write_text(path.read_text().replace('"aten::mm", "cat": "cpu_op"', annotation))
+    document = json.loads(path.read_text())
+    for event in document["traceEvents"]:
+        if event["name"] == "aten::mm":
+            event.update(name="## backward ##", cat="user_annotation")
+    path.write_text(json.dumps(document))
     diagnosis = diagnosed(path.parent)
     assert kinds(diagnosis) == []
     said = headline(diagnosis)
@@ -203,30 +167,24 @@ def waits_unseen(directory: Path) -> Path:
     In step 5 it computes 50 ms longer. Rank 0 goes on 1 ms before the recorded end of the collective, so
     that it is not seen to wait for that.
     """
-    directory.mkdir()
     for rank in range(2):
-        events: list[dict[str, object]] = []
-        at = 0.0
+        events: list[dict[str, Any]] = []
+        at, later = 0.0, 500.0 * rank
         for i in range(10):
-            late, later = 50.0 * (i == 5), 0.5 * rank
-            sent = 10 + late * rank
-            over = 12 + late
-            own = [
-                (f"ProfilerStep#{i}", later, over + 4 + later),
-                ("aten::mm", later, sent),
-                ("c10d::allreduce_", sent, sent + 0.1),
-                ("gloo:all_reduce", sent + 0.1, over),
-                ("aten::add_", over - (1 if late and rank == 0 else 0), over + 3),
+            late = 50_000.0 * (i == 5)
+            sent, over = 10_000 + late * rank, 12_000 + late
+            early = 1_000 * (late > 0 and rank == 0)
+            events += [
+                step(i, at + later, over + 4_000),
+                span("aten::mm", at + later, sent - later, "cpu_op"),
+                span("c10d::allreduce_", at + sent, 100, "cpu_op"),
+                span("gloo:all_reduce", at + sent + 100, over - sent - 100, "user_annotation", tid=2),
+                span("aten::add_", at + over - early, 3_000 + early, "cpu_op"),
             ]
-            for name, begin, end in own:
-                cat = "cpu_op" if "::" in name else "user_annotation"
-                times = {"ts": round(1000 * (at + begin)), "dur": round(1000 * (end - begin))}
-                tid = 2 if "gloo" in name else 1
-                events.append({"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": tid, **times})
-            at += over + 4
+            at += over + 4_000
         info = {"rank": rank, "world_size": 2, "backend": "gloo"}
         header = {"schemaVersion": 1, "distributedInfo": info, "host_name": "a"}
-        (directory / f"rank{rank}.json").write_text(json.dumps({**header, "traceEvents": events}))
+        write(directory / f"rank{rank}.json", events, **header)
     return directory
 
 
@@ -259,28 +217,44 @@ def _forecast(saved_ns: float) -> SimpleNamespace:
     return SimpleNamespace(saved_ns=saved_ns, before_ns=100.0, gain_ns=SimpleNamespace(low_ns=1.0))
 
 
-@pytest.mark.parametrize("system", few(2, (one for one in WRITERS if one != "composer")))
-def test_two_things_wrong_are_both_found_in_their_order(tmp_path: Path, system: str) -> None:
-    job = replace(HEALTHY, transfer=25.0, more_forward=[0.0, 0.0, 0.0, 45.0])
-    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
-    assert kinds(diagnosis) == ["late_rank", "exposed_communication"]
-    late, exposed = winning(diagnosis)
-    holds(late, 45.0)
-    holds(exposed, 25.0)
-    assert exposed.after_above_ns is not None
-    assert exposed.after_above_ns / 1e6 == pytest.approx(25.0, rel=0.1)
+#: Jobs in which two things are wrong: the systems that record both, the job, and what each costs, in order.
+PAIRS = (
+    (
+        [system for system in WRITERS if system != "composer"],
+        replace(HEALTHY, transfer=25.0, more_forward=[0.0, 0.0, 0.0, 45.0]),
+        {"late_rank": 45.0, "exposed_communication": 25.0},
+    ),
+    (
+        WITH_INPUT,
+        replace(HEALTHY, load=20.0, more_forward=[0.0, 35.0, 0.0, 0.0]),
+        {"late_rank": 35.0, "input": 20.0},
+    ),
+    (
+        WITH_INPUT,
+        replace(HEALTHY, load=25.0, more_forward=[0.0, 10.0, 20.0, 30.0]),
+        {"input": 25.0, "uneven_work": 30.0 - 15.0},
+    ),
+    (
+        [system for system in WITH_WORK if system != "composer"],
+        replace(HEALTHY, forward=90.0, hot=0.85, transfer=45.0),  # 76.5 of 191 ms
+        {"exposed_communication": 45.0, "hot_operation": 0.1 * 76.5},
+    ),
+)
 
 
-@pytest.mark.parametrize("system", few(2, WITH_INPUT))
-def test_a_late_rank_and_slow_input_are_both_found_in_their_order(tmp_path: Path, system: str) -> None:
-    job = replace(HEALTHY, load=20.0, more_forward=[0.0, 35.0, 0.0, 0.0])
+@pytest.mark.parametrize(
+    ("system", "job", "costs"),
+    [case for systems, job, costs in PAIRS for case in few(2, ((one, job, costs) for one in systems))],
+)
+def test_two_things_wrong_are_both_found_in_their_order(
+    tmp_path: Path, system: str, job: Job, costs: dict[str, float]
+) -> None:
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
-    assert kinds(diagnosis) == ["late_rank", "input"]
-    late, loading = winning(diagnosis)
-    holds(late, 35.0)
-    holds(loading, 20.0)
-    assert loading.after_above_ns is not None
-    assert loading.after_above_ns / 1e6 == pytest.approx(20.0, rel=0.1)
+    assert kinds(diagnosis) == [*costs]
+    for one, cost_ms in zip(winning(diagnosis), costs.values(), strict=True):
+        holds(one, cost_ms)
+    assert one.after_above_ns is not None
+    assert one.after_above_ns / 1e6 == pytest.approx(cost_ms, rel=0.1)
 
 
 @pytest.mark.parametrize("system", few(2, WITH_WORK))
@@ -295,30 +269,6 @@ def test_a_late_rank_leads_the_headline_though_one_step_costs_more(tmp_path: Pat
     assert late.after_above_ns == late.estimate.mid_ns  # nothing is above it
     assert outlier.finding.scope.ranks in (["rank3"], ["wk3.rank0"])
     assert ("is late by" in headline(diagnosis)) == (late.gain is not None)
-
-
-@pytest.mark.parametrize("system", few(2, WITH_INPUT))
-def test_slow_input_and_uneven_work_are_both_found_in_their_order(tmp_path: Path, system: str) -> None:
-    job = replace(HEALTHY, load=25.0, more_forward=[0.0, 10.0, 20.0, 30.0])
-    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
-    assert kinds(diagnosis) == ["input", "uneven_work"]
-    loading, uneven = winning(diagnosis)
-    holds(loading, 25.0)
-    holds(uneven, 30.0 - 15.0)
-    assert uneven.after_above_ns is not None
-    assert uneven.after_above_ns / 1e6 == pytest.approx(30.0 - 15.0, rel=0.1)
-
-
-@pytest.mark.parametrize("system", few(2, (one for one in WITH_WORK if one != "composer")))
-def test_transfers_and_a_hot_operation_are_both_found_in_their_order(tmp_path: Path, system: str) -> None:
-    job = replace(HEALTHY, forward=90.0, hot=0.85, transfer=45.0)  # 76.5 of 191 ms
-    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
-    assert kinds(diagnosis) == ["exposed_communication", "hot_operation"]
-    exposed, hot = winning(diagnosis)
-    holds(exposed, 45.0)
-    holds(hot, 0.1 * 76.5)
-    assert hot.after_above_ns is not None
-    assert hot.after_above_ns / 1e6 == pytest.approx(0.1 * 76.5, rel=0.1)
 
 
 @pytest.mark.parametrize("system", ["kineto", "byteps"])
@@ -386,13 +336,6 @@ def test_the_evidence_of_a_late_rank_is_of_a_step_in_which_it_is_late(tmp_path: 
     assert late.evidence[0].dur_ns == pytest.approx(61e6, rel=0.05)
 
 
-def test_ranks_that_pause_in_turn_hold_each_other_up(tmp_path: Path) -> None:
-    diagnosis = diagnosed(WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, pause_in_turn=30.0)))
-    assert kinds(diagnosis) == ["exposed_communication"]
-    (waiting,) = winning(diagnosis)
-    holds(waiting, 30.0 - 30.0 / 4)  # every rank is taken to pause as long as the mean one in each step
-
-
 def test_a_step_in_which_one_rank_pauses_is_long_and_not_the_next(tmp_path: Path) -> None:
     # the last rank pauses at the end of step 6; in step 7, which it begins late, the others wait for it
     diagnosis = diagnosed(WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, pause_after=(3, 200.0))))
@@ -401,28 +344,16 @@ def test_a_step_in_which_one_rank_pauses_is_long_and_not_the_next(tmp_path: Path
     assert (outlier.finding.scope.steps, outlier.finding.scope.ranks) == ([6], ["rank3"])
     (seen,) = outlier.finding.evidence
     assert (seen.name, seen.dur_ns) == ("the gap before the next step", 200_000_000)
-    (drawn,) = (
-        one for one in diagnosis_charts(diagnosis, [(1, outlier)], ()) if one.title == "Length of each step"
-    )
-    assert isinstance(drawn, Bars)
-    usual, far = ([ms for ms in one if ms] for one in drawn.series.values())
-    assert far == [pytest.approx(300, rel=0.01)]
-    assert usual == [pytest.approx(100, rel=0.01)] * 9
     holds(outlier, 200.0 / HEALTHY.steps)
 
 
 def test_operations_that_are_others_in_each_step_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events = []
-    for i in range(60):
-        members = {"ph": "X", "pid": 1, "tid": 1, "ts": 100 * i}
-        events += [
-            members | {"name": f"ProfilerStep#{i}", "cat": "user_annotation", "dur": 90},
-            members | {"name": f"op{i}", "cat": "cpu_op", "dur": 80},
-        ]
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    events = [
+        event for i in range(60) for event in (step(i, 100 * i, 90), span(f"op{i}", 100 * i, 80, "cpu_op"))
+    ]
+    path = write(tmp_path / "rank0.json", events, schemaVersion=1)
     assert run_cli("--option", "diagnose", "--path", path)[0] == 0
     monkeypatch.setattr(
         "analyzer.model.figures.operations_by_step._MOST_CELLS", 1000
@@ -437,10 +368,10 @@ def test_what_only_one_step_does_is_won_whole_and_named(tmp_path: Path) -> None:
     directory = WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, pause_after=(4, 160.0)))
     path = directory / "rank3.pt.trace.json"
     document = json.loads(path.read_text())
-    (step,) = (one for one in document["traceEvents"] if one["name"] == "ProfilerStep#7")
-    end = step["ts"] + step["dur"]
+    (mark,) = (one for one in document["traceEvents"] if one["name"] == "ProfilerStep#7")
+    end = mark["ts"] + mark["dur"]
     document["traceEvents"] += [
-        {**step, "cat": "cpu_op", "name": "aten::evaluate", "ts": end - 20_000 * (i + 1), "dur": 20_000}
+        {**mark, "cat": "cpu_op", "name": "aten::evaluate", "ts": end - 20_000 * (i + 1), "dur": 20_000}
         for i in range(8)
     ]
     path.write_text(json.dumps(document))
@@ -449,17 +380,6 @@ def test_what_only_one_step_does_is_won_whole_and_named(tmp_path: Path) -> None:
     (outlier,) = winning(diagnosis)
     assert (outlier.finding.scope.ranks, outlier.finding.scope.operations) == (["rank3"], ["aten::evaluate"])
     holds(outlier, 160.0 / HEALTHY.steps)
-
-
-def test_one_pause_of_two_seconds_makes_no_late_rank_later(tmp_path: Path) -> None:
-    # rank 1 has 20 ms more in each step of 120; that step 8 took 2 s longer makes no more of it
-    job = replace(HEALTHY, more_forward=[0.0, 20.0, 0.0, 0.0], pause_after=(5, 2000.0))
-    late = next(
-        one
-        for one in winning(diagnosed(WRITERS["kineto"](tmp_path / "job", job)))
-        if "rank1" in one.finding.scope.ranks
-    )
-    holds(late, 20.0)
 
 
 @pytest.mark.parametrize("system", WITH_WORK)
@@ -510,8 +430,7 @@ def test_in_a_timeline_a_rank_is_late_anew_after_an_exchange_but_not_after_a_red
         events.append({"ph": "B", "name": kind, "pid": pid, "ts": begin})
         events.append({"ph": "E", "pid": pid, "ts": end})
 
-    for step in range(10):
-        at = 1000 + 100_000 * step
+    for at in range(1000, 1_001_000, 100_000):
         collective(1, "ALLTOALL", [at + 20_000, at + 30_000], at + 30_000, at + 34_000)
         collective(2, "ALLREDUCE", [at + 60_000, at + 75_000], at + 75_000, at + 78_000)
         collective(3, "ALLREDUCE", [at + 70_000, at + 85_000], at + 85_000, at + 90_000)
@@ -541,8 +460,7 @@ def test_a_rank_that_comes_later_is_told_with_by_how_much_and_where(tmp_path: Pa
 
 
 def test_loads_of_one_moment_are_no_steps(tmp_path: Path) -> None:
-    loads = [{"ph": "X", "name": "I/O", "pid": 1, "tid": 1, "ts": 1_000_000, "dur": 1} for _ in range(8)]
-    steps = [{**loads[0], "ts": 2_000_000 + 10_000 * step, "dur": 300} for step in range(6)]
-    (tmp_path / "io.json").write_text(json.dumps({"traceEvents": [*loads, *steps]}))
-    code, _, err = run_cli("--path", tmp_path / "io.json")
+    steps = [span("I/O", 2_000_000 + 10_000 * i, 300) for i in range(6)]
+    path = write(tmp_path / "io.json", [span("I/O", 1_000_000, 1)] * 8 + steps)
+    code, _, err = run_cli("--path", path)
     assert (code, err) == (0, "")

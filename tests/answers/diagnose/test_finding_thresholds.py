@@ -35,11 +35,6 @@ def test_a_detector_has_no_threshold_of_its_own(path: Path) -> None:
     assert chosen_numbers(path.read_text(encoding="utf-8")) == []
 
 
-def test_thresholds_are_found_in_pairs_with_types_and_as_quotients() -> None:
-    source = "A, B = 0.3, 3\nC: float = 0.5\nD = 2 / 3\nE = 20\n\ndef f() -> float:\n    return 0.0\n"
-    assert chosen_numbers(source) == ["(A, B)", "C", "D"]
-
-
 def test_each_threshold_says_why_it_is_what_it_is() -> None:
     lines = (
         (REPO / "analyzer/answers/diagnose" / "finding_thresholds.py")

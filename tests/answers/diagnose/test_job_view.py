@@ -13,26 +13,25 @@ from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.answers.diagnose.steps.meetings import last_arrivals
 from conftest import run_cli
 from dag_utils import load_steps
+from make import span, step, write, write_gpu
 from trace_utils import Request
 
 
 def two_gpus(directory: Path, *, later: int) -> Path:
     """Write a BytePS worker of two GPUs of which the second is ready to reduce `later` µs after the first."""
     for rank in range(2):
-        events = []
+        events: list[dict[str, object]] = []
 
         def add(name: str, start: int, end: int, tid: str = "7") -> None:
-            cat = name.partition(".")[0]
-            at = {"ts": start, "dur": end - start}
-            events.append({"ph": "X", "name": name, "cat": cat, "pid": name, "tid": tid, **at})  # noqa: B023
+            events.append(span(name, start, end - start, name.partition(".")[0], name, tid))  # noqa: B023
 
-        for step in range(6):
-            begin = 100_000 * step
+        for n in range(6):
+            begin = 100_000 * n
             ready, pushed = begin + 60_000 + later * rank, begin + 60_000 + later
             add("I/O", begin, begin + 1000)
             add("FW.a", begin + 1000, begin + 20_000)
             add("BW.a", begin + 20_000, ready)
-            if step == 5:
+            if n == 5:
                 continue
             add("Comm.a_weight", ready, begin + 95_000, "total")
             add("Comm.a_weight.REDUCE", ready, pushed, "65536")
@@ -41,10 +40,7 @@ def two_gpus(directory: Path, *, later: int) -> Path:
                 add("Comm.a_weight.PULL", pushed + 2000, pushed + 4000, "65536")
             # the root is through with the pull a moment sooner, or later, than the other one hears of it
             add("Comm.a_weight.BROADCAST", pushed + 4000 + 10 * (1 - rank), begin + 95_000, "65536")
-        home = directory / str(rank)
-        home.mkdir(parents=True)
-        (home / "bps_trace_local_rank0_6step.json").write_text(json.dumps({"traceEvents": events}))
-        (home / "dag.gml").write_text("graph [\n  directed 1\n]\n")
+        write_gpu(directory / str(rank), "graph [\n  directed 1\n]\n", events)
     return directory
 
 
@@ -62,24 +58,20 @@ def test_of_gpus_that_reduce_and_later_broadcast_together_the_last_is_the_last_t
 def in_pairs(directory: Path) -> Path:
     """Write 5 steps of 4 ranks that reduce in pairs [0, 2] and [1, 3], on one machine."""
     begins = [10_000, 12_000, 20_000, 23_000]
-    directory.mkdir()
     for rank, begin in enumerate(begins):
         groups = [("default_pg", [0, 1, 2, 3]), ("undefined", [rank % 2, rank % 2 + 2])]
         config = [{"pg_desc": about, "ranks": ranks} for about, ranks in groups]
         info = {"rank": rank, "world_size": 4, "pg_config": config}
-        header = {"schemaVersion": 1, "host_name": "node", "distributedInfo": info}
-        reduced = begins[rank % 2 + 2] + 1_000
-        events = [
-            {"ph": "X", "pid": 1, "tid": tid, "cat": cat, "name": name, "ts": 30_000 * step + ts, "dur": dur}
-            for step in range(5)
-            for tid, cat, name, ts, dur in (
-                (1, "user_annotation", f"ProfilerStep#{step}", 0, 29_990),
-                (1, "cpu_op", "aten::mm", 0, begin - 100),
-                (1, "cpu_op", "c10d::allreduce_", begin - 50, 100),
-                (40 + step % 2, "user_annotation", "gloo:all_reduce", begin, reduced - begin),
-            )
-        ]
-        (directory / f"rank{rank}.json").write_text(json.dumps({**header, "traceEvents": events}))
+        reduced, events = begins[rank % 2 + 2] + 1_000, []
+        for n, at in enumerate(range(0, 150_000, 30_000)):
+            events += [
+                step(n, at, 29_990),
+                span("aten::mm", at, begin - 100, "cpu_op"),
+                span("c10d::allreduce_", at + begin - 50, 100, "cpu_op"),
+                span("gloo:all_reduce", at + begin, reduced - begin, "user_annotation", tid=40 + n % 2),
+            ]
+        path = directory / f"rank{rank}.json"
+        write(path, events, schemaVersion=1, host_name="node", distributedInfo=info)
     return directory
 
 
@@ -95,20 +87,14 @@ def accumulating(path: Path, longer: int) -> Path:
     """Write 16 steps of 10 ms, each fourth with 4 ms of an optimizer; step `longer` takes 30 ms more."""
     events: list[dict[str, object]] = []
     at = 0.0
-
-    def add(name: str, cat: str, begin: float, dur: float) -> None:
-        events.append({"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1, "ts": begin, "dur": dur})
-
     for number in range(16):
         work, update = 9_000 + 30_000 * (number == longer), 4_000 * (number % 4 == 3)
-        add(f"ProfilerStep#{number}", "user_annotation", at, work + update + 1_000)
-        add("aten::mm", "cpu_op", at + 100, work)
+        events += [step(number, at, work + update + 1_000), span("aten::mm", at + 100, work, "cpu_op")]
         if update:
-            add("Optimizer.step#SGD.step", "user_annotation", at + work + 200, update)
-            add("aten::add_", "cpu_op", at + work + 300, update - 200)
+            events.append(span("Optimizer.step#SGD.step", at + work + 200, update, "user_annotation"))
+            events.append(span("aten::add_", at + work + 300, update - 200, "cpu_op"))
         at += work + update + 1_000
-    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": 0, "world_size": 1}}))
-    return path
+    return write(path, events, distributedInfo={"rank": 0, "world_size": 1})
 
 
 @pytest.mark.parametrize(("longer", "expected"), [(-1, []), (9, [9]), (7, [7])])

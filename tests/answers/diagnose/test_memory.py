@@ -26,11 +26,6 @@ def test_memory_that_grows_or_fills_the_device(tmp_path: Path, peaks: Sequence[f
     assert all(words in title for title in found)
 
 
-def test_memory_that_is_not_recorded_is_skipped_with_the_reason(tmp_path: Path) -> None:
-    directory, _ = device(tmp_path / "job", DeviceStep())
-    assert "memory" in [one.kind for one in diagnosed(directory).skipped]
-
-
 def test_memory_of_the_host_alone_is_said_to_be_none_of_a_device(tmp_path: Path) -> None:
     directory, _ = device(tmp_path / "job", replace(DeviceStep(), peak_gb=[5.0] * 8))
     path = directory / "rank0.pt.trace.json"

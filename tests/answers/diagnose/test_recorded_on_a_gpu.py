@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from answers import answer
 
-from conftest import REPO, run_cli
+from conftest import REPO, ask
 
 _DDP = REPO / "examples/ddp-h200"
 _GLOO = REPO / "examples/gloo-h200"
@@ -25,8 +23,7 @@ def test_the_loader_of_a_rank_is_named_with_what_it_costs() -> None:
 
 
 def test_a_job_without_its_straggler_is_foreseen() -> None:
-    _, out, _ = run_cli("whatif", _DDP, "straggler=none", "--format", "json")
-    (found,) = json.loads(out)["whatif"]
+    (found,) = ask("whatif", _DDP, "straggler=none")["whatif"]
     low, high = found["interval_ms"]
     assert low <= _DDP_WITHOUT_MS <= high
     assert abs(found["after_ms"] / _DDP_WITHOUT_MS - 1) < 0.02
@@ -41,11 +38,8 @@ def test_a_rank_that_runs_python_before_its_step_is_named_where_gloo_moves_a_dev
     cost_ms = slow["iteration_ms"]["mean"] - base["iteration_ms"]["mean"]
     assert finding["gain_ms"]["low"] <= cost_ms <= finding["gain_ms"]["high"]
     assert abs(finding["gain_ms"]["mid"] / cost_ms - 1) < 0.1
-    _, out, _ = run_cli(
-        "statistic", "--sub_option", "breakdown", "--path", _GLOO / "tokenise", "--format", "json"
-    )
     exposed: dict[str, list[float]] = {"rank0": [], "rank1": []}
-    for row in json.loads(out)["breakdown"]:
+    for row in ask("statistic", _GLOO / "tokenise", "--sub_option", "breakdown")["breakdown"]:
         exposed[row["rank"]].append(row["exposed_comm_ms"])
     assert min(exposed["rank0"]) > 40 > 16 > max(exposed["rank1"])
 
@@ -61,8 +55,7 @@ def test_what_the_device_of_jax_waits_for_is_named_with_what_it_costs() -> None:
 
 
 def test_compare_names_what_jax_sleeps_in_as_diagnose_does() -> None:
-    _, out, _ = run_cli("compare", _JAX / "base", _JAX / "loader", "--format", "json")
-    document = json.loads(out)
+    document = ask("compare", _JAX / "base", _JAX / "loader")
     most = max(document["operations"], key=lambda one: abs(one["explained_ms"] or 0.0))
     assert "sleep" in most["name"] and most["significant"]
     assert abs(most["explained_ms"] / (document["iteration_ms"][1] - document["iteration_ms"][0]) - 1) < 0.02

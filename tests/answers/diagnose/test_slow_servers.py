@@ -27,19 +27,18 @@ def test_a_server_whose_answers_take_longer_is_named_with_what_that_costs(tmp_pa
     holds(found, step_ms - EVEN.step_ms())
 
 
-@pytest.mark.parametrize("slower", [1.0, 1.1])
-def test_servers_that_are_alike_are_not_slow(tmp_path: Path, slower: float) -> None:
-    directory, _ = replace(EVEN, small_pull=0.2 * slower).write(tmp_path / "job")
-    assert not _named(directory)
-
-
-def test_a_server_that_holds_most_of_the_keys_is_not_slow(tmp_path: Path) -> None:
-    directory, _ = replace(EVEN, small=60).write(tmp_path / "job")
-    assert not _named(directory)
-
-
-def test_a_server_with_one_partition_cannot_be_compared(tmp_path: Path) -> None:
-    directory, _ = replace(EVEN, small=1, small_pull=2.0).write(tmp_path / "job")
+@pytest.mark.parametrize(
+    "job",
+    [
+        EVEN,
+        replace(EVEN, small_pull=0.22),
+        replace(EVEN, small=60),  # it holds most of the keys
+        replace(EVEN, small=1, small_pull=2.0),  # one partition cannot be compared
+        replace(EVEN, servers=1, small_pull=0.5),  # there is no other one
+    ],
+)
+def test_no_server_is_slow_that_is_not(tmp_path: Path, job: Partitions) -> None:
+    directory, _ = job.write(tmp_path / "job")
     assert not _named(directory)
 
 
@@ -68,11 +67,6 @@ def test_a_server_of_a_cluster_with_a_slow_network(tmp_path: Path) -> None:
 def test_no_server_of_a_cluster_is_slow_that_is_not(tmp_path: Path, even: BytePSJob) -> None:
     even.run(8, 14, tmp_path / "job")
     assert not _named(tmp_path / "job")
-
-
-def test_a_single_server_is_compared_with_none(tmp_path: Path) -> None:
-    directory, _ = replace(EVEN, servers=1, small_pull=0.5).write(tmp_path / "job")
-    assert not _named(directory)
 
 
 def _named(job: Path) -> list[str]:

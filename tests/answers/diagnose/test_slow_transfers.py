@@ -50,17 +50,6 @@ def test_a_slow_server_and_a_slow_link_do_not_add_up(tmp_path: Path) -> None:
     assert second.after_above_ns / 1e6 == pytest.approx(left - usual_ms, rel=0.1)
 
 
-def test_a_tensor_that_waits_behind_others_costs_what_the_right_order_wins(tmp_path: Path) -> None:
-    # 20 partitions of one tensor on one server, 10 of another on the other one, all alike
-    job = replace(HEALTHY, large=20, small=10, small_kib=512, small_ms=0.2, small_pull=0.2, servers=2)
-    directory, step_ms = replace(job, small_first=True).write(tmp_path / "job")
-    by_need, by_need_ms = job.write(tmp_path / "by_need")
-    diagnosis = diagnosed(directory)
-    assert kinds(diagnosis) == ["priority_inversion"]
-    holds(winning(diagnosis)[0], step_ms - by_need_ms)
-    assert kinds(diagnosed(by_need)) == []
-
-
 @pytest.mark.parametrize(("small_first", "is_found"), [(True, True), (False, False)])
 def test_a_tensor_that_is_needed_first_and_sent_last(
     tmp_path: Path, small_first: bool, is_found: bool

@@ -265,15 +265,3 @@ def test_collectives_of_other_systems_are_counted_once(shared_data: Path, name: 
     found = answer(shared_data / name, "--jobs", 1)["collectives"]
     assert sum(one["count"] for one in found) == count
     assert all(0 <= one["exposed_share"] <= 1 for one in found)
-
-
-def test_each_size_has_a_row_of_its_own(tmp_path: Path) -> None:
-    elements = (3 << 20, 4 << 20)  # of 4 bytes: 12 and 16 MiB
-    events = [kernel("allreduce", 1000 * n, 500, 2, size) for n, size in enumerate(elements, 1)]
-    rows = answer(job(tmp_path, [events, events]))["collectives"]
-    assert [(found["bytes"], found["count"]) for found in rows] == [(12_582_912, 1), (16_777_216, 1)]
-
-
-def test_sizes_of_a_recorded_job_are_those_in_its_trace(shared_data: Path) -> None:
-    rows = answer(shared_data / "kineto/gpu-param-dlrm-8ranks")["collectives"]
-    assert not {found["bytes"] for found in rows} & {16 << 20, 128 << 20, 2 << 30}  # classes of 1.0

@@ -15,7 +15,6 @@ from analyzer.reading.dialects import keys_for
 from analyzer.reading.formats import dasf_records as dasf
 from analyzer.reading.formats.columns import Trace
 from analyzer.report.result import Cell, Table
-from conftest import run_cli
 from make import dasf_bytes as packed
 from make import dasf_compute as compute
 from make import dasf_event as event
@@ -133,11 +132,6 @@ def test_a_profile_without_tasks_is_refused_with_the_reason(tmp_path: Path) -> N
         dasf_table_of("task_balance", traces_of(tmp_path, compute(1.0, 0.5)))
 
 
-def test_an_unknown_analysis_is_a_usage_error(tmp_path: Path) -> None:
-    code, _, err = run_cli("--option", "statistic", "--sub_option", "bottleneck", "--path", tmp_path)
-    assert (code, "task_balance" in err) == (2, True)
-
-
 def test_an_empty_database_among_others_is_left_out_and_said(tmp_path: Path) -> None:
     empty, full = tmp_path / "demo-ResourceMonitor-vm.msgpack", tmp_path / "demo-TracePlugin-vm.msgpack"
     empty.write_bytes(b"")
@@ -145,14 +139,6 @@ def test_an_empty_database_among_others_is_left_out_and_said(tmp_path: Path) -> 
     answer, repairs = analysis.analyse("task_bottleneck", [empty, full])
     assert isinstance(answer, analysis.Loads)
     assert (len(answer.rows), repairs) == (1, [f"{empty}: empty, no records"])
-
-
-def test_nothing_but_empty_databases_is_refused(tmp_path: Path) -> None:
-    paths = [tmp_path / "a.msgpack", tmp_path / "b.msgpack"]
-    for path in paths:
-        path.write_bytes(b"")
-    with pytest.raises(TraceError, match="no records"):
-        analysis.analyse("task_balance", paths)
 
 
 def test_a_trace_of_another_kind_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from analyzer.model.figures.job_figures import load_figures
 from analyzer.model.figures.rank_figures import Wanted
-from conftest import SHARED, few, run_cli
+from conftest import ask, few, run_cli
 
 N_RANKS, N_STEPS = 4, 120
 Times = dict[str, float]
@@ -29,6 +28,17 @@ def even(step: int, rank: int) -> Times:
     return {"data": 2.0, "compute": own, "comm": 95 - own, "step": 100.0}
 
 
+def held_up(rank: int, more: Callable[[int], float]) -> Callable[[int, int], Times]:
+    """Return the parts of steps in which a rank loads longer by `more`, while the others wait in comm."""
+
+    def times(step: int, of_rank: int) -> Times:
+        parts = even(step, of_rank)
+        parts["data" if of_rank == rank else "comm"] += more(step)
+        return {**parts, "step": 100.0 + more(step)}
+
+    return times
+
+
 def write(folder: Path, times: Callable[[int, int], Times]) -> Path:
     folder.mkdir()
     for rank in range(N_RANKS):
@@ -40,9 +50,7 @@ def write(folder: Path, times: Callable[[int, int], Times]) -> Path:
 
 
 def diagnosis(path: Path) -> dict[str, Any]:
-    code, out, err = run_cli(path, "--format", "json")
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out)
+    found: dict[str, Any] = ask(path)
     return found
 
 
@@ -54,12 +62,8 @@ def test_an_even_job_names_nobody(tmp_path: Path) -> None:
 
 def test_steps_that_vary_alike_on_all_ranks_name_nobody(tmp_path: Path) -> None:
     more = np.random.default_rng(0).exponential(6.0, N_STEPS).round(3).tolist()
-
-    def varying(step: int, rank: int) -> Times:
-        times = even(step, rank)
-        return {**times, "comm": times["comm"] + more[step], "step": times["step"] + more[step]}
-
-    assert diagnosis(write(tmp_path / "job", varying))["findings"] == []
+    times = held_up(-1, lambda step: more[step])  # no rank has this number
+    assert diagnosis(write(tmp_path / "job", times))["findings"] == []
 
 
 def test_steps_that_a_rank_did_not_log_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -72,14 +76,7 @@ def test_steps_that_a_rank_did_not_log_are_left_out_and_counted(tmp_path: Path) 
 
 def test_a_late_rank_has_its_span_its_part_and_its_cost(tmp_path: Path) -> None:
     """Rank 2 loads 12 ms longer in steps 40 to 69: the others wait in comm, and it waits no longer."""
-
-    def times(step: int, rank: int) -> Times:
-        parts = even(step, rank)
-        if 40 <= step < 70:
-            parts["data" if rank == 2 else "comm"] += 12
-            parts["step"] += 12
-        return parts
-
+    times = held_up(2, lambda step: 12 * (40 <= step < 70))
     (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
     assert (finding["kind"], finding["scope"]["ranks"]) == ("late_rank", ["rank2"])
     assert (finding["scope"]["from_step"], finding["scope"]["to_step"]) == (40, 69)
@@ -90,12 +87,7 @@ def test_a_late_rank_has_its_span_its_part_and_its_cost(tmp_path: Path) -> None:
 
 def test_what_a_late_rank_costs_is_a_median_of_all_steps_of_its_span(tmp_path: Path) -> None:
     """Rank 2 loads 10, 30, 90, 90 and 20 ms longer in turn: those of 90 alone are no stalls of their own."""
-
-    def times(step: int, rank: int) -> Times:
-        parts, more = even(step, rank), (10, 30, 90, 90, 20)[step % 5] * (40 <= step < 90)
-        parts["data" if rank == 2 else "comm"] += more
-        return {**parts, "step": 100.0 + more}
-
+    times = held_up(2, lambda step: (10, 30, 90, 90, 20)[step % 5] * (40 <= step < 90))
     (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
     assert (finding["scope"]["from_step"], finding["scope"]["to_step"]) == (40, 89)
     assert finding["gain_ms"]["mid"] == pytest.approx(30)
@@ -103,12 +95,8 @@ def test_what_a_late_rank_costs_is_a_median_of_all_steps_of_its_span(tmp_path: P
 
 def test_slow_steps_some_of_which_are_as_long_as_stalls_are_one_span(tmp_path: Path) -> None:
     """Rank 2 loads 30 to 50 ms longer in steps 60 to 67; from 40 ms on a step alone would be a stall."""
-
-    def times(step: int, rank: int) -> Times:
-        parts, more = even(step, rank), dict(enumerate((50, 45, 50, 50, 35, 30, 33, 50), 60)).get(step, 0)
-        parts["data" if rank == 2 else "comm"] += more
-        return {**parts, "step": 100.0 + more}
-
+    more = dict(enumerate((50, 45, 50, 50, 35, 30, 33, 50), 60))
+    times = held_up(2, lambda step: more.get(step, 0))
     (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
     assert (finding["kind"], finding["scope"]["ranks"]) == ("late_rank", ["rank2"])
     assert (finding["scope"]["from_step"], finding["scope"]["to_step"]) == (60, 67)
@@ -116,14 +104,7 @@ def test_slow_steps_some_of_which_are_as_long_as_stalls_are_one_span(tmp_path: P
 
 def test_a_rank_that_is_late_in_all_steps_is_named(tmp_path: Path) -> None:
     """Rank 2 loads 12 ms longer all the time: it waits 12 ms less than the others."""
-
-    def times(step: int, rank: int) -> Times:
-        parts = even(step, rank)
-        parts["data" if rank == 2 else "comm"] += 12
-        parts["step"] += 12
-        return parts
-
-    (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
+    (finding,) = diagnosis(write(tmp_path / "job", held_up(2, lambda _: 12)))["findings"]
     assert finding["title"] == "rank2 is late in all steps: 12.0 ms more in data"
     assert finding["gain_ms"]["mid"] == pytest.approx(12, abs=0.7)  # the noise of `ms`
     assert finding["lost_s"] == pytest.approx(0.012 * N_STEPS, rel=0.06)
@@ -141,19 +122,9 @@ def test_a_rank_that_waits_longer_because_it_has_less_to_do_is_not_late(tmp_path
     assert not any(one["scope"]["ranks"] for one in found)
 
 
-def loads_longer(step: int, rank: int) -> Times:
-    """Return the times of a rank in a step, of which rank 1 loads 20 ms longer from step 60 on."""
-    parts = even(step, rank)
-    if step >= 60:
-        parts["data" if rank == 1 else "comm"] += 20
-        parts["step"] += 20
-    return parts
-
-
 def test_rows_that_single_ranks_lack_are_no_steps_that_are_missing(tmp_path: Path) -> None:
     """Each step lacks the row of one rank, or none; rank 1 loads 20 ms longer from step 60 on."""
-
-    folder = write(tmp_path / "job", loads_longer)
+    folder = write(tmp_path / "job", held_up(1, lambda step: 20 * (step >= 60)))
     for rank, file in enumerate(sorted(folder.iterdir())):
         lines = file.read_text().splitlines()
         rows = [line for step, line in enumerate(lines[1:]) if step % 12 != 3 * rank]
@@ -223,13 +194,7 @@ def test_the_part_of_a_step_that_no_column_holds(tmp_path: Path) -> None:
 
 
 def test_where_all_ranks_grow_no_rank_is_named(tmp_path: Path) -> None:
-    def times(step: int, rank: int) -> Times:
-        parts = even(step, rank)
-        if 30 <= step < 60:
-            parts["comm"] += 15
-            parts["step"] += 15
-        return parts
-
+    times = held_up(-1, lambda step: 15 * (30 <= step < 60))  # no rank has this number
     (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
     assert (finding["kind"], finding["scope"]["ranks"]) == ("exposed_communication", [])
     assert (finding["scope"]["from_step"], finding["scope"]["to_step"]) == (30, 59)
@@ -311,19 +276,17 @@ def test_of_a_long_log_figures_are_means_and_the_span_is_still_exact(tmp_path: P
     assert (late["scope"]["from_step"], late["scope"]["to_step"]) == (1_003, 1_109)
     assert late["gain_ms"]["mid"] == pytest.approx(12)
     assert stalls["title"].endswith(" and 5 more take up to 500 ms longer than the steps around")
-    _, out, _ = run_cli("statistic", tmp_path, "--format", "json")
-    found = {(one["name"], one["count"], one["avg_ms"]) for one in json.loads(out)["operations"]}
+    found = {(one["name"], one["count"], one["avg_ms"]) for one in ask("statistic", tmp_path)["operations"]}
     of_rank1 = {(name.removeprefix("rank1."), count): avg for name, count, avg in found if "rank1." in name}
     assert of_rank1["step", 2_500] == pytest.approx(100 + 12 * 107 / 2_500 + 500 / 250)
     assert of_rank1["data", 2_500] == pytest.approx(2 + 12 * 107 / 2_500)
-    _, out, _ = run_cli("statistic", tmp_path, "--sub_option", "breakdown", "--format", "json")
-    parts = [one for one in json.loads(out)["breakdown"] if one["rank"] == "rank1"]
+    breakdown = ask("statistic", tmp_path, "--sub_option", "breakdown")["breakdown"]
+    parts = [one for one in breakdown if one["rank"] == "rank1"]
     assert [one["step"] for one in parts] == list(range(0, 2_500, 4))
     assert parts[250]["wall_ms"] == pytest.approx(100 + 12 / 4)  # of steps 1,000 to 1,003
     assert parts[251]["wall_ms"] == pytest.approx(112)
 
 
-LOGS = SHARED / "step-logs"
 #: The truth of its README: ranks of the finding, first and last step, and ms a step.
 FAULTS = (
     ("a", ["rank7"], 100, 299, 12.4),
@@ -333,13 +296,11 @@ FAULTS = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
 @pytest.mark.parametrize(("name", "ranks", "begin", "last", "cost"), few(2, FAULTS))
 def test_faults_that_were_put_into_recorded_jobs(
-    name: str, ranks: list[str], begin: int, last: int, cost: float | None
+    shared_data: Path, name: str, ranks: list[str], begin: int, last: int, cost: float | None
 ) -> None:
-    finding = diagnosis(LOGS / name)["findings"][0]
+    finding = diagnosis(shared_data / "step-logs" / name)["findings"][0]
     assert finding["scope"]["ranks"] == ranks
     assert finding["scope"]["from_step"] == pytest.approx(begin, abs=5)
     assert finding["scope"]["to_step"] == pytest.approx(last, abs=5)
@@ -347,26 +308,22 @@ def test_faults_that_were_put_into_recorded_jobs(
         assert finding["gain_ms"]["mid"] == pytest.approx(cost, rel=0.04)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
 @pytest.mark.parametrize("name", few(1, ["a-twin", "d", "d-twin"]))
-def test_jobs_without_a_fault_name_no_rank(name: str) -> None:
-    assert not any(one["scope"]["ranks"] for one in diagnosis(LOGS / name)["findings"])
+def test_jobs_without_a_fault_name_no_rank(shared_data: Path, name: str) -> None:
+    assert not any(one["scope"]["ranks"] for one in diagnosis(shared_data / "step-logs" / name)["findings"])
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
-def test_a_stall_of_one_rank() -> None:
-    finding = diagnosis(LOGS / "c")["findings"][0]
+def test_a_stall_of_one_rank(shared_data: Path) -> None:
+    finding = diagnosis(shared_data / "step-logs" / "c")["findings"][0]
     assert (finding["scope"]["ranks"], finding["scope"]["steps"][0]) == (["rank7"], 100)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
-def test_what_changed_for_all_is_told_by_the_comparison() -> None:
-    code, out, _ = run_cli("compare", LOGS / "d-twin", LOGS / "d", "--format", "json")
-    comm = next(one for one in json.loads(out)["operations"] if one["name"] == "comm")
-    assert (code, comm["significant"]) == (0, True)
+def test_what_changed_for_all_is_told_by_the_comparison(shared_data: Path) -> None:
+    logs = shared_data / "step-logs"
+    comm = next(
+        one for one in ask("compare", logs / "d-twin", logs / "d")["operations"] if one["name"] == "comm"
+    )
+    assert comm["significant"]
     assert comm["avg_absolute_ms"] == pytest.approx(10.1, abs=0.3)  # 22.4 - 12.3
 
 
