@@ -462,6 +462,7 @@ def test_some_of_many_steps_are_as_they_are_among_all(
     every = recording_of(path)
     monkeypatch.setattr("analyzer.model.graph.job_steps._MOST_STEPS", 20)
     some = load_steps([path], Request(jobs=1, progress=False), sizes=True).recording
+    assert len(recording_of(path).bounds) == len(every.bounds), "who does not ask for findings gets all"
     numbers = [one.number for one in some.bounds]
     assert numbers == [n for n in range(1 + (name == "two_streams"), 41) if n // 16 % 2 == 0]
     for step in some.steps:

@@ -127,11 +127,6 @@ def test_a_wrong_edit_is_refused(edit: str, words: str) -> None:
         apply(one_gpu(), [edit])
 
 
-def test_an_unknown_operation_suggests_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"has the name Comm\.b\.PUSH; did you mean Comm\.a\.PUSH"):
-        apply(one_gpu(), ["Comm.b.PUSH=2"])
-
-
 @pytest.mark.parametrize("worker", [0, 1])
 def test_with_one_gpu_per_worker_a_rank_is_a_worker(worker: int) -> None:
     step = ({"FW.a": (0, 4)}, (0, 5))

@@ -188,9 +188,6 @@ def test_a_name_list_with_an_endless_name_is_none(tmp_path: Path) -> None:
     assert "Comm.byteps.gradient_0" in {event["pid"] for event in final(gpu)["traceEvents"]}
 
 
-# ---- loads
-
-
 # ---- the DAG
 
 

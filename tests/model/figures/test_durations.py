@@ -72,28 +72,6 @@ def test_a_category_counts_nested_slices_once(tmp_path: Path) -> None:
     ]
 
 
-def test_sub_tasks_carry_their_partition_key(tmp_path: Path) -> None:
-    comm = {"pid": "Comm.x", "args": {"name": "Comm.x"}}
-    events = [
-        x("Comm.x", 0, 9000, **(comm | {"tid": "total"})),
-        x("Comm.x.PUSH", 0, 4000, **(comm | {"tid": "26148864"})),
-        x("Comm.x.PUSH", 0, 5000, **(comm | {"tid": "26148865"})),
-    ]
-    found = statistic("--path", write(tmp_path / "comm.json", events))
-    names = [(op["name"], op["cat"]) for op in found["operations"]]
-    assert names == [("Comm.x", "Comm"), ("Comm.x.PUSH.26148864", "Comm"), ("Comm.x.PUSH.26148865", "Comm")]
-
-
-def test_workers_and_ranks_are_prefixes(tmp_path: Path) -> None:
-    for worker in (0, 1):
-        for rank in (0, 1):
-            write(tmp_path / f"worker_{worker}" / str(rank) / "bps_trace_final.json", [x("FW.a", 0, 1000)])
-    names = [op["name"] for op in statistic("--path", tmp_path)["operations"]]
-    assert names == ["wk0.rank0.FW.a", "wk0.rank1.FW.a", "wk1.rank0.FW.a", "wk1.rank1.FW.a"]
-    names = [op["name"] for op in statistic("--path", tmp_path / "worker_1")["operations"]]
-    assert names == ["rank0.FW.a", "rank1.FW.a"]
-
-
 def test_rank_ten_comes_after_rank_nine(tmp_path: Path) -> None:
     for rank in (10, 9, 2):
         write(tmp_path / f"rank{rank}.json", [x("a", 0, 1)])
@@ -122,21 +100,6 @@ def test_sort_and_head(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [x("short", 0, 1), x("long", 1, 9), x("middle", 20, 5), *often])
     names = [op["name"] for op in statistic("--path", path, "--sort", "--head", 2)["operations"]]
     assert names == ["often", "long"]
-
-
-def test_filter_keeps_named_communication_and_all_else(tmp_path: Path) -> None:
-    events = [
-        x("FW.a", 0, 1),
-        x("Comm.a", 0, 1, tid="total"),
-        x("Comm.a.PUSH", 0, 1, tid="7"),
-        x("Comm.b", 0, 1),
-    ]
-    path = write(tmp_path / "t.json", events)
-    names = [op["name"] for op in statistic("--path", path, "--filter", "Comm.a")["operations"]]
-    assert names == ["FW.a", "Comm.a", "Comm.a.PUSH.7"]
-    code, _, err = run_cli("--option", "statistic", "--path", path, "--filter", "Comm.aa")
-    assert code == 1
-    assert "--filter Comm.aa: no communication in this job has that name; did you mean" in err
 
 
 @pytest.mark.slow

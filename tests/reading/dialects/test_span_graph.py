@@ -134,11 +134,6 @@ def test_what_reaches_into_a_step_is_the_rest_of_the_step_before(tmp_path: Path)
     assert (second.start_ns[now] // 1000, second.end_ns[now] // 1000) == (100, 150)
 
 
-def test_an_annotation_may_be_named_as_the_step(tmp_path: Path) -> None:
-    trace = trace_of(tmp_path, [("a", 0, 0, 10), ("b", 0, 20, 30), ("a", 0, 40, 50), ("b", 0, 60, 70)])
-    assert [step.begin_ns // 1000 for step in record(trace, by="b").steps] == [20, 60]
-
-
 CASES = (
     "viztracer/viz.json.gz",
     "cmake/cmake_trace.json",

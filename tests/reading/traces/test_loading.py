@@ -1,4 +1,4 @@
-"""The one door: whose each trace is, what is joined and split, and which communications are kept."""
+"""The one door: whose each trace is, and what is joined and split."""
 
 from __future__ import annotations
 
@@ -159,29 +159,7 @@ def test_a_gpu_without_a_final_trace_is_what_collect_makes_of_it(tmp_path: Path,
     assert plain == before
 
 
-# ---- --filter
-
-
-@pytest.mark.parametrize(
-    ("name", "kept"),
-    [
-        ("Comm.v", {"Comm.v", "Comm.v.PUSH.1", "Comm.v.PUSH.2", "Comm.v.PULL.1"}),
-        ("Comm.v.PUSH", {"Comm.v.PUSH.1", "Comm.v.PUSH.2"}),
-        ("Comm.v.PUSH.2", {"Comm.v.PUSH.2"}),
-        ("rank3.Comm.v.PULL", {"Comm.v.PULL.1"}),
-    ],
-)
-def test_a_communication_a_stage_or_a_partition(tmp_path: Path, name: str, kept: set[str]) -> None:
-    events = [
-        comm("Comm.v", 0, "total"), comm("Comm.v.PUSH", 0, 1), comm("Comm.v.PUSH", 0, 2),
-        comm("Comm.v.PULL", 5, 1), comm("Comm.w", 0, "total"), x("FW.a", 0, 5, "operator"),
-    ]  # fmt: skip
-    path = write(tmp_path / "0_3" / "comm.json", events)
-    found = ask("--option", "statistic", "--path", path, "--filter", name)["operations"]
-    assert {operation["name"] for operation in found} == {"FW.a", *kept}
-
-
-# ---- flags and the default path
+# ---- args of chosen events
 
 
 def test_the_args_of_chosen_events_are_read_whatever_surrounds_them(tmp_path: Path) -> None:

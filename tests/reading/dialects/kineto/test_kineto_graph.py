@@ -187,27 +187,6 @@ def test_the_main_thread_does_not_wait_for_what_ended_early_in_its_pause(steps_o
 # -- launches, streams, waits
 
 
-def launch_bound(n: int) -> list[Ev]:
-    """Return a step of n launches, 10 µs apart, of kernels that take 3 µs each."""
-    events = [mark(1, 0, 10 * n)]
-    for i in range(n):
-        events += [host("aten::op", 10 * i, 9), call("cudaLaunchKernel", 10 * i + 2, 5, i)]
-        events += [work("kernel", 10 * i + 5, 3, i)]
-    return events
-
-
-def test_the_path_of_a_launch_bound_step_runs_through_the_host(steps_of: Any) -> None:
-    found = steps_of(*launch_bound(50))
-    assert inputs(found, found.steps[0], "kernel") == {
-        ("cudaLaunchKernel", Joint.START_TO_HEAD, EdgeKind.LAUNCH),
-        ("kernel", Joint.END_TO_HEAD, EdgeKind.DEVICE),
-    }
-    path = path_of(join([found]))
-    assert path.total() == 500
-    assert path["rank0", "kernel", ""] <= 3
-    assert path["rank0", "aten::op", ""] + path["rank0", "cudaLaunchKernel", ""] >= 440
-
-
 def device_bound(n: int, room: int) -> list[Ev]:
     """Return n launches of kernels of 100 µs; a call blocks until the `room`-th kernel before it begins."""
     events, now = [], 0
