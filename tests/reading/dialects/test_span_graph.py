@@ -12,7 +12,6 @@ import pytest
 
 from analyzer.model.graph.critical_path import critical_path
 from analyzer.model.graph.join_ranks import join
-from analyzer.model.graph.step_graph import Recording
 from analyzer.reading import dialects
 from analyzer.reading.dialects.masks import by_name
 from analyzer.reading.dialects.roles import Role
@@ -20,7 +19,7 @@ from analyzer.reading.dialects.span_graph import Meaning, record_spans
 from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 from analyzer.reading.dialects.sync_points import SyncPart
 from analyzer.reading.formats.columns import Trace
-from make import stretches_of
+from make import path_of, stretches_of
 from trace_utils import read_trace
 
 Span = tuple[str, int, int, int]  # name, thread, start, end (µs)
@@ -38,15 +37,6 @@ def trace_of(folder: Path, spans: Sequence[Span], name: str = "t") -> Trace:
 
 def record(trace: Trace, name: str = "rank0", by: str | None = None) -> RankSteps:
     return dialects.of(trace).rank_steps(RankTrace(name, trace), by)
-
-
-def path_of(job: Recording, row: int = 0) -> list[tuple[str, str, int]]:
-    """(operation, category, µs) of each stretch of a step's critical path."""
-    step = job.steps[row]
-    return [
-        (job.name_of(step, s.event) if s.event >= 0 else "", s.cat, s.dur_ns // 1000)
-        for s in stretches_of(critical_path(step))
-    ]
 
 
 def test_a_thread_does_what_is_innermost(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from analyzer.reading import dialects
 from analyzer.reading.dialects.horovod.horovod_graph import record as record_found
 from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 from analyzer.reading.formats.columns import Trace
-from make import stretches_of
+from make import path_of, stretches_of
 from trace_utils import read_trace
 
 Ticks = Sequence[tuple[int, int]]  # (rank, time)
@@ -48,13 +48,6 @@ def timeline(folder: Path, *tensors: Tensor) -> Trace:
 
 def record(name: str, trace: Trace) -> RankSteps:
     return record_found(name, trace, dialects.of(trace).find_steps(trace))
-
-
-def path_of(job: Recording, row: int) -> list[tuple[str, str, int]]:
-    """(operation, category, µs) of each stretch of a step's critical path."""
-    step = job.steps[row]
-    stretches = stretches_of(critical_path(step))
-    return [(job.operations[int(step.operation[s.event])].label, s.cat, s.dur_ns // 1000) for s in stretches]
 
 
 def on_path(job: Recording) -> Counter[str]:

@@ -30,7 +30,7 @@ from analyzer.reading.dialects.step_windows import windows
 from analyzer.reading.dialects.steps import Step, step_table
 from analyzer.reading.formats.columns import Trace
 from conftest import examples
-from make import stretches_of
+from make import span, stretches_of, write
 from replay.runs import simulated
 from trace_utils import read_trace
 
@@ -43,7 +43,7 @@ KINETO = Kineto()
 
 
 def host(name: str, ts: float, dur: float, tid: int = 1, cat: str = "cpu_op", **args: Any) -> Ev:
-    return {"ph": "X", "cat": cat, "name": name, "pid": 10, "tid": tid, "ts": ts, "dur": dur, "args": args}
+    return span(name, ts, dur, cat, 10, tid, **args)
 
 
 def call(name: str, ts: float, dur: float, correlation: int, tid: int = 1) -> Ev:
@@ -51,18 +51,10 @@ def call(name: str, ts: float, dur: float, correlation: int, tid: int = 1) -> Ev
 
 
 def work(
-    name: str,
-    ts: float,
-    dur: float,
-    correlation: int | None,
-    stream: int = 7,
-    cat: str = "kernel",
-    **args: Any,
+    name: str, ts: float, dur: float, number: int | None, stream: int = 7, cat: str = "kernel", **args: Any
 ) -> Ev:
-    args = {"stream": stream, **args}
-    if correlation is not None:
-        args["correlation"] = correlation
-    return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur, "args": args}
+    launched = {} if number is None else {"correlation": number}
+    return span(name, ts, dur, cat, 0, stream, **{"stream": stream, **args, **launched})
 
 
 def mark(number: int, ts: float, dur: float) -> Ev:
@@ -70,8 +62,7 @@ def mark(number: int, ts: float, dur: float) -> Ev:
 
 
 def load(path: Path, events: Sequence[Ev], rank: int = 0) -> Trace:
-    document = {"schemaVersion": 1, "distributedInfo": {"rank": rank}, "traceEvents": list(events)}
-    path.write_text(json.dumps(document))
+    write(path, events, schemaVersion=1, distributedInfo={"rank": rank})
     return read_trace(path, args=EDGE_ARGS, points=True)
 
 
