@@ -12,6 +12,7 @@ import pytest
 
 from analyzer.reading.traces import files as trace_files
 from conftest import REPO, ask, few
+from make import comm, span, write
 from trace_utils import read_ranks
 
 pytestmark = pytest.mark.usefixtures("decoder")
@@ -20,17 +21,7 @@ Event = dict[str, Any]
 
 
 def x(name: str, ts: float, dur: float, cat: str = "user_annotation", tid: object = 1) -> Event:
-    return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
-
-
-def comm(name: str, ts: float, tid: object) -> Event:
-    return x(name, ts, 5, "Comm", tid)
-
-
-def write(path: Path, events: list[Event], **header: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**header, "traceEvents": events}))
-    return path
+    return span(name, ts, dur, cat, 1, tid)
 
 
 def kineto(path: Path, rank: int | None, steps: range, begin: float = 0) -> Path:
@@ -93,7 +84,7 @@ def test_the_same_rank_in_two_directories_given_is_said_to_be_taken_for_one_job(
 
 def test_a_lone_file_keeps_its_rank(tmp_path: Path) -> None:
     assert read_ranks([kineto(tmp_path / "t.json", 1, range(2))]).names == ["rank1"]
-    assert read_ranks([write(tmp_path / "0_3" / "comm.json", [comm("Comm.w", 0, "total")])]).names == [
+    assert read_ranks([write(tmp_path / "0_3" / "comm.json", [comm("w", "PUSH", 1, 0, 5)])]).names == [
         "rank3"
     ]
     assert read_ranks([write(tmp_path / "some.json", [x("a", 0, 1)])]).names == ["rank0"]
