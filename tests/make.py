@@ -126,7 +126,7 @@ def step(number: int, ts: float, dur: float) -> dict[str, Any]:
     return span(f"ProfilerStep#{number}", ts, dur, "user_annotation")
 
 
-def write(path: Path, events: Sequence[dict[str, Any]], **header: Any) -> Path:
+def write(path: Path, events: Sequence[Mapping[str, Any]], **header: Any) -> Path:
     """Write a trace of these events."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"traceEvents": list(events), **header}), encoding="utf-8")

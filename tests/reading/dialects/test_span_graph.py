@@ -39,15 +39,6 @@ def record(trace: Trace, name: str = "rank0", by: str | None = None) -> RankStep
     return dialects.of(trace).rank_steps(RankTrace(name, trace), by)
 
 
-def test_a_thread_does_what_is_innermost(tmp_path: Path) -> None:
-    job = join(
-        [record(trace_of(tmp_path, [("outer", 0, 0, 30), ("inner", 0, 10, 20), ("after", 0, 34, 40)]))]
-    )
-    assert path_of(job) == [
-        ("outer", "", 10), ("inner", "", 10), ("outer", "", 10), ("after", "gap", 4), ("after", "", 6),
-    ]  # fmt: skip
-
-
 def test_an_idle_thread_starts_after_what_ended_last(tmp_path: Path) -> None:
     # thread 1 takes over from thread 0 after 3 µs; thread 0 is long over when the step ends
     job = join([record(trace_of(tmp_path, [("load", 0, 0, 20), ("other", 2, 0, 5), ("train", 1, 23, 60)]))])
