@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,15 @@ from analyzer.reading.dialects.span_graph import Meaning, record_spans
 from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 from analyzer.reading.dialects.sync_points import SyncPart
 from analyzer.reading.formats.columns import Trace
-from make import path_of, stretches_of
+from make import path_of, span, stretches_of, write
 from trace_utils import read_trace
 
 Span = tuple[str, int, int, int]  # name, thread, start, end (µs)
 
 
 def trace_of(folder: Path, spans: Sequence[Span], name: str = "t") -> Trace:
-    path = folder / f"{name}.json"
-    events = [
-        {"ph": "X", "name": what, "pid": 0, "tid": tid, "ts": start, "dur": end - start}
-        for what, tid, start, end in spans
-    ]
-    path.write_text(json.dumps(events))
-    return read_trace(path)
+    events = [span(what, start, end - start, tid=tid) for what, tid, start, end in spans]
+    return read_trace(write(folder / f"{name}.json", events))
 
 
 def record(trace: Trace, name: str = "rank0", by: str | None = None) -> RankSteps:
@@ -146,8 +140,6 @@ def test_the_paths_of_recorded_steps_are_as_long_as_the_steps(shared_data: Path,
 def test_what_moves_data_is_told_by_its_name_or_its_category(
     tmp_path: Path, name: str, cat: str, communicates: bool
 ) -> None:
-    event = {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": 0, "ts": 0, "dur": 9}
-    (tmp_path / "t.json").write_text(json.dumps([event]))
-    trace = read_trace(tmp_path / "t.json")
+    trace = read_trace(write(tmp_path / "t.json", [span(name, 0, 9, cat)]))
     expected = Role.COMM if communicates else Role.COMPUTE
     assert dialects.of(trace).roles(trace).tolist() == [expected]
