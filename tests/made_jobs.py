@@ -39,7 +39,6 @@ class Job:
     forward: float = 40.0
     backward: float = 50.0
     transfer: float = 4.0
-    slow_push: float = 1.0  # how much longer the last rank's pushes take
     update: float = 5.0
     jitter: float = 0.002  # of every time, a standard deviation as a share
     hiccups: float = 0.0  # how often a rank's forward pass takes half as long again

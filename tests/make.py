@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
-from analyzer.model.graph.critical_path import CATS, CriticalPath
+from analyzer.model.graph.critical_path import CATS, CriticalPath, critical_path
 from analyzer.model.graph.join_ranks import join
 from analyzer.model.graph.model import Dag
 from analyzer.model.graph.step_graph import Recording
@@ -108,9 +108,12 @@ def x(name: str, tid: str, ts: float, dur: float, cat: str = "operator") -> dict
     return {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": tid, "ts": ts, "dur": dur}
 
 
-def span(name: str, ts: float, dur: float, cat: str = "", pid: object = 0, tid: object = 0) -> dict[str, Any]:
+def span(
+    name: str, ts: float, dur: float, cat: str = "", pid: object = 0, tid: object = 0, **args: Any
+) -> dict[str, Any]:
     """Return a complete event of any chrome trace; times in microseconds."""
-    return {"ph": "X", "name": name, "ts": ts, "dur": dur, "cat": cat, "pid": pid, "tid": tid}
+    event = {"ph": "X", "name": name, "ts": ts, "dur": dur, "cat": cat, "pid": pid, "tid": tid}
+    return {**event, "args": args} if args else event
 
 
 def comm(tensor: str, stage: str, key: int, ts: float, dur: float) -> dict[str, Any]:
@@ -123,7 +126,7 @@ def step(number: int, ts: float, dur: float) -> dict[str, Any]:
     return span(f"ProfilerStep#{number}", ts, dur, "user_annotation")
 
 
-def write(path: Path, events: Sequence[dict[str, Any]], **header: Any) -> Path:
+def write(path: Path, events: Sequence[Mapping[str, Any]], **header: Any) -> Path:
     """Write a trace of these events."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"traceEvents": list(events), **header}), encoding="utf-8")
@@ -179,3 +182,12 @@ def stretches_of(path: CriticalPath) -> list[Stretch]:
     columns = (path.event, path.owners, path.cat, path.start_ns, path.end_ns)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [Stretch(event, owner, CATS[cat], start, end) for event, owner, cat, start, end in rows]
+
+
+def path_of(recording: Recording, row: int = 0) -> list[tuple[str, str, int]]:
+    """The critical path of a step: operation, category and length (µs) of each stretch."""
+    step = recording.steps[row]
+    return [
+        (recording.name_of(step, one.event) if one.event >= 0 else "", one.cat, one.dur_ns // 1000)
+        for one in stretches_of(critical_path(step))
+    ]

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from made_hangs import Op, Run, small_job
 from made_jobs import Job, composer, data_parallel, horovod
 from nsight_export import two_ranks
 from packets import two_threads
 
 from conftest import run_cli
+from make import dasf_bytes, dasf_compute
 from traffic import NEW, Connection, pcap, train
 
 Mutation = Callable[[random.Random, bytes], bytes]
@@ -184,16 +186,10 @@ def _kineto() -> dict[str, bytes]:
 
 
 def _dasf() -> dict[str, bytes]:
-    records = b""
-    for i in range(20):
-        record = {
-            "name": "Compute", "phase": "X", "timestamp": 100.0 + i, "duration": 0.5, "process_id": "host",
-            "thread_id": f"tcp://{i % 2}",
-            "args": {"key": f"('sum-{i}', {i})", "name": "sum", "dependencies": []},
-        }  # fmt: skip
-        text = msgspec.msgpack.encode(record)
-        records += len(text).to_bytes(8, "big") + text
-    return {"host.msgpack": records}
+    tasks = [dasf_compute(100.0 + i, 0.5, key=f"('sum-{i}', {i})", dependencies=[]) for i in range(20)]
+    return {
+        "host.msgpack": dasf_bytes(*(task | {"thread_id": f"tcp://{i % 2}"} for i, task in enumerate(tasks)))
+    }
 
 
 def _chrome() -> dict[str, bytes]:
@@ -226,42 +222,12 @@ def _pipeline() -> dict[str, bytes]:
 
 
 def _recorder(name: str, text: Callable[[Any], bytes]) -> dict[str, bytes]:
-    files = {}
-    for rank in (0, 1, 2):
-        entries = [
-            {
-                "frames": [{"name": "f", "filename": "train.py", "line": 3}], "record_id": i, "pg_id": i % 2,
-                "process_group": (str(i % 2), ("default_pg", "DP")[i % 2]), "collective_seq_id": i // 2 + 1,
-                "p2p_seq_id": 0, "profiling_name": f"nccl:{'all_reduce' if i % 3 else 'broadcast'}",
-                "time_created_ns": 10**18 + 10**6 * i + rank, "input_sizes": [[4, 8]],
-                "input_dtypes": ["Float"], "output_sizes": [[4, 8]], "output_dtypes": ["Float"],
-                "state": "completed" if i < 6 else "scheduled", "time_discovered_started_ns": None,
-                "time_discovered_completed_ns": 10**18 + 10**6 * i + 5000 if i < 6 else None,
-                "retired": i < 6, "is_p2p": False,
-            }
-            for i in range(6 if rank == 1 else 8)
-        ]  # fmt: skip
-        entries.append(
-            {**entries[-1], "profiling_name": f"nccl:send {rank}->{(rank + 1) % 3}", "is_p2p": True}
-        )
-        counters = {
-            "last_enqueued_collective": 4,
-            "last_started_collective": -1,
-            "last_completed_collective": 3,
-        }
-        groups = {
-            key: {"name": key, "desc": desc, "ranks": "[0, 1, 2]"}
-            for key, desc in (("0", "default_pg"), ("1", "DP"))
-        }
-        files[name.format(rank)] = text(
-            {
-                "version": "2.5",
-                "pg_config": groups,
-                "pg_status": dict.fromkeys("01", counters),
-                "entries": entries,
-            }
-        )
-    return files
+    """Return the dumps of three ranks that hang: rank 1 makes no call after its twelfth one."""
+    job = small_job(3)
+    job.programs[0].insert(9, Op("0", "send", peer=2))
+    job.programs[2].insert(9, Op("0", "recv", peer=0))
+    run = Run(job, random.Random(1), stops={1: 12})
+    return {name.format(rank): text(run.document(rank)) for rank in job.programs}
 
 
 def _step_log() -> dict[str, bytes]:

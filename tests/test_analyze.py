@@ -97,25 +97,6 @@ def only_line(err: str) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("missing.json", None, "missing.json: no such file or directory"),
-        ("empty.json", b"", "empty.json: the file is empty"),
-        ("cut.json.gz", b"\x1f\x8b\x08", "cut.json.gz: the file is damaged: the gzip stream is cut short"),
-    ],
-)
-def test_an_unusable_file_is_one_line_and_exit_code_1(
-    tmp_path: Path, name: str, content: bytes | None, message: str
-) -> None:
-    path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
-    code, out, err = run_cli("--option", "statistic", "--path", path)
-    assert (code, out) == (1, "")
-    assert only_line(err).startswith(f"analyze.py: error: {tmp_path}/{message}")
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_an_unreadable_file(trace: Path) -> None:
     trace.chmod(0)

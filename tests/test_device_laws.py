@@ -11,7 +11,6 @@ the critical path consists of (`critical`, `replay`; in `diagnose` shares of it)
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -34,8 +33,9 @@ from analyzer.model.graph.critical_path import CATS, critical_path
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects import Need, Role
 from analyzer.reading.dialects.kineto import Kineto
-from conftest import few, run_cli
+from conftest import ask, few
 from dag_utils import load_steps
+from make import write
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecasts
 from replay.runs import replayed_ns
@@ -122,10 +122,8 @@ class Made:
             self.add(f"ProfilerStep#{number}", "user_annotation", begin, self.now)
 
     def write(self, directory: Path, **header: Any) -> Path:
-        directory.mkdir()
-        document = {"schemaVersion": 1, "deviceProperties": [{}], **header, "traceEvents": self.events}
-        (directory / "rank0.pt.trace.json").write_text(json.dumps(document))
-        return directory
+        header = {"schemaVersion": 1, "deviceProperties": [{}], **header}
+        return write(directory / "rank0.pt.trace.json", self.events, **header).parent
 
 
 def ahead(job: Made) -> None:
@@ -301,10 +299,8 @@ def assert_one_clock(path: Path, view: JobView) -> None:
 
 def steps_ms(path: Path) -> list[tuple[int, float]]:
     """Return number and length of the steps as `statistic` has them."""
-    args = ("--option", "statistic", "--sub_option", "breakdown", "--path", path, "--format", "json")
-    code, out, err = run_cli(*args)
-    assert code == 0, err
-    return [(row["step"], row["wall_ms"]) for row in json.loads(out)["breakdown"] if row["step"] is not None]
+    rows = ask("statistic", path, "--sub_option", "breakdown")["breakdown"]
+    return [(row["step"], row["wall_ms"]) for row in rows if row["step"] is not None]
 
 
 @pytest.mark.slow
@@ -462,6 +458,7 @@ def test_some_of_many_steps_are_as_they_are_among_all(
     every = recording_of(path)
     monkeypatch.setattr("analyzer.model.graph.job_steps._MOST_STEPS", 20)
     some = load_steps([path], Request(jobs=1, progress=False), sizes=True).recording
+    assert len(recording_of(path).bounds) == len(every.bounds), "who does not ask for findings gets all"
     numbers = [one.number for one in some.bounds]
     assert numbers == [n for n in range(1 + (name == "two_streams"), 41) if n // 16 % 2 == 0]
     for step in some.steps:
@@ -607,11 +604,10 @@ def test_findings_on_recorded_jobs_obey_the_device(shared_data: Path, job: str) 
     # a host saves no more than the device idles in the breakdown, and no share is above 100 %
     path = shared_data / "kineto" / job
     diagnosis = diagnose(load_steps([path], Request(jobs=1, progress=False), sizes=True))
-    args = ("--option", "statistic", "--sub_option", "breakdown", "--path", path, "--format", "json")
-    rows = [row for row in json.loads(run_cli(*args)[1])["breakdown"] if row["step"] is not None]
     idle_ms: dict[str, list[float]] = {}
-    for row in rows:
-        idle_ms.setdefault(row["rank"], []).append(row["idle_ms"])
+    for row in ask("statistic", path, "--sub_option", "breakdown")["breakdown"]:
+        if row["step"] is not None:
+            idle_ms.setdefault(row["rank"], []).append(row["idle_ms"])
     most_ms = max((float(np.mean(of_rank)) for of_rank in idle_ms.values()), default=np.inf)
     for ranked in diagnosis.findings:
         finding = ranked.finding

@@ -83,10 +83,8 @@ def test_a_rank_that_works_longer_is_on_the_path_with_all_of_that(path: Path) ->
 
 def exposed_of_each_rank(path: Path, *more: object) -> dict[str, float]:
     """What `statistic` says of each rank: communication that nothing hides, ms of an average step."""
-    words = ("--option", "statistic", "--sub_option", "breakdown", "--path", path, "--format", "json")
-    code, out, err = run_cli(*words, *more)
-    assert code == 0, err
-    return {row["rank"]: row["exposed_comm_ms"] for row in json.loads(out)["ranks"]}
+    rows = ask("statistic", path, "--sub_option", "breakdown", *more)["ranks"]
+    return {row["rank"]: row["exposed_comm_ms"] for row in rows}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from collector.gpu.dag_from_symbols import from_symbols
 from collector.gpu.final_trace import gather
 from collector.gpu.parts import collect_comm, collect_operators, node_of
 from conftest import ask, run_cli
+from make import write
 from trace_utils import find_gpus
 
 Event = Mapping[str, Any]
@@ -85,12 +86,6 @@ def comm_events(starts: Iterable[int] = (0, 100)) -> list[Event]:
     return events
 
 
-def write(path: Path, events: Sequence[Event]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
-    return path
-
-
 def write_gpu(path: Path) -> Path:
     """Write a complete GPU directory of two steps, without a DAG and without a final trace."""
     write(path / "temp.json", profile_events())
@@ -143,20 +138,6 @@ def test_operations_have_their_times_and_one_step_a_step(tmp_path: Path, form: s
     assert rows(found) == [*STEP_ONE, ("STEP", 141, 170 - 141)]
 
 
-def test_an_operation_says_where_it_ran_and_what_it_waits_for(tmp_path: Path) -> None:
-    first = operators(profile_events([0]), tmp_path)[0]
-    assert first == {
-        "name": "FW.conv",
-        "cat": "operator",
-        "ph": "X",
-        "ts": 100,
-        "pid": 0,
-        "tid": 17744863269121484553,
-        "dur": 10,
-        "args": {"name": "FW.conv", "input0": "I/O", "input1": "STEP"},
-    }
-
-
 def test_what_several_profiler_processes_report_counts_once(tmp_path: Path) -> None:
     twice = profile_events([0]) + profile_events([0], pid=1)
     assert rows(operators(twice, tmp_path)) == [*STEP_ONE, ("STEP", 141, 29)]
@@ -186,9 +167,6 @@ def test_a_name_list_with_an_endless_name_is_none(tmp_path: Path) -> None:
     repairs = collect(gpu)["repairs"]
     assert any("a name of 5,000 characters: no list of gradients" in line for line in repairs)
     assert "Comm.byteps.gradient_0" in {event["pid"] for event in final(gpu)["traceEvents"]}
-
-
-# ---- loads
 
 
 # ---- the DAG
@@ -373,9 +351,9 @@ def test_the_jobs_time_is_of_the_steps_that_all_have(tmp_path: Path) -> None:
 # ---- recorded jobs: equal to what the profiler itself wrote
 
 
-def copied(shared: Path, case: str, to: Path) -> Path:
+def copied(shared: Path, case: str, to: Path, *ignored: str) -> Path:
     target = to / case
-    shutil.copytree(shared / "byteps" / case, target, ignore=shutil.ignore_patterns("*.pcap", "*log*.txt"))
+    shutil.copytree(shared / "byteps" / case, target, ignore=shutil.ignore_patterns(*ignored))
     for path in [target, *target.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
     return target
@@ -401,7 +379,7 @@ def as_texts(events: Iterable[Event]) -> Counter[str]:
 def test_equal_to_the_profilers_own_trace(
     shared_data: Path, tmp_path: Path, case: str, gpu: str, steps_it_missed: int
 ) -> None:
-    path = copied(shared_data, case, tmp_path) / gpu
+    path = copied(shared_data, case, tmp_path, "*.pcap", "*log*.txt") / gpu
     trace = next(path.glob("bps_trace*"))
     expected = as_texts(json.loads(trace.read_text())["traceEvents"])
     trace.unlink()  # else what cannot be collected would be kept from it
@@ -424,7 +402,7 @@ def test_the_dag_from_symbols_is_byte_for_byte_the_profilers(
     shared_data: Path, tmp_path: Path, gpu: str
 ) -> None:
     case, _, rest = gpu.partition("/")
-    path = copied(shared_data, case, tmp_path) / rest
+    path = copied(shared_data, case, tmp_path, "*.pcap", "*log*.txt") / rest
     recorded = (path / "dag.gml").read_bytes()
     (path / "dag.gml").unlink()
     assert gather(find_gpus(path)[0]).files()[path / "dag.gml"] == recorded
@@ -452,16 +430,8 @@ def test_a_cut_comm_json_gives_what_is_whole(shared_data: Path, tmp_path: Path) 
 # ---- captures and server logs
 
 
-def network_job(shared: Path, to: Path) -> Path:
-    path = to / "job"
-    shutil.copytree(shared / "byteps" / "fork_mlp_2w2s_pcap", path)
-    for item in [path, *path.rglob("*")]:
-        item.chmod(0o755 if item.is_dir() else 0o644)
-    return path
-
-
 def test_everything_includes_captures_and_logs(shared_data: Path, tmp_path: Path) -> None:
-    path = network_job(shared_data, tmp_path)
+    path = copied(shared_data, "fork_mlp_2w2s_pcap", tmp_path)
     answer = collect(path)
     assert answer["gpus"][0]["steps"] == 6
     assert answer["network"]["output"] == str(path / "comm_timeline.json")
@@ -472,7 +442,7 @@ def test_everything_includes_captures_and_logs(shared_data: Path, tmp_path: Path
 
 @pytest.mark.parametrize(("variant", "member"), [("pcap", "network"), ("server", "server")])
 def test_the_network_alone(shared_data: Path, tmp_path: Path, variant: str, member: str) -> None:
-    path = network_job(shared_data, tmp_path)
+    path = copied(shared_data, "fork_mlp_2w2s_pcap", tmp_path)
     before = files(path)
     answer = collect(path, "--sub_option", variant, "--output", tmp_path / "made.json")
     assert answer["gpus"] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,13 +10,12 @@ from test_collect_captures import PCAP_JOBS, make_job
 
 from collector.network.network_evidence import read_evidence
 from dag_utils import read_partitions
+from make import comm, write
 
 
 def with_gpu(root: Path) -> Path:
     """Make the job at `root` one of BytePS, whose worker recorded one transfer."""
-    (root / "worker_0" / "0").mkdir(parents=True)
-    event = {"ph": "X", "name": "Comm.a.PUSH", "ts": 0, "dur": 5, "pid": "Comm.a", "tid": "65536"}
-    (root / "worker_0" / "0" / "comm.json").write_text(json.dumps({"traceEvents": [event]}))
+    write(root / "worker_0" / "0" / "comm.json", [comm("a", "PUSH", 65536, 0, 5)])
     return root
 
 

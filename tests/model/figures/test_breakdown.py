@@ -1,9 +1,7 @@
-"""Where the time of a step goes, in a trace of no known system: nesting operations are not counted twice."""
+"""Where the time of a step goes: what only waits for a collective does not hide it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,19 +9,8 @@ import pytest
 from analyzer.model.figures.time_by_role import Breakdown, breakdown
 from analyzer.reading import dialects
 from analyzer.reading.formats.columns import Trace
+from make import span, write
 from trace_utils import read_trace
-
-Span = tuple[str, int, int, int]  # name, thread, start, end (µs)
-
-
-def of_spans(folder: Path, spans: Sequence[Span]) -> Breakdown:
-    path = folder / "t.json"
-    events = [
-        {"ph": "X", "name": name, "pid": 0, "tid": tid, "ts": start, "dur": end - start}
-        for name, tid, start, end in spans
-    ]
-    path.write_text(json.dumps(events))
-    return steps_of(read_trace(path))
 
 
 def steps_of(trace: Trace) -> Breakdown:
@@ -31,40 +18,16 @@ def steps_of(trace: Trace) -> Breakdown:
     return breakdown(trace, system.roles(trace), system.find_steps(trace).whole)
 
 
-def in_us(step: Breakdown) -> tuple[int, ...]:
-    """(computation, communication, both, nothing) of the only step, µs."""
-    return tuple(int(ns[0]) // 1000 for ns in (step.compute_ns, step.comm_ns, step.overlap_ns, step.idle_ns))
-
-
-def test_a_synchronous_allreduce_hides_behind_nothing(tmp_path: Path) -> None:
-    # step() computes 0-10 and 40-50, in between it calls allreduce(), which sleeps
-    spans = [("step", 0, 0, 50), ("allreduce", 0, 10, 40), ("sleep", 0, 12, 38)]
-    assert in_us(of_spans(tmp_path, spans)) == (20, 30, 0, 0)
-
-
-def test_another_thread_that_computes_hides_communication(tmp_path: Path) -> None:
-    spans = [("step", 0, 0, 50), ("allreduce", 0, 10, 40), ("forward", 1, 20, 60)]
-    assert in_us(of_spans(tmp_path, spans)) == (50, 30, 20, 0)
-
-
-def test_communication_beside_computation_of_its_own_thread_is_no_part_of_it(tmp_path: Path) -> None:
-    # asynchronous: it begins in the call that asks for it, and ends long after that returned
-    spans = [("ask", 0, 0, 10), ("allreduce", 0, 8, 40), ("forward", 0, 10, 30)]
-    assert in_us(of_spans(tmp_path, [*spans, ("work", 1, 0, 5)]))[1:] == (32, 2, 0)
-
-
 def test_an_operator_that_only_waits_for_a_collective_does_not_hide_it(tmp_path: Path) -> None:
     # forward computes 0-10 and 40-50 and waits in between for a reduction of 5-38, 5-10 of which it hides
     events = [
-        {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": tid, "ts": start, "dur": end - start}
-        for name, cat, tid, start, end in [
-            ("forward", "cpu_op", 0, 0, 50),
-            ("_c10d_functional::wait_tensor", "cpu_op", 0, 10, 40),
-            ("gloo:all_reduce", "user_annotation", 1, 5, 38),
-        ]
+        span("forward", 0, 50, "cpu_op"),
+        span("_c10d_functional::wait_tensor", 10, 30, "cpu_op"),
+        span("gloo:all_reduce", 5, 33, "user_annotation", tid=1),
     ]
-    (tmp_path / "t.json").write_text(json.dumps(events))
-    assert in_us(steps_of(read_trace(tmp_path / "t.json"))) == (20, 33, 5, 2)
+    step = steps_of(read_trace(write(tmp_path / "t.json", events)))
+    times = (step.compute_ns, step.comm_ns, step.overlap_ns, step.idle_ns)
+    assert [int(ns[0]) for ns in times] == [20_000, 33_000, 5_000, 2_000]
 
 
 def test_recorded_synchronous_allreduces_are_not_hidden(shared_data: Path) -> None:

@@ -59,14 +59,6 @@ def test_the_command_line_takes_it_as_a_path(tmp_path: Path, monkeypatch: pytest
     assert answer("--option", "statistic", "--path", "new.json.gz") == first  # of the last run
 
 
-def test_a_regression_against_a_digest_is_exit_code_3(tmp_path: Path) -> None:
-    digest = tmp_path / "base.digest.json.gz"
-    words = ("--option", "compare", "--fail_above", "5", "--path")
-    run_cli("--option", "statistic", "--path", REPO / "examples" / "lenet", "--save", digest)
-    assert run_cli(*words, digest, REPO / "examples" / "lenet")[0] == 0
-    assert run_cli(*words, digest, REPO / "examples" / "lenet-100mbit")[0] == 3
-
-
 def test_workers_are_kept_apart(tmp_path: Path) -> None:
     two_workers(tmp_path / "job")
     run_cli("--option", "statistic", "--path", tmp_path / "job", "--save", tmp_path / "job.json")

@@ -26,26 +26,17 @@ from analyzer.model.figures.durations import joined, operation_stats, rows_of
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Role
 from analyzer.reading.formats.columns import Trace
-from conftest import REPO, run_cli
+from conftest import REPO, ask, run_cli
+from make import span as x
+from make import write
 from trace_utils import read_ranks
 
 FIGURES = ("count", "total_ms", "min_ms", "max_ms", "avg_ms", "var_ms2", "p50_ms", "p95_ms", "p99_ms")
 
 
-def write(path: Path, events: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"traceEvents": events}))
-    return path
-
-
-def x(name: str, ts: float, dur: float, **more: Any) -> dict[str, Any]:
-    return {"ph": "X", "name": name, "ts": ts, "dur": dur, "pid": 0, "tid": 0, **more}
-
-
 def statistic(*args: object) -> dict[str, Any]:
-    code, out, err = run_cli("--option", "statistic", "--format", "json", *args)
-    assert code == 0, err
-    return json.loads(out)  # type: ignore[no-any-return]
+    document: dict[str, Any] = ask("statistic", *args)
+    return document
 
 
 def test_figures_by_hand(tmp_path: Path) -> None:
@@ -70,28 +61,6 @@ def test_a_category_counts_nested_slices_once(tmp_path: Path) -> None:
         {"cat": "op", "count": 3, "total_ms": 17.0, "max_name": "outer", "max_avg_ms": 10.0},
         {"cat": "runtime", "count": 1, "total_ms": 1.0, "max_name": "call", "max_avg_ms": 1.0},
     ]
-
-
-def test_sub_tasks_carry_their_partition_key(tmp_path: Path) -> None:
-    comm = {"pid": "Comm.x", "args": {"name": "Comm.x"}}
-    events = [
-        x("Comm.x", 0, 9000, **(comm | {"tid": "total"})),
-        x("Comm.x.PUSH", 0, 4000, **(comm | {"tid": "26148864"})),
-        x("Comm.x.PUSH", 0, 5000, **(comm | {"tid": "26148865"})),
-    ]
-    found = statistic("--path", write(tmp_path / "comm.json", events))
-    names = [(op["name"], op["cat"]) for op in found["operations"]]
-    assert names == [("Comm.x", "Comm"), ("Comm.x.PUSH.26148864", "Comm"), ("Comm.x.PUSH.26148865", "Comm")]
-
-
-def test_workers_and_ranks_are_prefixes(tmp_path: Path) -> None:
-    for worker in (0, 1):
-        for rank in (0, 1):
-            write(tmp_path / f"worker_{worker}" / str(rank) / "bps_trace_final.json", [x("FW.a", 0, 1000)])
-    names = [op["name"] for op in statistic("--path", tmp_path)["operations"]]
-    assert names == ["wk0.rank0.FW.a", "wk0.rank1.FW.a", "wk1.rank0.FW.a", "wk1.rank1.FW.a"]
-    names = [op["name"] for op in statistic("--path", tmp_path / "worker_1")["operations"]]
-    assert names == ["rank0.FW.a", "rank1.FW.a"]
 
 
 def test_rank_ten_comes_after_rank_nine(tmp_path: Path) -> None:
@@ -122,21 +91,6 @@ def test_sort_and_head(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [x("short", 0, 1), x("long", 1, 9), x("middle", 20, 5), *often])
     names = [op["name"] for op in statistic("--path", path, "--sort", "--head", 2)["operations"]]
     assert names == ["often", "long"]
-
-
-def test_filter_keeps_named_communication_and_all_else(tmp_path: Path) -> None:
-    events = [
-        x("FW.a", 0, 1),
-        x("Comm.a", 0, 1, tid="total"),
-        x("Comm.a.PUSH", 0, 1, tid="7"),
-        x("Comm.b", 0, 1),
-    ]
-    path = write(tmp_path / "t.json", events)
-    names = [op["name"] for op in statistic("--path", path, "--filter", "Comm.a")["operations"]]
-    assert names == ["FW.a", "Comm.a", "Comm.a.PUSH.7"]
-    code, _, err = run_cli("--option", "statistic", "--path", path, "--filter", "Comm.aa")
-    assert code == 1
-    assert "--filter Comm.aa: no communication in this job has that name; did you mean" in err
 
 
 @pytest.mark.slow
@@ -236,48 +190,23 @@ def _busy_ns(trace: Trace, rows: NDArray[np.bool_]) -> int:
     return union_length(part.ts_ns, part.end_ns)
 
 
-def test_breakdown_by_hand(tmp_path: Path) -> None:
-    # one step of 20 ms: computation 0-8, communication 6-16, a copy 16-17, nothing 17-20
-    def gpu(name: str, cat: str, start: float, end: float) -> dict[str, Any]:
-        return x(name, start * 1000, (end - start) * 1000, cat=cat, tid=7)
-
-    events = [
-        x("ProfilerStep#3", 0, 20000, cat="user_annotation"),
-        gpu("gemm", "kernel", 0, 8),
-        gpu("ncclDevKernel_AllReduce", "kernel", 6, 16) | {"tid": 8},
-        gpu("Memcpy HtoD", "gpu_memcpy", 16, 17),
-    ]
-    found = statistic("--path", write(tmp_path / "t.json", events), "--sub_option", "breakdown")
-    assert found["breakdown"] == [
-        {
-            "rank": "rank0",
-            "step": 3,
-            "wall_ms": 20.0,
-            "compute_ms": 8.0,
-            "comm_ms": 10.0,
-            "overlap_ms": 2.0,
-            "exposed_comm_ms": 8.0,
-            "idle_ms": 3.0,
-        }
-    ]
-
-
-def test_collectives_that_the_host_carries_out_are_communication_beside_a_devices_work(
-    tmp_path: Path,
-) -> None:
-    # one step of 20 ms: kernels 0-8; gloo exchanges 6-16, NCCL's call of the host only hands over
-    events = [
-        x("ProfilerStep#3", 0, 20000, cat="user_annotation"),
-        x("gemm", 0, 8000, cat="kernel", tid=7),
-        x("gloo:all_reduce", 6000, 10000, cat="user_annotation", tid=9),
-        x("gloo:all_reduce", 15900, 50, cat="gpu_user_annotation", tid=7),
-        x("nccl:all_reduce", 16000, 4000, cat="user_annotation", tid=9),
-    ]
-    found = statistic("--path", write(tmp_path / "t.json", events), "--sub_option", "breakdown")
-    (row,) = found["breakdown"]
-    assert [row[key] for key in ("compute_ms", "comm_ms", "overlap_ms", "exposed_comm_ms", "idle_ms")] == [
-        8.0, 10.0, 2.0, 8.0, 4.0,
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("rest", "idle_ms"),
+    [
+        # communication 6-16 on a stream, a copy 16-17
+        ([x("ncclDevKernel_AllReduce", 6000, 10000, "kernel", tid=8),
+          x("Memcpy HtoD", 16000, 1000, "gpu_memcpy", tid=7)], 3.0),
+        # gloo exchanges 6-16; NCCL's call of the host only hands over
+        ([x("gloo:all_reduce", 6000, 10000, "user_annotation", tid=9),
+          x("gloo:all_reduce", 15900, 50, "gpu_user_annotation", tid=7),
+          x("nccl:all_reduce", 16000, 4000, "user_annotation", tid=9)], 4.0),
+    ],
+)  # fmt: skip
+def test_breakdown_by_hand(tmp_path: Path, rest: list[dict[str, Any]], idle_ms: float) -> None:
+    # one step of 20 ms: computation 0-8
+    events = [x("ProfilerStep#3", 0, 20000, "user_annotation"), x("gemm", 0, 8000, "kernel", tid=7), *rest]
+    (row,) = statistic("--path", write(tmp_path / "t.json", events), "--sub_option", "breakdown")["breakdown"]
+    assert [*row.values()] == ["rank0", 3, 20.0, 8.0, 10.0, 2.0, 8.0, idle_ms]
 
 
 def test_an_update_that_waits_counts_while_nothing_is_transferred(tmp_path: Path) -> None:

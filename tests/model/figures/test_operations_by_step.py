@@ -58,22 +58,6 @@ def test_ranks_are_merged_and_workers_told_apart(tmp_path: Path) -> None:
     assert [key.name for key in run.operations(tell_workers=False).keys] == ["Comm.w.PUSH.1"]
 
 
-def test_a_combined_file_is_the_job_that_it_was_combined_from(tmp_path: Path) -> None:
-    events = [
-        {**comm("w", "PUSH", 1, ts, 10), "name": f"wk{worker}.rank{rank}.Comm.w.PUSH"}
-        for worker in (0, 1) for rank in (0, 1) for ts in (0, 100, 200)
-    ]  # fmt: skip
-    run = load_run(write(tmp_path / "combined.json", events))
-    assert [rank.source.prefix for rank in run.ranks] == [
-        "wk0.rank0.",
-        "wk0.rank1.",
-        "wk1.rank0.",
-        "wk1.rank1.",
-    ]
-    keys = run.operations(tell_workers=True).keys
-    assert [key.name for key in keys] == ["wk0.Comm.w.PUSH.1", "wk1.Comm.w.PUSH.1"]
-
-
 def test_the_filter_keeps_the_named_communication_and_all_else(tmp_path: Path) -> None:
     events = [comm("v", "PUSH", 1, 0, 5), comm("w", "PUSH", 2, 0, 5), x("FW.a", 0, 5, "operator")]
     path = write(tmp_path / "t.json", events)

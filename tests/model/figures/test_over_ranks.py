@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import run_cli
+from conftest import ask, run_cli
 from make import span, write
 
 
 def statistic(*args: object) -> dict[str, Any]:
-    code, out, err = run_cli("--option", "statistic", "--format", "json", *args)
-    assert code == 0, err
-    return json.loads(out)  # type: ignore[no-any-return]
+    document: dict[str, Any] = ask("statistic", *args)
+    return document
 
 
 def job(root: Path, n_ranks: int = 3) -> Path:

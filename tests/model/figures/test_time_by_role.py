@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+import make
 from analyzer.model.figures.time_by_role import breakdown, time_by_operation
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Role
@@ -17,20 +18,11 @@ from analyzer.reading.formats.columns import Trace, Track
 Slice = tuple[int, int, int]  # track, start, end
 
 
-def trace_of(
-    slices: Sequence[Slice],
-    names: Sequence[str] = ("x",),
-    cats: Sequence[str] = ("",),
-    dialect: str = "chrome",
-) -> Trace:
-    """A trace with one name and category per slice, or the same for all."""
-    n = len(slices)
-    ids = np.arange(n) if len(names) > 1 else np.zeros(n, np.int64)
-    cat_ids = np.arange(n) if len(cats) > 1 else np.zeros(n, np.int64)
-    track, start, end = np.array(slices, np.int64).reshape(-1, 3).T
-    tracks = [Track(0, i) for i in range(int(track.max(initial=0)) + 1)]
-    return Trace("t", dialect, names, cats, tracks, ids.astype(np.int32), cat_ids.astype(np.int32),
-                 track.astype(np.int32), start, end - start)  # fmt: skip
+def trace_of(slices: Sequence[Slice], names: Sequence[str] = ()) -> Trace:
+    """A trace whose slices have these names, or all the same."""
+    named = zip(names or ["x"] * len(slices), slices, strict=True)
+    rows = [(name, Track(0, track), start, end - start) for name, (track, start, end) in named]
+    return make.trace_of(rows, "chrome")
 
 
 def shares(slices: Sequence[Slice], roles: Sequence[Role], *steps: tuple[int, int]) -> list[list[float]]:

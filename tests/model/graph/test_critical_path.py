@@ -72,26 +72,12 @@ def test_parts_of_a_job_have_paths_of_their_own() -> None:
     assert words(job, two.path(1)) == [("rank0.w", "", 70), ("rank1.r", "", 10)]
 
 
-def test_a_busy_link_is_work_of_the_transfer_before() -> None:
+@pytest.mark.parametrize("recorded_from", [10, 40])  # when b is asked for, or when its link is free
+def test_a_busy_link_is_work_of_the_transfer_before(recorded_from: int) -> None:
     # both are asked for at 10; the link carries a until 40, then b until 60
-    events = {"make": (0, 10), "a": (10, 40), "b": (10, 60)}
-    job = recording(
-        rank_steps(
-            "rank0", events, [Edge(0, 1), Edge(0, 2)], bounds=(0, 60), links={"a": "wire", "b": "wire"}
-        )
-    )
-    path = critical_path(job.steps[0])
-    assert words(job, path) == [("make", "", 10), ("a", "", 30), ("b", "", 20)]
-
-
-def test_a_transfer_recorded_from_when_it_was_served_waited_for_its_link() -> None:
-    # b was asked for at 10 as well, but its event begins when the link is free
-    events = {"make": (0, 10), "a": (10, 40), "b": (40, 60)}
-    job = recording(
-        rank_steps(
-            "rank0", events, [Edge(0, 1), Edge(0, 2)], bounds=(0, 60), links={"a": "wire", "b": "wire"}
-        )
-    )
+    events = {"make": (0, 10), "a": (10, 40), "b": (recorded_from, 60)}
+    links = {"a": "wire", "b": "wire"}
+    job = recording(rank_steps("rank0", events, [Edge(0, 1), Edge(0, 2)], bounds=(0, 60), links=links))
     assert words(job, critical_path(job.steps[0])) == [("make", "", 10), ("a", "", 30), ("b", "", 20)]
     assert job.steps[0].gap_ns.tolist() == [0, 0, 0]
 

@@ -6,15 +6,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from analyzer.base.errors import TraceError
 from analyzer.model.graph.dependencies import dag_from_gml, dag_from_inputs
 from analyzer.model.graph.model import Dag
-from analyzer.reading.formats.columns import ArgColumn, Trace, Track
+from analyzer.reading.formats.columns import Trace, Track
 from analyzer.reading.formats.gml import parse_gml
 from conftest import run_cli
+from make import trace_of
 
 Pair = tuple[str, str]
 
@@ -35,17 +35,12 @@ def graph(*pairs: Pair) -> Dag:
 
 def events_with(inputs: Sequence[tuple[str, Sequence[str]]], key: str) -> Trace:
     """A trace of one event for each name, whose args `key`0, `key`1, … are its inputs."""
-    rows = [(row, i, source) for row, (_, sources) in enumerate(inputs) for i, source in enumerate(sources)]
-    args = {
-        f"{key}{i}": ArgColumn(np.array([row for row, at, _ in rows if at == i], np.int64),
-                               [source for _, at, source in rows if at == i])
-        for i in {at for _, at, _ in rows}
-    }  # fmt: skip
-    n = len(inputs)
-    names = [name for name, _ in inputs]
-    zeros, at = np.zeros(n, np.int32), np.arange(n, dtype=np.int64)
-    return Trace("t.json", "byteps", names, [""], [Track(0, "total")], np.arange(n, dtype=np.int32),
-                 zeros, zeros, at, np.ones(n, np.int64), args=args)  # fmt: skip
+    rows = [(name, Track(0, "total"), at, 1) for at, (name, _) in enumerate(inputs)]
+    args: dict[str, dict[int, object]] = {}
+    for row, (_, sources) in enumerate(inputs):
+        for i, source in enumerate(sources):
+            args.setdefault(f"{key}{i}", {})[row] = source
+    return trace_of(rows, "byteps", args=args)
 
 
 def within(dag: Dag) -> set[Pair]:

@@ -70,27 +70,6 @@ def test_a_damaged_graph_beside_a_trace_is_a_note(tmp_path: Path) -> None:
     assert line.startswith(f"{tmp_path / 'dag.gml'}: ") and line.endswith("; left out")
 
 
-def test_of_very_many_steps_those_who_ask_what_usually_happens_get_some(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A step in 20 takes 30 ms instead of 10; numbers and lengths are the same of some steps and of all."""
-    ends = list(itertools.accumulate(30_000 if i % 20 == 3 else 10_000 for i in range(100)))
-    events = [
-        {"name": "work", "ph": "X", "pid": 0, "tid": 0, "ts": end - took, "dur": took, "args": {"step": i}}
-        for i, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
-        for took in (end - begin,)
-    ]
-    (tmp_path / "job.json").write_text(json.dumps(events))
-    monkeypatch.setattr("analyzer.model.graph.job_steps._MOST_STEPS", 40)
-    some = load_steps([tmp_path / "job.json"], Request(progress=False), sizes=True).recording
-    all_of_them = load_steps([tmp_path / "job.json"]).recording
-    assert [step.number for step in some.bounds] == [*range(16), *range(64, 80)]
-    assert [step.number for step in all_of_them.bounds] == [*range(100)]
-    assert any("32 of 100 steps are looked at" in note for note in some.notes)
-    of_number = {step.number: step.iteration_ns.tolist() for step in all_of_them.bounds}
-    assert all(step.iteration_ns.tolist() == of_number[step.number] for step in some.bounds)
-
-
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [

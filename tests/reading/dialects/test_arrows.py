@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from analyzer.model.graph.critical_path import critical_path
 from analyzer.model.graph.step_graph import Recording
 from dag_utils import load_steps
-from make import span, stretches_of, write
+from make import path_of, span, stretches_of, write
 from replay.runs import simulated
 from trace_utils import Request
 
@@ -31,14 +31,6 @@ def job(path: Path, slices: Sequence[Slice], *arrows: Sequence[End], ranks: bool
         name = f"rank {pid}" if ranks else f"process {pid}"
         events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
     return load_steps([write(path / "trace.json", events)], Request(jobs=1, progress=False)).recording
-
-
-def path_of(recording: Recording) -> list[tuple[str, str, int]]:
-    (step,) = recording.steps
-    return [
-        (recording.name_of(step, one.event), one.cat, one.dur_ns // 1000)
-        for one in stretches_of(critical_path(step))
-    ]
 
 
 #: The second process has something to do at first; a third one ends last before the second goes on.

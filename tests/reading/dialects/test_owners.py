@@ -35,11 +35,6 @@ def test_the_slices_of_a_host_are_in_the_trace_of_each_rank_and_once_alone() -> 
     assert slices(host.trace) == [("launch", 0), ("launch", 30)]
 
 
-def test_the_own_slices_of_ranks_and_those_of_their_host_are_all_slices() -> None:
-    parts = split_by_slices(trace(), np.array([SHARED, 0, 1, SHARED, 1]), [4, 5])
-    assert sorted(at for part in parts for _, at in slices(part.trace.own)) == [0, 10, 20, 30, 40]
-
-
 def test_what_is_shared_stays_so_in_a_part_and_with_another_file_behind_it() -> None:
     first, *_ = split_by_slices(trace(), np.array([SHARED, 0, 1, SHARED, 1]), [4, 5])
     late = first.trace.select(np.array([1, 2]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ import pytest
 
 from analyzer.reading.traces.layouts import find_job
 from conftest import ask, run_cli
+from make import span, write
 
 Slice = tuple[str, int, int, int, int]  # name, process, thread, begin and length in microseconds
 
 
-def write(
+def write_lanes(
     path: Path, processes: dict[int, str], threads: dict[tuple[int, int], str], spans: list[Slice]
 ) -> Path:
     """Write a timeline whose processes and threads have names."""
@@ -27,13 +27,8 @@ def write(
         {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
         for (pid, tid), name in threads.items()
     ]
-    slices = [
-        {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": str(ts), "dur": dur}
-        for name, pid, tid, ts, dur in spans
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(named + slices))
-    return path
+    slices = [{**span(name, ts, dur, "", pid, tid), "ts": str(ts)} for name, pid, tid, ts, dur in spans]
+    return write(path, named + slices)
 
 
 def counts(path: Path) -> dict[str, int]:
@@ -63,14 +58,14 @@ MARKS: list[Slice] = [(f"ProfilerStep#{i}", 4, 9, 10_000 * i, 10_000) for i in r
 
 
 def test_sums_of_other_lanes_are_not_work(tmp_path: Path) -> None:
-    path = write(tmp_path / "trace_view.json", PROCESSES, THREADS, MARKS + DEVICE + SUMS)
+    path = write_lanes(tmp_path / "trace_view.json", PROCESSES, THREADS, MARKS + DEVICE + SUMS)
     assert split(path) == pytest.approx([5.0, 4.0, 3.0, 2.0])
     assert "Computing" not in counts(path)
 
 
 def test_sums_are_known_by_what_they_cover(tmp_path: Path) -> None:
     named = {1: "npu", 2: "links", 3: "overview", 4: "host"}
-    path = write(tmp_path / "trace.json", named, THREADS, MARKS + DEVICE + SUMS)
+    path = write_lanes(tmp_path / "trace.json", named, THREADS, MARKS + DEVICE + SUMS)
     assert counts(path).keys() == {
         "MatMul",
         "Add",
@@ -78,27 +73,27 @@ def test_sums_are_known_by_what_they_cover(tmp_path: Path) -> None:
         *(f"ProfilerStep#{i}" for i in range(4)),
     }
     later = [(name, pid, tid, ts + 1, dur) for name, pid, tid, ts, dur in SUMS]
-    path = write(tmp_path / "other.json", named, THREADS, MARKS + DEVICE + later)
+    path = write_lanes(tmp_path / "other.json", named, THREADS, MARKS + DEVICE + later)
     assert counts(path)["Computing"] == 4
 
 
 def test_a_lane_of_all_streams_is_left_out(tmp_path: Path) -> None:
     first, second = [("gemm", 1, 1, 0, 50), ("norm", 1, 1, 60, 10)], [("copy", 1, 2, 40, 30)]
     every = [(name, 2, 7, ts, dur) for name, _, _, ts, dur in first + second]
-    path = write(tmp_path / "trace.json", {1: "GPU", 2: "all streams"}, {}, first + second + every)
+    path = write_lanes(tmp_path / "trace.json", {1: "GPU", 2: "all streams"}, {}, first + second + every)
     assert counts(path) == {"gemm": 1, "norm": 1, "copy": 1}
 
 
 def test_devices_with_the_same_work_at_the_same_moment_stay(tmp_path: Path) -> None:
     step = [("gemm", 1, 1, 0, 50), ("norm", 1, 1, 60, 10)]
     other = [(name, 2, 1, ts, dur) for name, _, _, ts, dur in step]
-    assert counts(write(tmp_path / "trace.json", {}, {}, step + other)) == {"gemm": 2, "norm": 2}
+    assert counts(write_lanes(tmp_path / "trace.json", {}, {}, step + other)) == {"gemm": 2, "norm": 2}
 
 
 def test_a_rank_of_ascend_is_a_folder(tmp_path: Path) -> None:
     for rank, time in ((0, 1), (0, 2), (1, 2)):
         folder = tmp_path / f"host_{rank + 7}_{time}_ascend_pt"
-        write(
+        write_lanes(
             folder / "ASCEND_PROFILER_OUTPUT" / "trace_view.json", PROCESSES, THREADS, MARKS + DEVICE + SUMS
         )
         (folder / f"profiler_info_{rank}.json").write_text("{}")
@@ -130,7 +125,7 @@ def test_kernels_of_one_stream_count_once(tmp_path: Path) -> None:
     }
     step = [("MatMul", 1, 0, 0, 600), ("MatMul", 2, 0, 0, 600), ("_Recv", 3, 0, 500, 300)]
     step.append(("ApplyAdam", 3, 0, 800, 100))
-    path = write(tmp_path / "timeline.json", names, {}, four_steps(step))
+    path = write_lanes(tmp_path / "timeline.json", names, {}, four_steps(step))
     assert counts(path) == {"MatMul": 4, "_Recv": 4, "ApplyAdam": 4}
     assert split(path) == pytest.approx([0.7, 0.3, 0.2, 9.1])
 
@@ -141,7 +136,7 @@ def test_pushes_and_pulls_of_a_store_are_communication(tmp_path: Path) -> None:
         ("KVStoreDistDefaultPush", 0, 2, 3000, 2000),
         ("adam_update", 0, 1, 6000, 1000),
     ]
-    path = write(tmp_path / "profile.json", {0: "cpu/0"}, {}, four_steps(step))
+    path = write_lanes(tmp_path / "profile.json", {0: "cpu/0"}, {}, four_steps(step))
     assert split(path) == pytest.approx([5.0, 2.0, 1.0, 4.0])
 
 

@@ -29,8 +29,3 @@ def test_a_stream_with_nearly_nothing_else_beside_one_that_computes(
     rows: list[tuple[str, int, str, float, bool]], expected: list[str]
 ) -> None:
     assert on_own_streams(rows) == expected
-
-
-def test_many_streams_take_linear_time() -> None:
-    rows = [("GPU", stream, f"k{stream % 9}", 8.0, False) for stream in range(100_000)]
-    assert on_own_streams(rows) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 from analyzer.model.graph.critical_path import critical_path
 from analyzer.model.graph.join_ranks import join
-from analyzer.model.graph.step_graph import Recording
 from analyzer.reading import dialects
 from analyzer.reading.dialects.masks import by_name
 from analyzer.reading.dialects.roles import Role
@@ -20,42 +18,19 @@ from analyzer.reading.dialects.span_graph import Meaning, record_spans
 from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 from analyzer.reading.dialects.sync_points import SyncPart
 from analyzer.reading.formats.columns import Trace
-from make import stretches_of
+from make import path_of, span, stretches_of, write
 from trace_utils import read_trace
 
 Span = tuple[str, int, int, int]  # name, thread, start, end (µs)
 
 
 def trace_of(folder: Path, spans: Sequence[Span], name: str = "t") -> Trace:
-    path = folder / f"{name}.json"
-    events = [
-        {"ph": "X", "name": what, "pid": 0, "tid": tid, "ts": start, "dur": end - start}
-        for what, tid, start, end in spans
-    ]
-    path.write_text(json.dumps(events))
-    return read_trace(path)
+    events = [span(what, start, end - start, tid=tid) for what, tid, start, end in spans]
+    return read_trace(write(folder / f"{name}.json", events))
 
 
 def record(trace: Trace, name: str = "rank0", by: str | None = None) -> RankSteps:
     return dialects.of(trace).rank_steps(RankTrace(name, trace), by)
-
-
-def path_of(job: Recording, row: int = 0) -> list[tuple[str, str, int]]:
-    """(operation, category, µs) of each stretch of a step's critical path."""
-    step = job.steps[row]
-    return [
-        (job.name_of(step, s.event) if s.event >= 0 else "", s.cat, s.dur_ns // 1000)
-        for s in stretches_of(critical_path(step))
-    ]
-
-
-def test_a_thread_does_what_is_innermost(tmp_path: Path) -> None:
-    job = join(
-        [record(trace_of(tmp_path, [("outer", 0, 0, 30), ("inner", 0, 10, 20), ("after", 0, 34, 40)]))]
-    )
-    assert path_of(job) == [
-        ("outer", "", 10), ("inner", "", 10), ("outer", "", 10), ("after", "gap", 4), ("after", "", 6),
-    ]  # fmt: skip
 
 
 def test_an_idle_thread_starts_after_what_ended_last(tmp_path: Path) -> None:
@@ -134,11 +109,6 @@ def test_what_reaches_into_a_step_is_the_rest_of_the_step_before(tmp_path: Path)
     assert (second.start_ns[now] // 1000, second.end_ns[now] // 1000) == (100, 150)
 
 
-def test_an_annotation_may_be_named_as_the_step(tmp_path: Path) -> None:
-    trace = trace_of(tmp_path, [("a", 0, 0, 10), ("b", 0, 20, 30), ("a", 0, 40, 50), ("b", 0, 60, 70)])
-    assert [step.begin_ns // 1000 for step in record(trace, by="b").steps] == [20, 60]
-
-
 CASES = (
     "viztracer/viz.json.gz",
     "cmake/cmake_trace.json",
@@ -170,8 +140,6 @@ def test_the_paths_of_recorded_steps_are_as_long_as_the_steps(shared_data: Path,
 def test_what_moves_data_is_told_by_its_name_or_its_category(
     tmp_path: Path, name: str, cat: str, communicates: bool
 ) -> None:
-    event = {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": 0, "ts": 0, "dur": 9}
-    (tmp_path / "t.json").write_text(json.dumps([event]))
-    trace = read_trace(tmp_path / "t.json")
+    trace = read_trace(write(tmp_path / "t.json", [span(name, 0, 9, cat)]))
     expected = Role.COMM if communicates else Role.COMPUTE
     assert dialects.of(trace).roles(trace).tolist() == [expected]

@@ -47,12 +47,6 @@ def whole_steps(trace: Trace) -> list[Step]:
     return list(steps_of(trace).whole)
 
 
-def recorded_steps(trace: Trace) -> list[Step]:
-    """Return the steps, also the last one of which only a part is recorded."""
-    steps = steps_of(trace)
-    return sorted(steps.whole + steps.partial, key=lambda step: step.start_ns)
-
-
 def byteps_step(start: int) -> list[Slice]:
     """One step of 100: FW.a, FW.b, BW.b, BW.a, one gradient."""
     return [
@@ -67,31 +61,12 @@ def byteps_step(start: int) -> list[Slice]:
 # ---- BytePS
 
 
-def test_byteps_steps_run_from_first_forward_to_first_forward() -> None:
-    trace = make([*byteps_step(0), *byteps_step(100), *byteps_step(250)])
-    assert whole_steps(trace) == [Step(1, 0, 100), Step(2, 100, 250)]
-
-
-def test_the_last_step_is_whole_where_the_next_one_has_begun() -> None:
-    trace = make([*byteps_step(0), *byteps_step(100), ("FW.a", 200, 10)])
-    assert whole_steps(trace) == [Step(1, 0, 100), Step(2, 100, 200)]
-
-
 def test_one_load_a_step_marks_it_more_exactly() -> None:
     loads = [("I/O", 95, 5), ("I/O", 198, 2), ("I/O", 290, 5)]
     trace = make([*loads, *byteps_step(100), *byteps_step(205)])
     steps = steps_of(trace)
     assert steps.how == "I/O to I/O"
     assert list(steps.whole) == [Step(1, 95, 198), Step(2, 198, 290)]
-
-
-def test_communication_alone_steps_from_the_end_of_a_round_to_the_end_of_the_next() -> None:
-    # a ends at 5, 105, 225, b at 8, 108, 228
-    slices = [(name, start, 5) for k in (0, 100, 220) for name, start in (("Comm.b", k + 3), ("Comm.a", k))]
-    parts = [("Comm.a.PUSH", k + 1, 2) for k in (0, 100, 220)]
-    steps = steps_of(make(slices + parts))
-    assert steps.whole == (Step(2, 8, 108), Step(3, 108, 228))
-    assert steps.partial == (Step(1, 0, 8),)
 
 
 def test_the_backward_pass_of_a_loss_may_run_before_the_last_forward_operation() -> None:
@@ -160,19 +135,6 @@ def test_composer_steps_are_its_batches_with_what_passes_before_them() -> None:
     assert whole_steps(numbered) == [Step(3, 10, 60), Step(4, 60, 160)]
 
 
-def test_a_horovod_step_is_one_round_over_all_tensors() -> None:
-    #         x reduced until 30, 110, 230; y until 40, 120, 240; one broadcast before
-    slices = [("NEGOTIATE_BROADCAST", 0, 1), ("BROADCAST", 1, 1)]
-    pids = ["b", "b"]
-    for k in (10, 90, 210):
-        slices += [("NEGOTIATE_ALLREDUCE", k, 5), ("ALLREDUCE", k + 5, 15)]
-        slices += [("NEGOTIATE_ALLREDUCE", k + 1, 5), ("ALLREDUCE", k + 10, 20)]
-        pids += ["x", "x", "y", "y"]
-    trace = make(slices, dialect="horovod", pids=pids)
-    assert whole_steps(trace) == [Step(2, 40, 120), Step(3, 120, 240)]
-    assert recorded_steps(trace)[0] == Step(1, 10, 40)
-
-
 # ---- against step times that the training scripts measured
 
 
@@ -232,11 +194,6 @@ def test_steps_end_where_the_optimizer_ends() -> None:
     steps = steps_of(make(slices, dialect="kineto", cats=["cpu_op"] * 6))
     assert steps.whole == (Step(2, 90, 190), Step(3, 190, 290))
     assert steps.partial == (Step(1, 0, 90),)
-
-
-def test_the_outermost_span_that_repeats_is_a_step() -> None:
-    trace = make([("main", 0, 400), *loop("train_step", 4)], dialect="chrome")
-    assert whole_steps(trace) == [Step(1, 0, 100), Step(2, 100, 200), Step(3, 200, 300), Step(4, 300, 380)]
 
 
 def test_an_annotation_around_nearly_all_that_a_thread_does_is_a_step_and_one_around_a_part_is_none() -> None:

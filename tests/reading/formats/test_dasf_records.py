@@ -73,25 +73,12 @@ def test_an_end_that_was_written_as_a_begin_ends_the_open_one(tmp_path: Path) ->
     assert slices == {"load": 500_000_000, "fit": 3_000_000_000}
 
 
-def test_a_cut_last_record_costs_only_itself(tmp_path: Path) -> None:
-    path = written(tmp_path, compute(1.0, 0.5), compute(2.0, 0.5))
-    path.write_bytes(path.read_bytes()[:-3])
-    trace = dasf.read(path)
-    assert (len(trace), len(trace.repairs)) == (1, 1)
-    assert trace.repairs[0].startswith("cut off in its last record")
-
-
 def test_damage_between_records_costs_only_what_it_covers(tmp_path: Path) -> None:
     path = tmp_path / "a.msgpack"
     path.write_bytes(packed(compute(1.0, 0.5)) + b"\xff" * 21 + packed(compute(2.0, 0.5)))
     trace = dasf.read(path)
     assert len(trace) == 2
     assert trace.repairs == ["21 bytes between whole records are damaged and were left out"]
-
-
-def test_a_file_of_zero_bytes_is_a_trace_without_events(tmp_path: Path) -> None:
-    trace = dasf.read(written(tmp_path))
-    assert (len(trace), trace.repairs) == (0, ["empty, no records"])
 
 
 def test_records_without_a_usable_time_are_left_out_and_counted(tmp_path: Path) -> None:

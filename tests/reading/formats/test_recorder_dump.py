@@ -17,6 +17,7 @@ import pytest
 from analyzer.base.errors import TraceError
 from analyzer.reading import dialects
 from analyzer.reading.formats import recorder
+from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.recorder import recorder_dump
 from conftest import REPO, THOROUGH, run_cli
 
@@ -36,6 +37,11 @@ def entry(at: int, state: str = "completed") -> dict[str, Any]:
 def document(n: int = 5) -> dict[str, Any]:
     groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
     return {"version": "2.9", "pg_config": groups, "entries": [entry(at) for at in range(n)]}
+
+
+def read(folder: Path, text: bytes) -> Trace:
+    (folder / "d").write_bytes(text)
+    return recorder_dump.read(folder / "d")
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5, "json"])
@@ -59,8 +65,7 @@ def test_a_dump_has_a_slice_for_each_completed_call(tmp_path: Path, protocol: in
 def test_a_call_that_ends_before_it_begins_is_left_out(tmp_path: Path) -> None:
     value = document()
     value["entries"][2]["time_discovered_completed_ns"] = 1
-    (tmp_path / "d").write_bytes(pickle.dumps(value))
-    trace = recorder_dump.read(tmp_path / "d")
+    trace = read(tmp_path, pickle.dumps(value))
     assert (len(trace), trace.repairs) == (4, ["1 call left out: the end is before the beginning"])
 
 
@@ -70,8 +75,7 @@ def test_calls_of_odd_states_and_times_are_counted(tmp_path: Path) -> None:
     value["entries"][1]["state"] = -1  # no call that is open
     value["entries"][2]["time_discovered_completed_ns"] = 1e18
     value["entries"][3]["time_discovered_completed_ns"] = None  # as of one that nobody watched
-    (tmp_path / "d").write_bytes(pickle.dumps(value))
-    trace = recorder_dump.read(tmp_path / "d")
+    trace = read(tmp_path, pickle.dumps(value))
     assert (len(trace), trace.repairs) == (
         1,
         [
@@ -80,13 +84,12 @@ def test_calls_of_odd_states_and_times_are_counted(tmp_path: Path) -> None:
             "1 time of calls cannot be: taken as unknown",
         ],
     )
-    (tmp_path / "d").write_bytes(pickle.dumps({"version": "2.9", "pg_config": {}}))
-    assert recorder_dump.read(tmp_path / "d").repairs == ["no list of entries: no call is recorded"]
+    without = read(tmp_path, pickle.dumps({"version": "2.9", "pg_config": {}}))
+    assert without.repairs == ["no list of entries: no call is recorded"]
 
 
 def test_the_first_recorder_wrote_a_list(tmp_path: Path) -> None:
-    (tmp_path / "d").write_bytes(pickle.dumps(document()["entries"]))
-    assert len(recorder_dump.read(tmp_path / "d")) == 5
+    assert len(read(tmp_path, pickle.dumps(document()["entries"]))) == 5
 
 
 def test_lists_that_hold_the_one_before_twice_are_not_written_out(tmp_path: Path) -> None:
@@ -139,16 +142,14 @@ def _as_pytorch_writes(value: dict[str, Any]) -> bytes:
 def test_rows_that_name_what_the_pickle_does_not_remember_are_refused(tmp_path: Path) -> None:
     program = _as_pytorch_writes(document(300))
     at = program.index(b"K\x64")  # 100, the first time as the number of a call
-    (tmp_path / "d").write_bytes(program[:at] + b"h\xff" + program[at + 2 :])
     with pytest.raises(TraceError, match="a damaged pickle"):
-        recorder_dump.read(tmp_path / "d")
+        read(tmp_path, program[:at] + b"h\xff" + program[at + 2 :])
 
 
 def test_a_measured_duration_comes_first(tmp_path: Path) -> None:
     value = document(1)
     value["entries"][0]["duration_ms"] = 0.25
-    (tmp_path / "d").write_bytes(pickle.dumps(value))
-    assert recorder_dump.read(tmp_path / "d").dur_ns.tolist() == [250_000]
+    assert read(tmp_path, pickle.dumps(value)).dur_ns.tolist() == [250_000]
 
 
 @pytest.mark.parametrize("protocol", [2, 4, "json"])
@@ -170,8 +171,7 @@ def test_of_a_dump_that_is_cut_the_whole_entries_are_kept(tmp_path: Path, protoc
 
 def test_a_cut_dump_of_entries_alone_keeps_them(tmp_path: Path) -> None:
     text = pickle.dumps({"entries": document(20)["entries"]}, 2)
-    (tmp_path / "d").write_bytes(text[: len(text) * 3 // 4])
-    assert 10 <= len(recorder_dump.read(tmp_path / "d")) < 20
+    assert 10 <= len(read(tmp_path, text[: len(text) * 3 // 4])) < 20
 
 
 class _Runs:

@@ -41,28 +41,9 @@ def by_hand(rows: list[Row]) -> tuple[list[tuple[int, int]], int, int]:
     return sorted(found), sum(map(len, stacks.values())), unopened
 
 
-def test_nested() -> None:
-    assert pairs([("B", 0, 0), ("B", 0, 1), ("E", 0, 2), ("E", 0, 5)]) == ([(0, 3), (1, 2)], 0, 0)
-
-
-def test_tracks_are_apart_and_leftovers_counted() -> None:
-    rows: list[Row] = [("E", 0, 0), ("B", 0, 1), ("B", 1, 1), ("E", 0, 4), ("B", 1, 5)]
-    assert pairs(rows) == ([(1, 3)], 2, 1)
-
-
-def test_slices_of_no_length_nest_as_the_file_has_them() -> None:
-    assert pairs([("B", 0, 5), ("B", 0, 5), ("E", 0, 5), ("E", 0, 5)]) == ([(0, 3), (1, 2)], 0, 0)
-
-
 def test_pairs_out_of_time_order_with_a_shared_instant() -> None:
     # file order: [5, 7] then [3, 5]; each E right behind its B
     assert pairs([("B", 0, 5), ("E", 0, 7), ("B", 0, 3), ("E", 0, 5)]) == ([(0, 1), (2, 3)], 0, 0)
-
-
-def test_an_end_by_name_passes_over_others_and_ignores_strangers() -> None:
-    rows: list[Row] = [("E", 0, 0), ("B", 0, 1), ("B", 0, 2), ("E", 0, 3), ("E", 0, 4)]
-    #        names:      9            1            2            1            9
-    assert pairs(rows, [9, 1, 2, 1, 9], EndRule.NESTED_BY_NAME) == ([(1, 3)], 1, 2)
 
 
 @given(st.lists(st.tuples(st.sampled_from("BE"), st.integers(0, 1), st.integers(0, 3)), max_size=40))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,7 +49,3 @@ def test_text_is_exact_for_every_nanosecond(ns: int) -> None:
 
 def test_a_number_beyond_all_bounds_is_no_time() -> None:
     assert exact_ns("1e999999999") == NO_TIME
-
-
-def test_empty() -> None:
-    assert to_ns([]).dtype == np.int64

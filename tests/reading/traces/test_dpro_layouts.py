@@ -11,6 +11,7 @@ import pytest
 from dpro_layouts import WRITERS, write_combined
 
 from conftest import REPO, ask
+from make import span, write
 
 LENET = REPO / "examples" / "lenet"
 COMMANDS = {
@@ -80,10 +81,7 @@ def test_a_raw_folder_of_dpro_is_read_like_one_of_byteprofile(tmp_path: Path) ->
 
 
 def test_a_pid_that_is_a_text_may_name_a_rank_of_any_system(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    slices = [
-        {"ph": "X", "pid": f"host0.rank{r}", "tid": 0, "name": "work", "ts": 0, "dur": 5 + r} for r in (0, 1)
-    ]
-    path.write_text(json.dumps({"traceEvents": slices}))
+    slices = [span("work", 0, 5 + rank, pid=f"host0.rank{rank}") for rank in (0, 1)]
+    path = write(tmp_path / "trace.json", slices)
     names = [row["name"] for row in ask("--option", "statistic", "--path", path)["operations"]]
     assert names == ["wk0.rank0.work", "wk0.rank1.work"]

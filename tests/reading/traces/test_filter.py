@@ -44,6 +44,7 @@ _SYSTEMS = {
 }  # fmt: skip
 _ASKED = [
     ("byteps", "Comm.w", 3), ("byteps", "Comm.w.PUSH.2", 2), ("byteps", "Comm.v.PUSH", 2),
+    ("byteps", "rank0.Comm.v.PUSH", 2),
     ("kineto", "gloo:all_reduce", 2),
     ("kineto with a device", "ncclDevKernel_SendRecv", 2), ("kineto with a device", "nccl:all_reduce", 2),
     ("horovod", "grad.2", 2),

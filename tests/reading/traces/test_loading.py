@@ -1,4 +1,4 @@
-"""The one door: whose each trace is, what is joined and split, and which communications are kept."""
+"""The one door: whose each trace is, and what is joined and split."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from analyzer.reading.traces import files as trace_files
 from conftest import REPO, ask, few
+from make import comm, span, write
 from trace_utils import read_ranks
 
 pytestmark = pytest.mark.usefixtures("decoder")
@@ -20,17 +21,7 @@ Event = dict[str, Any]
 
 
 def x(name: str, ts: float, dur: float, cat: str = "user_annotation", tid: object = 1) -> Event:
-    return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
-
-
-def comm(name: str, ts: float, tid: object) -> Event:
-    return x(name, ts, 5, "Comm", tid)
-
-
-def write(path: Path, events: list[Event], **header: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**header, "traceEvents": events}))
-    return path
+    return span(name, ts, dur, cat, 1, tid)
 
 
 def kineto(path: Path, rank: int | None, steps: range, begin: float = 0) -> Path:
@@ -93,7 +84,7 @@ def test_the_same_rank_in_two_directories_given_is_said_to_be_taken_for_one_job(
 
 def test_a_lone_file_keeps_its_rank(tmp_path: Path) -> None:
     assert read_ranks([kineto(tmp_path / "t.json", 1, range(2))]).names == ["rank1"]
-    assert read_ranks([write(tmp_path / "0_3" / "comm.json", [comm("Comm.w", 0, "total")])]).names == [
+    assert read_ranks([write(tmp_path / "0_3" / "comm.json", [comm("w", "PUSH", 1, 0, 5)])]).names == [
         "rank3"
     ]
     assert read_ranks([write(tmp_path / "some.json", [x("a", 0, 1)])]).names == ["rank0"]
@@ -159,29 +150,7 @@ def test_a_gpu_without_a_final_trace_is_what_collect_makes_of_it(tmp_path: Path,
     assert plain == before
 
 
-# ---- --filter
-
-
-@pytest.mark.parametrize(
-    ("name", "kept"),
-    [
-        ("Comm.v", {"Comm.v", "Comm.v.PUSH.1", "Comm.v.PUSH.2", "Comm.v.PULL.1"}),
-        ("Comm.v.PUSH", {"Comm.v.PUSH.1", "Comm.v.PUSH.2"}),
-        ("Comm.v.PUSH.2", {"Comm.v.PUSH.2"}),
-        ("rank3.Comm.v.PULL", {"Comm.v.PULL.1"}),
-    ],
-)
-def test_a_communication_a_stage_or_a_partition(tmp_path: Path, name: str, kept: set[str]) -> None:
-    events = [
-        comm("Comm.v", 0, "total"), comm("Comm.v.PUSH", 0, 1), comm("Comm.v.PUSH", 0, 2),
-        comm("Comm.v.PULL", 5, 1), comm("Comm.w", 0, "total"), x("FW.a", 0, 5, "operator"),
-    ]  # fmt: skip
-    path = write(tmp_path / "0_3" / "comm.json", events)
-    found = ask("--option", "statistic", "--path", path, "--filter", name)["operations"]
-    assert {operation["name"] for operation in found} == {"FW.a", *kept}
-
-
-# ---- flags and the default path
+# ---- args of chosen events
 
 
 def test_the_args_of_chosen_events_are_read_whatever_surrounds_them(tmp_path: Path) -> None:

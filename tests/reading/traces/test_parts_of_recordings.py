@@ -11,10 +11,11 @@ from analyzer.reading.traces.files import read_trace
 from analyzer.reading.traces.mixed_ranks import mixed_ranks
 from analyzer.reading.traces.paths import ranks_in_names
 from analyzer.reading.traces.ranks import Request, read_ranks
+from make import span, write
 
 
 def _slice(name: str, ts: int, pid: int = 1, cat: str = "op") -> dict[str, object]:
-    return {"ph": "X", "name": name, "cat": cat, "pid": pid, "tid": 1, "ts": ts, "dur": 10}
+    return span(name, ts, 10, cat, pid, 1)
 
 
 def _text(*events: dict[str, object]) -> str:
@@ -60,8 +61,7 @@ def test_a_file_of_two_writers_is_told(shared_data: Path, name: str) -> None:
 
 def test_two_owners_of_one_step_are_two_ranks(tmp_path: Path) -> None:
     steps = [_slice("ProfilerStep#3", 0, pid, "user_annotation") for pid in (40, 41)]
-    (tmp_path / "a.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": steps}))
-    trace = read_trace(tmp_path / "a.json")
+    trace = read_trace(write(tmp_path / "a.json", steps, schemaVersion=1))
     assert mixed_ranks(trace).startswith("2 processes wrote this file (pids 40 and 41)")
     told = read_ranks([tmp_path / "a.json"], request=Request(rank_by="pid"))
     assert [rank.source.rank for rank in told.ranks] == [0, 1]
@@ -84,8 +84,7 @@ def test_the_number_that_differs_is_the_rank(names: list[str], ranks: list[int])
 
 
 def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
-    (tmp_path / "0").mkdir()
-    (tmp_path / "0" / "comm.json").write_text(json.dumps({"traceEvents": [_slice("Comm.a", 0)]}))
+    write(tmp_path / "0" / "comm.json", [_slice("Comm.a", 0)])
     for name in ("comm_detail.json", "nccl_graph.txt"):
         (tmp_path / "0" / name).write_text("{}")
     notes = [note for note in read_ranks([tmp_path]).job.notes if "not read" in note]

@@ -68,6 +68,7 @@ def test_a_lone_worker_that_is_not_the_first_is_said(tmp_path: Path) -> None:
     note = f"{tmp_path}/a/worker_2: workers 0 and 1 may be missing: no folder beside it is theirs"
     assert find_job(tmp_path / "a").notes == find_job(tmp_path / "a" / "worker_2").notes == [note]
     assert find_job(tmp_path / "b" / "worker_1").notes == []
+    assert prefixes(tmp_path / "b" / "worker_1") == ["rank0."]
 
 
 def test_a_directory_around_a_job_is_passed_through_one_of_several_is_not(tmp_path: Path) -> None:

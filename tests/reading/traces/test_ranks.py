@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +11,13 @@ from analyzer.base import parallel
 from analyzer.base.errors import TraceError
 from conftest import run_cli
 from dag_utils import LoadedSteps, load_steps
+from make import span, write
 from trace_utils import Request
 
 _US = 1_000
 
 
-def write(
+def write_rank(
     path: Path, rank: int, steps: range, *, late_us: float = 0, fast: float = 1, every_us: int = 1_000
 ) -> None:
     """Write steps of one rank, one `every_us`; its clock is `late_us` ahead and runs `fast` times as fast.
@@ -26,8 +26,8 @@ def write(
     """
 
     def event(name: str, cat: str, begin: float, end: float) -> dict[str, object]:
-        return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1 if cat != "user_annotation" else 2,
-                "ts": round(late_us + begin * fast, 3), "dur": end - begin}  # fmt: skip
+        tid = 1 if cat != "user_annotation" else 2
+        return span(name, round(late_us + begin * fast, 3), end - begin, cat, 1, tid)
 
     events: list[dict[str, object]] = []
     for number in steps:
@@ -37,18 +37,16 @@ def write(
         events.append(event("aten::mm", "cpu_op", begin + 10, begin + own))
         events.append(event("gloo:all_reduce", "user_annotation", begin + own, begin + 600))
         events.append(event("aten::add", "cpu_op", begin + 610, begin + 850))
-    trace = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
-    path.write_text(json.dumps(trace))
+    write(path, events, schemaVersion=1, distributedInfo={"rank": rank, "world_size": 2})
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     """Two ranks of eight steps; rank 1 has two files, one for each cycle of its profiler."""
     folder = tmp_path / "job"
-    folder.mkdir()
-    write(folder / "rank0.json", 0, range(1, 9))
-    write(folder / "rank1_a.json", 1, range(1, 5), late_us=5_000)
-    write(folder / "rank1_b.json", 1, range(5, 9), late_us=5_000)
+    write_rank(folder / "rank0.json", 0, range(1, 9))
+    write_rank(folder / "rank1_a.json", 1, range(1, 5), late_us=5_000)
+    write_rank(folder / "rank1_b.json", 1, range(5, 9), late_us=5_000)
     return folder
 
 
@@ -101,9 +99,9 @@ def test_a_rank_that_cannot_be_read_is_a_note_and_one_without_steps_an_error(
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_file_that_cannot_be_read_does_not_take_its_ranks_others_with_it(tmp_path: Path, jobs: int) -> None:
-    write(tmp_path / "rank0.json", 0, range(1, 9))
+    write_rank(tmp_path / "rank0.json", 0, range(1, 9))
     (tmp_path / "rank1_a.json").write_text('{"traceEvents": 5}')
-    write(tmp_path / "rank1_b.json", 1, range(5, 9))
+    write_rank(tmp_path / "rank1_b.json", 1, range(5, 9))
     loaded = load_steps([tmp_path], Request(jobs=jobs, progress=False))
     assert loaded.recording.owners == ["rank0", "rank1"]
     assert [step.number for step in loaded.recording.steps] == [5, 6, 7, 8]

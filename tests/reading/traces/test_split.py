@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +15,7 @@ from analyzer.reading.dialects import Need, System
 from analyzer.reading.dialects.steps import Steps, steps_by_argument
 from analyzer.reading.dialects.system import Metadata
 from analyzer.reading.formats.columns import Trace
+from make import span, write
 
 
 class Loom(System):
@@ -41,15 +41,14 @@ def _workers(metadata: Metadata) -> list[int]:
     return [int(match[1]) for name in names if (match := re.search(r"loom worker (\d+)", name))]
 
 
-def write(path: Path, worker: int) -> None:
+def write_worker(path: Path, worker: int) -> None:
     """Write four steps of 100 us: so much computation, the longer the higher the worker, then a reduction."""
     named = {"name": f"loom worker {worker}"}
     events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 9, "args": named}]
     for number in range(4):
         for name, begin, end in (("matmul", 0, 10 * worker), ("all-reduce", 10 * worker, 90)):
-            events.append({"ph": "X", "pid": 9, "tid": 1, "name": name, "ts": 100 * number + begin,
-                           "dur": end - begin, "args": {"step": number}})  # fmt: skip
-    path.write_text(json.dumps({"traceEvents": events}))
+            events.append(span(name, 100 * number + begin, end - begin, pid=9, tid=1, step=number))
+    write(path, events)
 
 
 def test_what_rank_says_is_said_of_the_sources_of_a_combined_file_too(
@@ -58,7 +57,6 @@ def test_what_rank_says_is_said_of_the_sources_of_a_combined_file_too(
     system = Loom()
     monkeypatch.setattr(dialects, "SYSTEMS", (system, *dialects.SYSTEMS))
     monkeypatch.setattr(dialects, "_BY_NAME", {**dialects._BY_NAME, system.name: system})
-    (tmp_path / "job").mkdir()
     for worker in (2, 3):
-        write(tmp_path / "job" / f"{worker}.json", worker)
+        write_worker(tmp_path / "job" / f"{worker}.json", worker)
     check_system(tmp_path / "job", ["rank2", "rank3"], tmp_path)

@@ -18,7 +18,7 @@ from analyzer.reading.dialects.step_parts import Joint, Operation, RankStep, Ran
 from analyzer.reading.dialects.tolerances import LATE_CLOCK_NS
 from analyzer.reading.formats.columns import Id, Trace, Track
 from conftest import REPO
-from dag_utils import critical_path, load_steps, mean_dags
+from dag_utils import critical_path, load_steps
 from make import stretches_of, trace_of
 from trace_utils import Request
 
@@ -442,13 +442,3 @@ def test_the_slow_worker_is_blamed_not_the_network(shared_data: Path) -> None:
         np.median([sum(part for (who, _), part in one.items() if who == "wk1.rank0") for one in shares]) > 0.9
     )
     assert np.median([sum(part for (_, cat), part in one.items() if cat == "Comm") for one in shares]) < 0.1
-
-
-def test_the_documented_forms_have_a_longest_chain(tmp_path: Path) -> None:
-    (tmp_path / "dag.gml").write_text(
-        'graph [ directed 1 node [ id 0 label "FW.a" avg 1 ] node [ id 1 label "BW.a" avg 2 ] '
-        'node [ id 2 label "Comm.a" avg 4 ] edge [ source 0 target 1 ] edge [ source 1 target 2 ] '
-        "edge [ source 2 target 0 ] ]"
-    )
-    ((_, _, dag),) = mean_dags([tmp_path / "dag.gml"]).gpus
-    assert (len(dag.edges), len(dag.next_edges)) == (2, 1)

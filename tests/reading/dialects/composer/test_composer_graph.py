@@ -12,12 +12,11 @@ import pytest
 
 from analyzer.model.graph.critical_path import critical_path
 from analyzer.model.graph.join_ranks import join
-from analyzer.model.graph.step_graph import Recording
 from analyzer.reading import dialects
 from analyzer.reading.dialects.composer import tie_axes
 from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 from analyzer.reading.formats.columns import Trace
-from make import stretches_of
+from make import path_of, stretches_of
 from trace_utils import read_trace
 
 #: µs since the epoch of Composer's events, and of PyTorch's, whose base is lost.
@@ -45,15 +44,6 @@ def trace_of(folder: Path, spans: Sequence[Span], torch: Sequence[Span] = (), ra
 
 def record(trace: Trace, name: str = "rank0") -> RankSteps:
     return dialects.of(trace).rank_steps(RankTrace(name, trace))
-
-
-def path_of(job: Recording, row: int) -> list[tuple[str, str, int]]:
-    """(operation, category, µs) of each stretch of a step's critical path."""
-    step = job.steps[row]
-    return [
-        (job.name_of(step, s.event) if s.event >= 0 else "", s.cat, s.dur_ns // 1000)
-        for s in stretches_of(critical_path(step))
-    ]
 
 
 def batch(number: int, at: int, forward: int, backward: int) -> list[Span]:

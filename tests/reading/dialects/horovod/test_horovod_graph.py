@@ -18,7 +18,7 @@ from analyzer.reading import dialects
 from analyzer.reading.dialects.horovod.horovod_graph import record as record_found
 from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 from analyzer.reading.formats.columns import Trace
-from make import stretches_of
+from make import path_of, span, stretches_of, write
 from trace_utils import read_trace
 
 Ticks = Sequence[tuple[int, int]]  # (rank, time)
@@ -37,24 +37,13 @@ def timeline(folder: Path, *tensors: Tensor) -> Trace:
         events += [{"ph": "X", "name": str(rank), "pid": pid, "ts": at, "dur": 0} for rank, at in ticks]
         events.append({"ph": "E", "pid": pid, "ts": agreed})
         events.append({"ph": "B", "name": "ALLREDUCE", "pid": pid, "ts": start})
-        events.append(
-            {"ph": "X", "name": "NCCL_ALLREDUCE", "pid": pid, "ts": start + 1, "dur": end - start - 2}
-        )
+        events.append(span("NCCL_ALLREDUCE", start + 1, end - start - 2, pid=pid, tid=None))
         events.append({"ph": "E", "pid": pid, "ts": end})
-    path = folder / "timeline.json"
-    path.write_text(json.dumps(events))
-    return read_trace(path)
+    return read_trace(write(folder / "timeline.json", events))
 
 
 def record(name: str, trace: Trace) -> RankSteps:
     return record_found(name, trace, dialects.of(trace).find_steps(trace))
-
-
-def path_of(job: Recording, row: int) -> list[tuple[str, str, int]]:
-    """(operation, category, µs) of each stretch of a step's critical path."""
-    step = job.steps[row]
-    stretches = stretches_of(critical_path(step))
-    return [(job.operations[int(step.operation[s.event])].label, s.cat, s.dur_ns // 1000) for s in stretches]
 
 
 def on_path(job: Recording) -> Counter[str]:
@@ -187,9 +176,9 @@ def test_a_reduction_moves_what_all_tensors_have_that_are_fused_with_it(tmp_path
             {"ph": "B", "name": "ALLREDUCE", "pid": pid, "ts": start},
             {"ph": "E", "pid": pid, "ts": end, "args": about},
         ]
-    path = tmp_path / "timeline.json"
-    path.write_text(json.dumps(events))
-    trace = read_trace(path, args=dialects.keys_for({dialects.Need.SIZES}))
+    trace = read_trace(
+        write(tmp_path / "timeline.json", events), args=dialects.keys_for({dialects.Need.SIZES})
+    )
     sizes = dialects.of(trace).collectives(RankTrace("rank0", trace))
     assert sizes.n_bytes.tolist() == [64 * 3 * 4 + 4, 64 * 3 * 4 + 4, 5 * 8]
     assert [sizes.calls[i].n_ranks for i in sizes.call] == [3, 3, 3]

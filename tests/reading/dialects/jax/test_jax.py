@@ -18,6 +18,7 @@ from analyzer.reading.dialects.jax.xla_slices import role_of
 from analyzer.reading.dialects.steps import Step
 from analyzer.reading.formats.columns import Trace
 from conftest import ask, few
+from make import span as event
 from trace_utils import Request, read_ranks
 
 Event = Mapping[str, Any]
@@ -32,15 +33,7 @@ def named(pid: int, process: str, threads: Mapping[int, str]) -> Iterator[Event]
 
 def span(name: str, pid: int, tid: int, ts: float, dur: float, /, **args: object) -> Event:
     text = {key: str(value) for key, value in args.items()}
-    return {
-        "ph": "X",
-        "name": name,
-        "pid": pid,
-        "tid": tid,
-        "ts": ts,
-        "dur": dur,
-        **({"args": text} if text else {}),
-    }
+    return event(name, ts, dur, "", pid, tid) | ({"args": text} if text else {})
 
 
 def write(log: Path, events: Sequence[Event], host: str = "vm") -> Path:
@@ -92,37 +85,17 @@ def gpu() -> list[Event]:
             span("$api.py:3001 block_until_ready", HOST, PYTHON, at + 12, 86),
         ]
         for device, dur in enumerate((30, 50)):
+            works = (
+                ("gemm_fusion_dot_1", "gemm_fusion_dot.1", 15, dur),
+                ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "all-reduce-start.1", 16 + dur, 69 - dur),
+                ("loop_add_fusion", "loop_add_fusion", 86, 8),
+            )
             events += [
                 span("MemcpyH2D", 1 + device, 2, at + 5, 4),
-                span(
-                    "gemm_fusion_dot_1",
-                    1 + device,
-                    1,
-                    at + 15,
-                    dur,
-                    hlo_op="gemm_fusion_dot.1",
-                    hlo_module="jit_step",
-                ),
                 span("gemm_fusion_dot.1", 1 + device, 3, at + 15, dur, hlo_module="jit_step"),
-                span(
-                    "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
-                    1 + device,
-                    1,
-                    at + 16 + dur,
-                    69 - dur,
-                    hlo_op="all-reduce-start.1",
-                    hlo_module="jit_step",
-                ),
-                span(
-                    "loop_add_fusion",
-                    1 + device,
-                    1,
-                    at + 86,
-                    8,
-                    hlo_op="loop_add_fusion",
-                    hlo_module="jit_step",
-                ),
-            ]
+                *(span(name, 1 + device, 1, at + begin, took, hlo_op=op, hlo_module="jit_step")
+                  for name, op, begin, took in works),
+            ]  # fmt: skip
         events.append(span("MemcpyP2P", 3, 2, at + 5, 4))
     return events
 

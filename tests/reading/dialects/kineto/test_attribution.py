@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from conftest import run_cli
+from conftest import ask
 from make import write
 from recorded import files
 
@@ -35,10 +35,7 @@ def launch(at: float, number: int, kernel: str = "k", dur: float = 10, tid: int 
 
 def groups(path: Path, by: str) -> dict[tuple[str, str], int]:
     """What `statistic --group_by` says: nanoseconds by name and category."""
-    words = ("--option", "statistic", "--format", "json", "--group_by", by, "--path", path)
-    code, out, err = run_cli(*words)
-    assert code == 0, err
-    rows = json.loads(out)["operations"]
+    rows = ask("statistic", path, "--group_by", by)["operations"]
     return {(row["name"], row["cat"]): round(row["total_ms"] * 1e6) for row in rows}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from analyzer.reading.dialects.kineto.collectives import collective, grouped, ho
 from analyzer.reading.dialects.step_parts import RankTrace
 from analyzer.reading.dialects.sync_points import SyncPoint
 from analyzer.reading.traces.files import read_args, read_trace
+from make import span, write
 
 
 @pytest.mark.parametrize(
@@ -72,16 +72,14 @@ def test_a_call_of_the_host_moves_the_tensors_that_it_is_given(
     tmp_path: Path, shapes: list[list[int]], types: list[str], n_bytes: int
 ) -> None:
     args = {"Input Dims": shapes, "Input type": types}
-    where = {"ph": "X", "pid": 1, "tid": 2}
     calls = [
-        {**where, "name": "gloo:all_reduce", "cat": "user_annotation", "ts": 5, "dur": 9, "args": args},
-        {**where, "name": "gloo:barrier", "cat": "user_annotation", "ts": 15, "dur": 9, "args": {}},
-        {**where, "name": "gloo:recv", "cat": "user_annotation", "ts": 25, "dur": 9, "args": args},
-        {**where, "name": "aten::add", "cat": "cpu_op", "ts": 1, "dur": 2, "args": args},
+        span("gloo:all_reduce", 5, 9, "user_annotation", **args),
+        span("gloo:barrier", 15, 9, "user_annotation"),
+        span("gloo:recv", 25, 9, "user_annotation", **args),
+        span("aten::add", 1, 2, "cpu_op", **args),
     ]
-    path = tmp_path / "rank0.pt.trace.json"
     about = {"rank": 0, "world_size": 4, "backend": "gloo"}
-    path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": about, "traceEvents": calls}))
+    path = write(tmp_path / "rank0.pt.trace.json", calls, schemaVersion=1, distributedInfo=about)
     trace = read_trace(path)
     rank = RankTrace("rank0", trace, args_of=lambda names: read_args(path, names, slices=True))
     found = dialects.of(trace).collectives(rank)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from analyzer.reading.dialects.kineto import Kineto
 from analyzer.reading.formats.columns import no_slices
+from make import span, write
 from trace_utils import read_trace
 
 
@@ -37,12 +37,8 @@ def test_of_functions_the_innermost_that_does_more_than_wait_covers_a_pause(
         ("aten::add", "cpu_op", 1, 0, 1000), ("data.py(3): __next__", "python_function", 1, 1000, 9000),
         (inner, "python_function", 1, 1500, 8000), ("poll.py(1): watch", "python_function", 2, 1400, 8200),
     ]  # fmt: skip
-    events = [
-        {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
-        for name, cat, tid, ts, dur in slices
-    ]
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    events = [span(name, ts, dur, cat, 1, tid) for name, cat, tid, ts, dur in slices]
+    path = write(tmp_path / "rank0.json", events, schemaVersion=1)
     frames = Kineto().frames(read_trace(path))
     assert frames is not None
     assert frames.during(1_500_000, 9_500_000) == (covers, False)

@@ -30,7 +30,7 @@ from analyzer.reading.dialects.step_windows import windows
 from analyzer.reading.dialects.steps import Step, step_table
 from analyzer.reading.formats.columns import Trace
 from conftest import examples
-from make import stretches_of
+from make import span, stretches_of, write
 from replay.runs import simulated
 from trace_utils import read_trace
 
@@ -43,7 +43,7 @@ KINETO = Kineto()
 
 
 def host(name: str, ts: float, dur: float, tid: int = 1, cat: str = "cpu_op", **args: Any) -> Ev:
-    return {"ph": "X", "cat": cat, "name": name, "pid": 10, "tid": tid, "ts": ts, "dur": dur, "args": args}
+    return span(name, ts, dur, cat, 10, tid, **args)
 
 
 def call(name: str, ts: float, dur: float, correlation: int, tid: int = 1) -> Ev:
@@ -51,18 +51,10 @@ def call(name: str, ts: float, dur: float, correlation: int, tid: int = 1) -> Ev
 
 
 def work(
-    name: str,
-    ts: float,
-    dur: float,
-    correlation: int | None,
-    stream: int = 7,
-    cat: str = "kernel",
-    **args: Any,
+    name: str, ts: float, dur: float, number: int | None, stream: int = 7, cat: str = "kernel", **args: Any
 ) -> Ev:
-    args = {"stream": stream, **args}
-    if correlation is not None:
-        args["correlation"] = correlation
-    return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur, "args": args}
+    launched = {} if number is None else {"correlation": number}
+    return span(name, ts, dur, cat, 0, stream, **{"stream": stream, **args, **launched})
 
 
 def mark(number: int, ts: float, dur: float) -> Ev:
@@ -70,8 +62,7 @@ def mark(number: int, ts: float, dur: float) -> Ev:
 
 
 def load(path: Path, events: Sequence[Ev], rank: int = 0) -> Trace:
-    document = {"schemaVersion": 1, "distributedInfo": {"rank": rank}, "traceEvents": list(events)}
-    path.write_text(json.dumps(document))
+    write(path, events, schemaVersion=1, distributedInfo={"rank": rank})
     return read_trace(path, args=EDGE_ARGS, points=True)
 
 
@@ -185,27 +176,6 @@ def test_the_main_thread_does_not_wait_for_what_ended_early_in_its_pause(steps_o
 
 
 # -- launches, streams, waits
-
-
-def launch_bound(n: int) -> list[Ev]:
-    """Return a step of n launches, 10 µs apart, of kernels that take 3 µs each."""
-    events = [mark(1, 0, 10 * n)]
-    for i in range(n):
-        events += [host("aten::op", 10 * i, 9), call("cudaLaunchKernel", 10 * i + 2, 5, i)]
-        events += [work("kernel", 10 * i + 5, 3, i)]
-    return events
-
-
-def test_the_path_of_a_launch_bound_step_runs_through_the_host(steps_of: Any) -> None:
-    found = steps_of(*launch_bound(50))
-    assert inputs(found, found.steps[0], "kernel") == {
-        ("cudaLaunchKernel", Joint.START_TO_HEAD, EdgeKind.LAUNCH),
-        ("kernel", Joint.END_TO_HEAD, EdgeKind.DEVICE),
-    }
-    path = path_of(join([found]))
-    assert path.total() == 500
-    assert path["rank0", "kernel", ""] <= 3
-    assert path["rank0", "aten::op", ""] + path["rank0", "cudaLaunchKernel", ""] >= 440
 
 
 def device_bound(n: int, room: int) -> list[Ev]:

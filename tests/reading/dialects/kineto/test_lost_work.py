@@ -12,6 +12,8 @@ import pytest
 from analyzer.base.errors import NoteKind, notes_of
 from analyzer.reading.formats.columns import Trace
 from conftest import run_cli
+from make import span, write
+from make import step as step_mark
 from trace_utils import read_trace
 
 Ev = dict[str, Any]
@@ -19,54 +21,19 @@ CORRELATION = ("correlation",)
 
 
 def launch(ts: float, correlation: int, name: str = "cudaLaunchKernel", dur: float = 5) -> Ev:
-    args = {"correlation": correlation}
-    return {
-        "ph": "X",
-        "cat": "cuda_runtime",
-        "name": name,
-        "pid": 10,
-        "tid": 1,
-        "ts": ts,
-        "dur": dur,
-        "args": args,
-    }
+    return span(name, ts, dur, "cuda_runtime", 10, 1, correlation=correlation)
 
 
 def kernel(ts: float, dur: float, correlation: int, stream: int = 7, name: str = "gemm") -> Ev:
-    args = {"correlation": correlation, "stream": stream}
-    return {
-        "ph": "X",
-        "cat": "kernel",
-        "name": name,
-        "pid": 0,
-        "tid": stream,
-        "ts": ts,
-        "dur": dur,
-        "args": args,
-    }
+    return span(name, ts, dur, "kernel", 0, stream, correlation=correlation, stream=stream)
 
 
-def mark(number: int, ts: float, dur: float) -> Ev:
-    name = f"ProfilerStep#{number}"
-    return {
-        "ph": "X",
-        "cat": "user_annotation",
-        "name": name,
-        "pid": 10,
-        "tid": 1,
-        "ts": ts,
-        "dur": dur,
-        "args": {},
-    }
-
-
-def write(path: Path, *events: Ev) -> Path:
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    return path
+def job(path: Path, *events: Ev) -> Path:
+    return write(path, events, schemaVersion=1)
 
 
 def read(path: Path, *events: Ev) -> Trace:
-    return read_trace(write(path / "rank0.json", *events), args=CORRELATION)
+    return read_trace(job(path / "rank0.json", *events), args=CORRELATION)
 
 
 def kernels_us(trace: Trace) -> list[float]:
@@ -144,7 +111,7 @@ def steps(lost: set[int]) -> list[Ev]:
     """Four steps of 1 ms with two kernels of 200 µs each, numbered from 1, of which some are `lost`."""
     events: list[Ev] = []
     for step in range(4):
-        events.append(mark(step, 1_000 * step, 1_000))
+        events.append(step_mark(step, 1_000 * step, 1_000))
         for i in range(2):
             number, ts = 2 * step + i + 1, 1_000 * step + 300 * i
             events.append(launch(ts + 10, number))
@@ -160,7 +127,7 @@ def steps(lost: set[int]) -> list[Ev]:
 )
 def test_steps_that_lost_kernels_are_left_out(tmp_path: Path, lost: set[int], counted: list[int]) -> None:
     # where each step lost some, all of them stay, with what is left of them
-    rows, err = breakdown(write(tmp_path / "rank0.json", *steps(lost)))
+    rows, err = breakdown(job(tmp_path / "rank0.json", *steps(lost)))
     assert [row["step"] for row in rows] == counted
     if len(counted) < 4:
         assert all(row["compute_ms"] == pytest.approx(0.4) for row in rows)
@@ -168,11 +135,11 @@ def test_steps_that_lost_kernels_are_left_out(tmp_path: Path, lost: set[int], co
 
 
 def test_two_files_of_a_rank_that_count_from_one_do_not_hide_what_either_lost(tmp_path: Path) -> None:
-    write(tmp_path / "worker0.1000.pt.trace.json", *steps(set()))
+    job(tmp_path / "worker0.1000.pt.trace.json", *steps(set()))
     later = [{**event, "ts": event["ts"] + 100_000} for event in steps({3})]
     for event in later:
         event["name"] = event["name"].replace("ProfilerStep#", "ProfilerStep#1")
-    write(tmp_path / "worker0.2000.pt.trace.json", *later)
+    job(tmp_path / "worker0.2000.pt.trace.json", *later)
     rows, err = breakdown(tmp_path)
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 10, 12, 13]
     assert "1 of 8 launches have no work of the device" in err
@@ -187,7 +154,7 @@ def test_a_call_inside_another_of_its_number_is_that_launch(tmp_path: Path) -> N
 
 
 def test_launches_without_any_kernel_lead_the_diagnosis(tmp_path: Path) -> None:
-    path = write(tmp_path / "rank0.json", *steps(set(range(1, 9))))
+    path = job(tmp_path / "rank0.json", *steps(set(range(1, 9))))
     code, out, _ = run_cli("--path", path)
     assert code == 0
     assert "8 launches were recorded and none of their kernels" in out.splitlines()[0]
@@ -234,8 +201,8 @@ def test_steps_of_the_case_that_lost_work_are_left_out(
 def test_compare_does_not_pass_a_recording_that_lost_work(
     tmp_path: Path, lost: set[int], expected: int
 ) -> None:
-    base = write(tmp_path / "base.json", *steps(set()))
-    new = write(tmp_path / "new.json", *steps(lost))
+    base = job(tmp_path / "base.json", *steps(set()))
+    new = job(tmp_path / "new.json", *steps(lost))
     code, out, _ = run_cli("--option", "compare", "--path", base, new, "--fail_above", "5")
     assert code == expected
     line = "new.json: not passed by --fail_above: 1 of 8 launches have no work of the device"

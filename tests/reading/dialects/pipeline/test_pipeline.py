@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from analyzer.reading.dialects import pipeline
 from analyzer.reading.dialects.pipeline import pipeline_meetings
 from analyzer.reading.dialects.pipeline.pipeline_meetings import Place
 from dag_utils import load_steps
+from make import span, write
 from replay.slowdown import slowdown
 
 Slice = tuple[str, str, float, float]  # thread's kind, name, begin and end in ms
@@ -48,21 +48,15 @@ def timeline(steps: tuple[int, ...] = (3, 7, 9, 12), n_replicas: int = 2) -> lis
                 events.append({"ph": "M", "name": "thread_name", "pid": replica, "tid": tid, "args": label})
             for i, step in enumerate(steps):
                 events += [
-                    {"ph": "X", "name": name, "cat": name, "pid": replica,
-                     "tid": 10 * stage + KINDS.index(kind), "args": {"step": step},
-                     "ts": 1e3 * (200 * i + begin), "dur": 1e3 * (end - begin)}
+                    span(name, 1e3 * (200 * i + begin), 1e3 * (end - begin), name, replica,
+                         10 * stage + KINDS.index(kind), step=step)
                     for kind, name, begin, end in slices
                 ]  # fmt: skip
     return events
 
 
-def written(path: Path, events: list[dict[str, Any]]) -> Path:
-    path.write_text(json.dumps(events))
-    return path
-
-
 def test_laws(tmp_path: Path) -> None:
-    check_system(written(tmp_path / "job.json", timeline()), ["rank0", "rank1", "rank2", "rank3"], tmp_path)
+    check_system(write(tmp_path / "job.json", timeline()), ["rank0", "rank1", "rank2", "rank3"], tmp_path)
 
 
 def test_a_phase_that_is_forgotten_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,14 +83,14 @@ def test_the_slowdown_of_two_stages_is_what_arithmetic_says(tmp_path: Path) -> N
 
     With the second stage's own work alone it is 171, with the first one's 126.
     """
-    found = slowdown(load_steps([written(tmp_path / "job.json", timeline())]).recording)
+    found = slowdown(load_steps([write(tmp_path / "job.json", timeline())]).recording)
     assert found.ratio == pytest.approx(156 / 141)
     assert dict(found.by["stage"]) == pytest.approx({"1": 171 / 141, "0": 126 / 141})
 
 
 def test_what_waits_for_another_stage_is_no_gap(tmp_path: Path) -> None:
     """The first stage waits from 21 ms on for the gradients, which come at 72."""
-    loaded = load_steps([written(tmp_path / "job.json", timeline())])
+    loaded = load_steps([write(tmp_path / "job.json", timeline())])
     step = loaded.recording.steps[0]
     names = [loaded.recording.operations[one].name for one in step.operation]
     received = next(i for i, name in enumerate(names) if name == "backward-recv" and step.owner[i] == 0)
@@ -118,7 +112,7 @@ def test_processes_that_say_all_of_their_place_are_ranks(tmp_path: Path) -> None
             (("recv-forward", 0, 3), ("forward", 3, 1), ("backward", 4, 2), ("send-backward", 6, 1)),
         )[stage]
     ]  # fmt: skip
-    loaded = load_steps([written(tmp_path / "job.json", events)]).recording
+    loaded = load_steps([write(tmp_path / "job.json", events)]).recording
     assert loaded.owners == ["rank0", "rank1"]
     assert [step.number for step in loaded.bounds] == [0, 1, 2, 3, 4]
     assert [step.iteration_ns.tolist() for step in loaded.bounds] == [[100_000_000, 100_000_000]] * 5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import REPO
+from analyzer.reading.formats import native
 
 _FLAGS = ("-std=c11", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _ROUNDS = 15_000
@@ -22,7 +22,7 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no C compiler here")
     made = tmp_path_factory.mktemp("fuzz") / "fuzz"
     source = Path(__file__).with_name("fuzz.c")
-    include = f"-I{REPO / 'formats' / 'native'}"
+    include = f"-I{Path(native.__file__).parent}"
     subprocess.run([compiler, _FLAGS[0], include, "-o", made, source], check=True)  # as it is on any machine
     done = subprocess.run([compiler, *_FLAGS, include, "-o", made, source], capture_output=True, text=True)
     if done.returncode != 0 or subprocess.run([made, "1"], capture_output=True).returncode != 0:

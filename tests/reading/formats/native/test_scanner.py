@@ -168,6 +168,3 @@ def test_more_events_than_one_call_takes(library: ctypes.CDLL, tmp_path: Path) -
     found = seen(path, scan=True)
     assert found["ts_ns"] == [1000 * i for i in range(50_000)]
     assert found["names"] == [str(i % 7) for i in range(50_000)]
-
-
-# ---- the same columns from both decoders

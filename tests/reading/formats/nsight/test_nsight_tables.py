@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 from nsight_export import Export, ns, two_ranks
 
@@ -149,18 +148,6 @@ def test_a_file_that_was_cut_off_is_refused_in_a_line(tmp_path: Path, share: flo
     code, _, errors = run_cli("statistic", path)
     assert code == 1 and errors.count("\n") == 1
     assert re.match(rf"analyze.py: error: {path}: a (damaged database|database that was cut off)", errors)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(40))
-def test_a_damaged_file_is_a_line_or_a_trace(tmp_path: Path, seed: int) -> None:
-    random = np.random.default_rng(seed)
-    data = bytearray(two_ranks(tmp_path / "a.sqlite").read_bytes())
-    for at in random.integers(100, len(data), 200).tolist():
-        data[at] = int(random.integers(256))
-    (tmp_path / "a.sqlite").write_bytes(data)
-    with suppress(TraceError):  # any other error is a defect
-        read_trace(tmp_path / "a.sqlite")
 
 
 def test_a_view_without_an_end_is_a_line(tmp_path: Path) -> None:
