@@ -15,7 +15,7 @@ from analyzer.base.arrays.as_of import as_of
 from analyzer.base.arrays.intervals import lies_inside
 from analyzer.base.arrays.numbering import numbered, unique
 from analyzer.reading.dialects.masks import by_name
-from analyzer.reading.dialects.owners import SHARED, names_in
+from analyzer.reading.dialects.owners import SHARED, names_in, process_names
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.steps import (
     NO_STEPS,
@@ -230,9 +230,8 @@ class ThreadKinds(NamedTuple):
 
 def thread_kinds(trace: Trace) -> ThreadKinds:
     """Tell the kinds of slices that the threads of a trace hold, by the threads' names."""
-    processes = names_in(trace.metadata, "process_name")
     threads = names_in(trace.metadata, "thread_name")
-    matches = [_DEVICE.search(processes.get((track.pid, None), "")) for track in trace.tracks]
+    matches = map(_DEVICE.search, process_names(trace))
     device = np.array([int(match[1]) if match else SHARED for match in matches], np.int64)
     names = [threads.get((track.pid, track.tid), "") for track in trace.tracks]
     streamed = {track.pid for track, name in zip(trace.tracks, names, strict=True) if _STREAM.fullmatch(name)}
