@@ -68,13 +68,6 @@ def make_plan(
     n = len(dur)
     source, target = np.asarray(edges, np.int64).reshape(-1, 2).T
     after_ptr = np.cumsum(np.bincount(source + 1, minlength=n + 1))
-    library = native.library() if pays(n) else None
-    if library is None:
-        after = target[np.argsort(source, kind="stable")]
-    else:
-        after, first = np.empty(len(target), np.int64), after_ptr[:-1].copy()
-        held = [np.ascontiguousarray(column) for column in (source, target, first, after)]
-        library.place_successors(len(target), *(column.ctypes.data for column in held))
     n_sides = 0 if sides is None else int(sides.max(initial=-1)) + 1
     if carries and len(carries) < n_sides:
         raise ValueError(f"{len(carries)} of {n_sides} sides have a limit")
@@ -84,7 +77,7 @@ def make_plan(
         device=_column(device, n),
         priority=_column(priority, n),
         after_ptr=after_ptr,
-        after=after,
+        after=target[np.argsort(source, kind="stable")],
         sides=sides,
         carries=None if sides is None else np.array(carries or [1.0] * n_sides),
     )
@@ -124,25 +117,23 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     if compiled is None:
         compiled = pays(len(plan))
     n_devices = int(plan.device.max(initial=UNLIMITED)) + 1
-    contends = n_devices > 0
-    start = np.zeros(len(plan), np.int64) if contends else plan.gap_ns.copy()
+    start = np.zeros(len(plan), np.int64)
     waiting = np.bincount(plan.after, minlength=len(plan))
-    dur = (
-        np.array(plan.dur_ns) if contends else plan.dur_ns
-    )  # the loop writes the times of transfers that share a side
-    columns: list[Int64 | Float64] = [plan.gap_ns, plan.after_ptr, plan.after]
+    dur = np.array(plan.dur_ns)  # the loop writes the times of transfers that share a side
     sides = np.full((n_devices, 2), -1)
     if plan.sides is not None:
         sides[: len(plan.sides)] = plan.sides[:n_devices]  # further devices have no sides
     carries = np.zeros(0) if plan.carries is None else plan.carries
-    queues: list[Int64 | Float64] = [plan.priority, plan.device, np.ascontiguousarray(sides), carries]
+    columns: list[Int64 | Float64] = [
+        dur, plan.gap_ns, plan.after_ptr, plan.after, plan.priority, plan.device, sides, carries, waiting,
+        start,
+    ]  # fmt: skip
     library = native.library() if compiled else None
     if library is not None:
-        run = library.run_with_queues if contends else library.run_without_queues
-        done = _run(run, n_devices, [dur, *columns, *(queues if contends else ()), waiting, start])
+        done = _run(library.run, n_devices, columns)
     else:
         # Python reads elements of lists several times faster than those of arrays.
-        lists: list[Any] = [column.tolist() for column in (dur, *columns, *queues, waiting, start)]
+        lists: list[Any] = [column.tolist() for column in columns]
         done = _loop(n_devices, *lists)
         dur, waiting, start = (np.array(lists[i], np.int64) for i in (0, -2, -1))
     if done < len(plan):
@@ -172,8 +163,7 @@ def _run(run: Callable[[Any], int], n_devices: int, columns: Sequence[Int64 | Fl
     """Run a loop in C; `dur`, `waiting` and `start`, the first and the last columns, are changed in place."""
     held = [np.ascontiguousarray(column) for column in columns]
     pointers = [column.ctypes.data for column in held]
-    nothing = [None] * (len(_ARRAYS) - len(pointers))  # plans without queues have no priorities and devices
-    done = run(ctypes.byref(_Columns(len(held[0]), n_devices, *pointers[:-2], *nothing, *pointers[-2:])))
+    done = run(ctypes.byref(_Columns(len(held[0]), n_devices, *pointers)))
     if done < 0:
         raise MemoryError
     return done

@@ -293,6 +293,12 @@ def names_in(metadata: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[Id,
     }
 
 
+def process_names(trace: Trace) -> list[str]:
+    """List the name of the process of each track (t); "" without one."""
+    names = names_in(trace.metadata, "process_name")
+    return [names.get((track.pid, None), "") for track in trace.tracks]
+
+
 def _part(trace: Trace, rows: Mask, tracks: Mask | None = None, label: str = "") -> Trace:
     """Return the slices `rows`, with points of `tracks` (t,) and metadata of these and their processes.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.intervals import union
-from analyzer.base.arrays.numbering import places_by_value
+from analyzer.base.arrays.numbering import places_by_value, unique
 from analyzer.reading.dialects.owners import names_in
 from analyzer.reading.dialects.tolerances import LEAST_REPEATS
 from analyzer.reading.formats.columns import Trace, used_tables
@@ -89,33 +89,20 @@ def summing_lanes(trace: Trace) -> Mask:
     All slices of such a lane are called as the lane is, and those of at least one lane cover exactly the
     moments of lanes of other processes: what these did, without what it was.
     """
-    labelled = _labelled_lanes(trace)
-    pids = {track.pid for track in trace.tracks}
-    accounts = {
-        pid
-        for pid in pids
-        if all(labelled[i] for i, track in enumerate(trace.tracks) if track.pid == pid and labelled[i] >= 0)
-    }
-    lanes = np.array([track.pid in accounts for track in trace.tracks], np.bool_)
+    labels = names_in(trace.metadata, "thread_name")
+    codes = unique(trace.track_id.astype(np.int64) * len(trace.names) + trace.name_id)
+    pairs = (divmod(code, len(trace.names)) for code in codes.tolist())
+    used = ((trace.tracks[lane], trace.names[name]) for lane, name in pairs)
+    working = {track.pid for track, name in used if labels.get(track) != name}
+    lanes = np.array([track.pid not in working for track in trace.tracks], np.bool_)
     if not lanes.any() or lanes.all():
         return np.zeros(len(lanes), np.bool_)
     bounds = [union(*_bounds(trace, lane)) for lane in range(len(lanes))]
-    others = np.flatnonzero(~lanes).tolist()
+    others = [bounds[lane] for lane in np.flatnonzero(~lanes).tolist()]
     sums = {
-        trace.tracks[lane].pid for lane in np.flatnonzero(lanes).tolist() if _is_sum(bounds, lane, others)
+        trace.tracks[lane].pid for lane in np.flatnonzero(lanes).tolist() if _is_sum(bounds[lane], others)
     }
     return np.array([track.pid in sums for track in trace.tracks], np.bool_)
-
-
-def _labelled_lanes(trace: Trace) -> Int64:
-    """Tell of each lane (t,) whether all of its slices have its name (1) or not (0); -1 for an empty one."""
-    labels = names_in(trace.metadata, "thread_name")
-    number = {name: i for i, name in enumerate(trace.names)}
-    label = [number.get(labels.get((track.pid, track.tid), ""), -1) for track in trace.tracks]
-    has_label = np.array(label, np.int64)[trace.track_id] == trace.name_id
-    count = np.bincount(trace.track_id, minlength=len(label))
-    n_alike = np.bincount(trace.track_id, has_label, len(label))
-    return np.where(count == 0, -1, (n_alike == count).astype(np.int64))
 
 
 def _bounds(trace: Trace, lane: int) -> tuple[Int64, Int64]:
@@ -123,18 +110,16 @@ def _bounds(trace: Trace, lane: int) -> tuple[Int64, Int64]:
     return trace.ts_ns[rows], trace.end_ns[rows]
 
 
-def _is_sum(bounds: Sequence[tuple[Int64, Int64]], lane: int, others: Sequence[int]) -> bool:
+def _is_sum(lane: tuple[Int64, Int64], others: Sequence[tuple[Int64, Int64]]) -> bool:
     """Whether a lane covers exactly what those of the `others` cover that lie in it."""
-    start, end = bounds[lane]
-    if len(start) < LEAST_REPEATS:
-        return False
-    inside = [bounds[other] for other in others if _lies_in(bounds[other], start, end)]
+    start, end = lane
+    inside = [other for other in others if len(start) >= LEAST_REPEATS and _lies_in(*other, start, end)]
     if not inside:
         return False
     covered = union(*(np.concatenate(column) for column in zip(*inside, strict=True)))
     return np.array_equal(covered[0], start) and np.array_equal(covered[1], end)
 
 
-def _lies_in(own: tuple[Int64, Int64], start: Int64, end: Int64) -> bool:
-    place = np.searchsorted(start, own[0], side="right") - 1
-    return bool(len(place) and (place >= 0).all() and (own[1] <= end[place]).all())
+def _lies_in(inner_start: Int64, inner_end: Int64, start: Int64, end: Int64) -> bool:
+    place = np.searchsorted(start, inner_start, side="right") - 1
+    return bool(len(place) and (place >= 0).all() and (inner_end <= end[place]).all())

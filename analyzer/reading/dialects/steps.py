@@ -12,6 +12,7 @@ from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import union_length
 from analyzer.base.errors import TraceError
 from analyzer.reading.dialects.masks import by_cat, by_name
+from analyzer.reading.dialects.name_rules import is_parameter_update
 from analyzer.reading.dialects.tolerances import (
     BODY_ALIKE,
     BODY_ALONE,
@@ -125,16 +126,12 @@ def steps_by_name(trace: Trace, name: str) -> Steps:
     """Return the steps from one annotation of that name (before a ``#``, or whole) to the next.
 
     Without an annotation, from one instant so called to the next; of ``args.KEY``, by that argument.
-
-    Raises
-    ------
-    TraceError
-        The trace has no annotation, and was read with no instant, of that name.
+    TraceError where the trace has no annotation, and was read with no instant, of that name.
     """
     if (key := argument(name)) is not None:
         return steps_by_argument(trace, key)
-    accepted = np.array([own == name or own.split("#")[0] == name for own in trace.names], np.bool_)
-    rows = outer_rows(trace, lambda own: own == name or own.split("#")[0] == name)
+    accepted = np.array([name in (own, own.split("#")[0]) for own in trace.names], np.bool_)
+    rows = outer_rows(trace, lambda own: name in (own, own.split("#")[0]))
     if len(rows):
         return _from_spans(trace, rows, name)
     points = trace.points
@@ -207,13 +204,12 @@ def _by_optimizer(trace: Trace) -> Steps:
     return rounds(int(trace.ts_ns.min()), trace.ts_ns[rows] + trace.dur_ns[rows], how)
 
 
-def steps_by_updates(trace: Trace, works: Mask, updates: Mask) -> Steps:
+def steps_by_updates(trace: Trace, works: Mask) -> Steps:
     """Take steps from the last update of parameters to the next, if all do the same operations.
 
-    `works` (n,) are the slices that compute, `updates` (n,) those of them that update parameters. One step
-    may update many of them in a row.
+    `works` (n,) are the slices that compute. One step may update many parameters in a row.
     """
-    rows = np.flatnonzero(works | updates)
+    rows, updates = np.flatnonzero(works), by_name(trace, is_parameter_update)
     rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
     is_last = updates[rows] & ~np.append(updates[rows][1:], False)
     if is_last.sum() < LEAST_REPEATS:

@@ -270,7 +270,7 @@ class System:
         return found
 
     def rule(self, trace: Trace) -> str:
-        """Return by which rule slices of `trace` count as communication and computation, a sentence."""
+        """State in a sentence the rule by which slices of `trace` count as communication and computation."""
         return self.counted_by
 
     def marked_steps(self, trace: Trace) -> Steps:
@@ -325,16 +325,11 @@ class System:
         columns = {
             key: trace.args[key].as_dict() for key in self.args.get(Need.SYNC, ()) if key in trace.args
         }
-        found = collected(
+        return collected(
             (part, trace.ts_ns[rows], trace.ts_ns[rows] + trace.dur_ns[rows])
             for own in _alike(trace, wanted)
             for part, rows in self._sync_parts(trace, own, columns).items()
         )
-        return self.in_groups(found, trace.header)
-
-    def in_groups(self, points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
-        """Return sync points told apart by the header's groups of ranks, without those of unknown groups."""
-        return points
 
     def _sync_parts(
         self, trace: Trace, rows: Int64, columns: Mapping[str, Mapping[int, Any]]
@@ -354,12 +349,9 @@ class System:
         return {part: np.array(own, np.int64) for part, own in found.items()}
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Return the steps of one rank as events and edges; `by` as for `find_steps`.
+        """Cut a rank into steps of events and edges; `by` as for `find_steps`.
 
-        Raises
-        ------
-        TraceError
-            No step is recorded in the trace.
+        TraceError where no step is recorded in the trace.
         """
         from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
 
@@ -452,7 +444,7 @@ class System:
         return None
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """Return by which names `--filter` may call events; () where they are not communication.
+        """List the names by which `--filter` may call events; () where they are not communication.
 
         `name`, `cat` and `tid` are those of the events, `process` is what their process is called.
         """

@@ -24,8 +24,6 @@ from analyzer.reading.formats.values import cleaned
 
 _KEY = attrgetter(*KEY)
 _KEYS = msgspec.json.Decoder(list[tuple[Any, ...]])
-_NOT_OF_INTEGERS = bytes({*range(256)} - {*b"-0123456789,"})
-_LARGEST = 2**63 - 1
 _TS = attrgetter("ts")
 _DUR = attrgetter("dur")
 #: As a wanted key: every argument, also those of events that are not slices.
@@ -65,9 +63,7 @@ class Builder:
         self._kinds = np.empty(0, np.int8)
         self._counts = np.empty(0, np.int64)
         self._key, self._ts, self._dur = array("i"), array("q"), array("q")
-        self._args: defaultdict[str, tuple[array[int], array[int] | list[Any]]] = defaultdict(
-            lambda: (array("q"), array("q"))  # values become a list at the first that is not an integer
-        )
+        self._args: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("q"), []))
         self._point_key, self._point_ts = array("i"), array("q")
         self._point_ids: list[str | None] = []
         self._point_args: list[dict[str, Any]] = []
@@ -123,8 +119,7 @@ class Builder:
             place = np.full(len(ids), -1, np.int64)
             place[rows] = np.arange(first, first + len(rows))
             args_row = place[found.args_row]
-            if not self._add_integers(args_row, found.args):
-                self._add_args(args_row.tolist(), self._args_decoder.decode(_as_list(found.args)))
+            self._add_args(args_row.tolist(), self._args_decoder.decode(_as_list(found.args)))
 
     def _add_slices(self, ids: Int32, kinds: NDArray[np.int8], ts: Int64, dur: Int64) -> Int64:
         """Count events by key and append the X, B and E ones that have a time; return their rows."""
@@ -195,33 +190,6 @@ class Builder:
                 return list(map(self._arg_decoder.decode, texts))
         return list(map(args_object, texts))
 
-    def _add_integers(self, rows: Int64, args: bytes) -> bool:
-        """Append the wanted args of `rows` (n,), if all are integers of one key; return whether they are.
-
-        Those of a Kineto file that is read for its steps are; `_add_args` takes more than twice as long.
-        """
-        n, first = len(rows), args[: args.find(b":") + 1]  # {"correlation":
-        if rows.min() < 0 or not args.count(first) == args.count(b":") == n:
-            return False
-        if first.translate(None, _NOT_OF_INTEGERS):  # a key with digits in it
-            return False
-        digits = args.translate(None, _NOT_OF_INTEGERS)
-        if digits.count(b",") != n or len(digits) != len(args) - n * (len(first) + 1):  # and a bracket
-            return False
-        values = np.fromstring(digits.decode(), np.int64, sep=",")
-        if len(values) != n or values.max() == _LARGEST:  # as which what is larger is read
-            return False
-        told_rows, told = self._args[msgspec.json.decode(first[1:-1])]
-        told_rows.frombytes(rows.tobytes())
-        told.extend(array("q", values.tobytes()))
-        return True
-
-    def _told(self, key: str) -> tuple[array[int], list[Any]]:
-        rows, values = self._args[key]
-        if isinstance(values, array):
-            self._args[key] = rows, values = rows, list(values)
-        return rows, values
-
     def _add_args(self, rows: Sequence[int], args: Sequence[Any]) -> None:
         """Append the wanted args of `rows`, each a struct or a dictionary; a negative row is skipped."""
         if rows and min(rows) < 0:
@@ -232,7 +200,7 @@ class Builder:
                 values = list(map(attrgetter(name), args))
                 present = list(map(is_not, values, itertools.repeat(None)))
                 if any(present):
-                    told_rows, told = self._told(key)
+                    told_rows, told = self._args[key]
                     told_rows.extend(itertools.compress(rows, present))
                     told.extend(itertools.compress(values, present))
             return
@@ -243,7 +211,7 @@ class Builder:
                     continue
                 if key not in places:
                     is_wanted = key in self.wanted or key.startswith(self._prefixes)
-                    places[key] = self._told(key) if is_wanted else None
+                    places[key] = self._args[key] if is_wanted else None
                 if (place := places[key]) is not None:
                     place[0].append(row)
                     place[1].append(value)

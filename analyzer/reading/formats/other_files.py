@@ -64,6 +64,7 @@ _SUMMARIES = re.compile(
     rb"|(?:FIT |[A-Z]\w+ )?Profiler Report\b|Mean duration \(s\)|DeepSpeed Flops Profiler"
     rb"|Environment Summary\s*\n\s*-|cProfile output|\d function calls (?:\([^)]*\) )?in [\d.]+ seconds"
 )
+_STATE = re.compile(rb'"log_history"\s*:\s*\[')
 _NCCL_SPANS = re.compile(rb'"cat"\s*:\s*"(?:GROUP|COLL|P2P|PROXY|NET|GPU)[^"]{0,20}"\s*,\s*"ph"\s*:\s*"b"')
 _SLICE = re.compile(rb'"ph"\s*:\s*"[XB]"')
 _EVENT = re.compile(rb'"(?:ph|traceEvents)"\s*:')
@@ -148,18 +149,6 @@ def _of_execution(head: bytes, text: bytes) -> str:
     return CHAKRA if is_json or _CHAKRA_PACKED.match(head) else ""
 
 
-def _of_summary(head: bytes, text: bytes) -> str:
-    return SUMMARY if _SUMMARIES.search(text) else ""
-
-
-def _of_profile(head: bytes, text: bytes) -> str:
-    return XLA_PROFILE if is_xla_profile(head[:_HEAD]) else ""
-
-
-def _of_state(head: bytes, text: bytes) -> str:
-    return TRAINER_STATE if text[:1] == b"{" and re.search(rb'"log_history"\s*:\s*\[', head) else ""
-
-
 #: Each says what a file is from its beginning, and from the text there; "" where it is another one.
 _RULES: Sequence[Callable[[bytes, bytes], str]] = (
     _of_checkpoint,
@@ -167,9 +156,9 @@ _RULES: Sequence[Callable[[bytes, bytes], str]] = (
     _of_page,
     _of_samples,
     _of_execution,
-    _of_summary,
-    _of_profile,
-    _of_state,
+    lambda head, text: SUMMARY if _SUMMARIES.search(text) else "",
+    lambda head, text: XLA_PROFILE if is_xla_profile(head[:_HEAD]) else "",
+    lambda head, text: TRAINER_STATE if text[:1] == b"{" and _STATE.search(head) else "",
 )
 
 

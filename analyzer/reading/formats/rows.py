@@ -56,7 +56,7 @@ class Rows(Struct):
     key: Int32
     ts_ns: Int64
     dur_ns: Int64
-    args: dict[str, tuple[Int64, array[int] | list[Any]]]  # an array where all are integers
+    args: dict[str, tuple[Int64, list[Any]]]
     points: tuple[Int32, Int64, list[str | None], list[dict[str, Any]]]
     metadata: list[dict[str, Any]]
     repairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # (noun, fate): how many
@@ -73,7 +73,7 @@ def columns(rows: Rows, pairing: EndRule = EndRule.NESTED) -> Trace:
     repairs += _odd_phases(phases)
     if beyond := int(rows.counts[tables.is_beyond].sum()):
         repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
-    args = {name: _fitting(name, ArgColumn(*column), repairs) for name, column in rows.args.items()}
+    args = {name: _fitting(name, *column, repairs) for name, column in rows.args.items()}
     key, ts_ns, dur_ns = rows.key, rows.ts_ns, rows.dur_ns
     if ((role_of == BEGIN) | (role_of == END)).any():
         role = role_of[rows.key]
@@ -171,21 +171,18 @@ class _Tables:
         return clean
 
 
-def _fitting(name: str, column: ArgColumn, repairs: list[str]) -> ArgColumn:
+def _fitting(name: str, rows: Int64, values: list[Any], repairs: list[str]) -> ArgColumn:
     """Return the values of an argument that are within the border of `formats.values`, and their rows."""
-    values = column.values
-    if isinstance(values, array | np.ndarray):
-        return column
     if set(map(type, values)) == {int}:
         with contextlib.suppress(OverflowError):  # beyond 63 bits
-            return ArgColumn(column.rows, array("q", values))
+            return ArgColumn(rows, array("q", values))
     if all_fit(values):
-        return column
+        return ArgColumn(rows, values)
     clean = [cleaned(value) for value in values]
     kept = [i for i, value in enumerate(clean) if value is not None or values[i] is None]
     if len(kept) < len(values):
         repairs.append(f"{counted(len(values) - len(kept), 'value')} of {name} without a meaning left out")
-    return ArgColumn(column.rows[kept], [clean[i] for i in kept])
+    return ArgColumn(rows[kept], [clean[i] for i in kept])
 
 
 def _texts(values: Sequence[Any]) -> Sequence[str]:

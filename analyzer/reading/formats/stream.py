@@ -23,7 +23,7 @@ _NEVER_TIMES = 1000  # its size: only padding unpacks to more
 
 
 def most_unpacked(path: Path) -> int:
-    """Return how many bytes a packed file may unpack to."""
+    """Bound the bytes to which a packed file may unpack."""
     size = path.stat().st_size
     return min(max(_ALWAYS_UNPACKED, _USUAL_TIMES * size), max(PIECE, _NEVER_TIMES * size))
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import numpy as np
 
 from analyzer.base.arrays import Int64, Mask
-from analyzer.base.errors import listed
+from analyzer.base.errors import in_words
 from analyzer.reading.formats.columns import Trace
 
 _STEP = re.compile(r"ProfilerStep#\d{1,9}")
 _ON_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "Operator", "Runtime")
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset")
-_SHOWN = 4
 
 
 def mixed_ranks(trace: Trace) -> str:
@@ -32,7 +31,7 @@ def mixed_ranks(trace: Trace) -> str:
     if len(owners) < 2:
         return ""
     devices = _processes(trace, _rows_of(trace, _ON_DEVICE))
-    who = _named("pid", owners) + (f", {_named('device', devices)}" if devices else "")
+    who = in_words(owners, "pid") + (f", {in_words(devices, 'device')}" if devices else "")
     remedy = "" if is_damaged else ", or tell them apart by --rank_by pid"
     return (
         f"{len(owners)} processes wrote this file ({who}): it mixes ranks and its numbers are no rank's; "
@@ -59,12 +58,3 @@ def _processes(trace: Trace, rows: Int64) -> list[int]:
     """Return the numbers of the processes, or of the devices, of slices; other pids are labels."""
     pids = {trace.tracks[track].pid for track in set(trace.track_id[rows].tolist())}
     return sorted(pid for pid in pids if isinstance(pid, int))
-
-
-def _named(noun: str, numbers: Sequence[int]) -> str:
-    """Name numbers.
-
-    >>> _named("pid", [4000, 4001])
-    'pids 4000 and 4001'
-    """
-    return f"{noun}{'' if len(numbers) == 1 else 's'} {listed(list(map(str, numbers)), _SHOWN)}"

@@ -44,10 +44,7 @@ def find_profiles(path: Path, given: Sequence[Path]) -> JobFiles | None:
     `path` may be a log directory, one in it (``plugins``, ``profile``, a run), or one that holds a log
     directory for each process of a job.
 
-    Raises
-    ------
-    TraceError
-        There are several log directories, whose newest runs have different names; or no trace in a run.
+    TraceError where several log directories have newest runs of different names, or a run has no trace.
     """
     place = path.resolve()
     if (place.parent.name, place.parent.parent.name) == ("profile", "plugins"):

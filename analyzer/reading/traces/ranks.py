@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
@@ -129,17 +130,15 @@ def read_ranks(
     profiler's files. Files of a directory that turn out not to be traces are left out, with a note, as long
     as one is left. One file, or the files of one rank, are one task, so no process holds the events of all.
 
-    Raises
-    ------
-    TraceError
-        A path does not exist, or holds no trace that can be read.
-    AnalyzeError
-        A name of `request.only` is not a communication of the job.
+    TraceError where a path does not exist, or holds no trace that can be read; AnalyzeError where a name of
+    `request.only` is not a communication of the job.
     """
     with files_to_read(paths, request.jobs) as (job, to_read, lines):
         results = _read_all(job, to_read, make, request)
-    files = [file for _, file in sorted((pair for read in results for pair in read.files), key=_number)]
-    errors = [error for _, error in sorted((pair for read in results for pair in read.errors), key=_number)]
+    files = [file for _, file in sorted((pair for read in results for pair in read.files), key=itemgetter(0))]
+    errors = [
+        error for _, error in sorted((pair for read in results for pair in read.errors), key=itemgetter(0))
+    ]
     if errors and (job.kind == "file" or not files):
         raise errors[0]
     ranks = [rank for read in results for rank in read.ranks]
@@ -156,10 +155,6 @@ def read_ranks(
     ]
     ranks = _with_numbered_hosts(ranks)
     return Ranks(replace(job, sources=[rank.source for rank in ranks], notes=notes), ranks, files, unread)
-
-
-def _number(pair: tuple[int, Any]) -> int:
-    return pair[0]
 
 
 def _with_numbered_hosts(ranks: Sequence[Rank[_T]]) -> list[Rank[_T]]:

@@ -17,7 +17,7 @@ from analyzer.base.arrays import Mask, NDArray
 from analyzer.base.arrays.numbering import numbered
 from analyzer.reading.dialects.chrome import Chrome
 from analyzer.reading.dialects.masks import by_name
-from analyzer.reading.dialects.owners import names_in
+from analyzer.reading.dialects.owners import process_names
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_windows import windows
 from analyzer.reading.dialects.steps import Step, Steps, step_table
@@ -71,8 +71,7 @@ class Ascend(System):
 
     def _processes(self, trace: Trace) -> NDArray[np.str_]:
         """Name the process of each slice (n,)."""
-        names = names_in(trace.metadata, "process_name")
-        of_track = np.array([names.get((track.pid, None), "") for track in trace.tracks], np.str_)
+        of_track = np.array(process_names(trace), np.str_)
         return of_track[trace.track_id] if len(of_track) else np.empty(0, np.str_)
 
     def marked_steps(self, trace: Trace) -> Steps:

@@ -178,7 +178,7 @@ def _numbered_from(before: int, steps: Iterable[Step]) -> tuple[Step, ...]:
 
 
 def _rounds(trace: Trace, comms: Mask) -> tuple[Int64, Int64]:
-    """Return when the rounds of the communications `comms` (n,) begin and end: their n-th events.
+    """Find the begins and ends of the rounds of the communications `comms` (n,): their n-th events.
 
     Only those that occur as often as most do count: of a file that was cut, some tensors are short.
     """

@@ -31,7 +31,7 @@ def role_of(op: OpName) -> Role:
 
 
 def phase_of(op: OpName) -> Phase:
-    """Return in which part of the training loop an operation runs."""
+    """Name the part of the training loop in which an operation runs."""
     return _PHASES.get(op.cat or "", Phase.NONE)
 
 
@@ -102,10 +102,7 @@ def read_parameters(directory: Path) -> dict[str, str]:
 def read_names(directory: Path) -> GradientNames | None:
     """Return the gradient names of a GPU directory; None where it has no list.
 
-    Raises
-    ------
-    TraceError
-        The list is there and cannot be read, or is empty.
+    TraceError where the list is there and cannot be read, or is empty.
     """
     path = next(filter(None, (find_file(directory, name) for name in NAME_LISTS)), None)
     if path is None:

@@ -150,11 +150,7 @@ class Composer(System):
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
         """Mask the slices (n,) called ``event/forward``, and those called ``event/backward``."""
-        forward, backward = (
-            by_name(trace, lambda name, wanted=f"event/{kind}": name == wanted)  # type: ignore[misc]
-            for kind in ("forward", "backward")
-        )
-        return forward, backward
+        return by_name(trace, "event/forward".__eq__), by_name(trace, "event/backward".__eq__)
 
     def sync_points(self, trace: Trace) -> SyncPoints:
         """Return the time on the rank's clock at an instant that is common to all ranks."""
@@ -230,7 +226,10 @@ def second_axis(trace: Trace, own: Mask) -> SecondAxis | None:
     in which it begins (without callbacks: to the end of the batch before). Which belong together follows from
     the smallest spread of the offsets; where several are alike, the last ones recorded do.
     """
-    begins, ends = _marks(trace, own)
+    end_ns = trace.end_ns
+    calls = end_ns[own & by_name(trace, _PROFILER_CALLED.__eq__)]
+    ends = np.sort(calls if len(calls) else end_ns[own & by_name(trace, _BATCH.__eq__)])
+    begins = np.sort(trace.ts_ns[own & by_name(trace, PROFILER_STEP.fullmatch)])
     if not len(begins) or not len(ends) or int(ends[0]) - int(begins[0]) < _APART_NS:
         return None
     offsets = _offsets(begins, ends)
@@ -240,14 +239,6 @@ def second_axis(trace: Trace, own: Mask) -> SecondAxis | None:
         f"{counted(len(offsets), 'step')} (offsets agree to {in_ms(int(np.ptp(offsets)))})"
     )
     return SecondAxis(int(begins[0]) + (int(ends[0]) - int(begins[0])) // 2, offset, remark)
-
-
-def _marks(trace: Trace, own: Mask) -> tuple[Int64, Int64]:
-    """Return when a process's profiler steps begin, and when that ends in which they begin; in order."""
-    end_ns = trace.end_ns
-    calls = end_ns[own & by_name(trace, _PROFILER_CALLED.__eq__)]
-    ends = calls if len(calls) else end_ns[own & by_name(trace, _BATCH.__eq__)]
-    return np.sort(trace.ts_ns[own & by_name(trace, PROFILER_STEP.fullmatch)]), np.sort(ends)
 
 
 def _offsets(begins: Int64, ends: Int64) -> Int64:

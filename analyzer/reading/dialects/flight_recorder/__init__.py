@@ -104,7 +104,7 @@ class FlightRecorder(System):
         return (name,)
 
     def standing(self, trace: Trace) -> Standing | None:
-        """Return where the rank stood."""
+        """Find the calls at which the rank stood."""
         from analyzer.reading.dialects.flight_recorder.dumped_calls import standing_of
 
         return standing_of(trace)

@@ -41,7 +41,7 @@ _OWN_CODE = re.compile(r"/torch/|/site-packages/|^<")
 
 
 def standing_of(trace: Trace) -> Standing:
-    """Return where the rank stood when it wrote its dump."""
+    """Find the calls at which the rank stood when it wrote its dump."""
     dump: Dump = trace.header["recorder"]
     groups = groups_of(dump)
     names = [groups.get(name) or Group(name, description, ()) for name, description in dump.groups]
@@ -82,7 +82,7 @@ def standing_of(trace: Trace) -> Standing:
 
 
 def _just_completed_ns(dump: Dump) -> int:
-    """Return when the dump was made, if a call had completed that the watchdog had not seen yet; else -1.
+    """Find the time of the dump, if a call had completed that the watchdog had not seen yet; else -1.
 
     It retires what it finds complete, some times a second; the rest is found while the dump is made.
     """

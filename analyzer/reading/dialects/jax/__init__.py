@@ -68,14 +68,14 @@ class Jax(System):
         Slices get a category, as the file has none: operation, python or host.
         """
         from analyzer.reading.dialects.jax.xla_slices import (
-            is_noise,
+            NOISE,
             of_profiler,
             operations,
             thread_kinds,
         )
 
         lines = thread_kinds(trace)
-        left_out = by_name(trace, is_noise) | of_profiler(trace) | lines.repeats[trace.track_id]
+        left_out = by_name(trace, NOISE.fullmatch) | of_profiler(trace) | lines.repeats[trace.track_id]
         if n := int((lines.nameless[trace.track_id] & left_out).sum()):
             fate = "of threads of devices without a name left out"
             trace = replace(trace, repairs=[*trace.repairs, f"{counted(n, 'slice')} {fate}"])
@@ -102,13 +102,13 @@ class Jax(System):
         """Return the `Role` of each slice (n,): an operation of a device has all that lies inside it."""
         from analyzer.reading.dialects.jax.xla_meetings import communicates
         from analyzer.reading.dialects.jax.xla_slices import (
+            LOADS,
+            SLEEP,
+            UNTIMED,
+            WAIT,
             is_around,
-            is_untimed,
-            is_wait,
-            loads,
             operations,
             roles_of,
-            sleeps,
             thread_kinds,
             with_others,
         )
@@ -119,14 +119,15 @@ class Jax(System):
         works = operations(trace, lines)
         found = roles_of(trace)
         found[~works] = Role.HOST
-        found[~works & by_name(trace, is_wait)] = Role.IDLE
+        found[~works & by_name(trace, WAIT.fullmatch)] = Role.IDLE
         asks = trace.track_id[~works & ~by_name(trace, lambda name: name.startswith("$"))]
-        found[by_name(trace, sleeps) & np.isin(trace.track_id, unique(asks))] = Role.HOST  # it could work
+        # a thread that asks for work could do some while it sleeps
+        found[by_name(trace, SLEEP.fullmatch) & np.isin(trace.track_id, unique(asks))] = Role.HOST
         found[lines.waits[trace.track_id]] = Role.IDLE
-        loading = ~works & by_name(trace, loads)
+        loading = ~works & by_name(trace, LOADS.fullmatch)
         loading |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, loading)
         found[loading & ~works] = Role.INPUT
-        found[~works & by_name(trace, is_untimed)] = Role.IGNORED
+        found[~works & by_name(trace, UNTIMED.fullmatch)] = Role.IGNORED
         found[(lines.steps | lines.programs | lines.repeats)[trace.track_id]] = Role.IGNORED
         if "step_num" in trace.args:
             found[trace.args["step_num"].rows] = Role.IGNORED

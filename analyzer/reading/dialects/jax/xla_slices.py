@@ -15,7 +15,7 @@ from analyzer.base.arrays.as_of import as_of
 from analyzer.base.arrays.intervals import lies_inside
 from analyzer.base.arrays.numbering import numbered, unique
 from analyzer.reading.dialects.masks import by_name
-from analyzer.reading.dialects.owners import SHARED, names_in
+from analyzer.reading.dialects.owners import SHARED, names_in, process_names
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.steps import (
     NO_STEPS,
@@ -41,7 +41,7 @@ _COPY = re.compile(
 )
 _INPUT = re.compile(r"%?infeed(?:-done)?(?:[.\s].*)?", re.IGNORECASE)
 #: What the host does to get the next batch: TensorFlow's iterators, and Python's functions by their names.
-_LOADS = re.compile(
+LOADS = re.compile(
     r"(?:MultiDevice)?Iterator(?:::|GetNext).*|InfeedEnqueue.*"
     r"|(?:\$\S+ )?(?:__next__|_?(?:get_)?next(?:_data|_batch)?|_?(?:get|load|fetch|make)_batch)"
 )
@@ -52,13 +52,16 @@ _NUMBER = re.compile(r"\A(?:\d+[._]|enolc\.|\d*tamer\.)+")  # of a name backward
 #: In these each device waits for one other, or for a root, and not for all.
 _ONE_WAITS_FOR_ONE = re.compile(r"%?(?:collective[-_](?:permute|broadcast)|ppermute|pbroadcast|send|recv)")
 
-_NOISE = re.compile(r"ThreadpoolListener::.*|end: .*")
-_UNTIMED = re.compile(r"PythonRefManager::.*|ThunkExecutor::Execute")
-_SLEEP = re.compile(r"\$\S+ sleep")
-_WAIT = re.compile(
+#: The profiler's own work: no time is in it, or that of another slice.
+NOISE = re.compile(r"ThreadpoolListener::.*|end: .*")
+#: What only holds the operations of devices, or prepares nothing for them.
+UNTIMED = re.compile(r"PythonRefManager::.*|ThunkExecutor::Execute")
+SLEEP = re.compile(r"\$\S+ sleep")
+#: What a thread of the host does until a device, or another thread, is ready.
+WAIT = re.compile(
     r"Wait(?:\b.*|For.*)|.*\(wait for completion\)|.*::Await\w*|Rendezvous|EventFDAsyncWorker.*"
     r"|(?:\$\S+ )?(?:_?block_until_ready|_single_device_array_to_np_array\w*|__array__|_value|wait|acquire)"
-    rf"|{_SLEEP.pattern}"
+    rf"|{SLEEP.pattern}"
     r"|(?:\S+::)?(?:BlockUntilReady|BlockHostUntilDone|AwaitReady)\w*.*"
 )
 
@@ -159,11 +162,6 @@ def kind_of(name: str) -> str:
     return "python" if name.startswith("$") else _NUMBER.sub("", name[::-1], count=1)[::-1]
 
 
-def is_noise(name: str) -> bool:
-    """Whether it stands for the profiler's own work: no time is in it, or that of another slice."""
-    return _NOISE.fullmatch(name) is not None
-
-
 def of_profiler(trace: Trace) -> Mask:
     """Find the calls (n,) that start and stop the recording, with all inside them.
 
@@ -176,26 +174,6 @@ def of_profiler(trace: Trace) -> Mask:
         around = (trace.track_id == trace.track_id[row]) & (trace.ts_ns <= start) & (trace.end_ns >= end)
         inside |= around & (end - start >= _NOTHING_ELSE * trace.dur_ns)
     return inside
-
-
-def is_untimed(name: str) -> bool:
-    """Whether it only holds the operations of devices, or prepares nothing for them."""
-    return _UNTIMED.fullmatch(name) is not None
-
-
-def loads(name: str) -> bool:
-    """Whether the host loads input in it, and in all that lies inside it."""
-    return _LOADS.fullmatch(name) is not None
-
-
-def is_wait(name: str) -> bool:
-    """Whether a thread of the host waits in it for a device, or for another thread."""
-    return _WAIT.fullmatch(name) is not None
-
-
-def sleeps(name: str) -> bool:
-    """Whether a thread lets time pass in it."""
-    return _SLEEP.fullmatch(name) is not None
 
 
 # ---- devices, and their operations
@@ -230,9 +208,8 @@ class ThreadKinds(NamedTuple):
 
 def thread_kinds(trace: Trace) -> ThreadKinds:
     """Tell the kinds of slices that the threads of a trace hold, by the threads' names."""
-    processes = names_in(trace.metadata, "process_name")
     threads = names_in(trace.metadata, "thread_name")
-    matches = [_DEVICE.search(processes.get((track.pid, None), "")) for track in trace.tracks]
+    matches = map(_DEVICE.search, process_names(trace))
     device = np.array([int(match[1]) if match else SHARED for match in matches], np.int64)
     names = [threads.get((track.pid, track.tid), "") for track in trace.tracks]
     streamed = {track.pid for track, name in zip(trace.tracks, names, strict=True) if _STREAM.fullmatch(name)}

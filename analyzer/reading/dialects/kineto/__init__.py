@@ -142,12 +142,12 @@ class Kineto(System):
         return found
 
     def named_comm(self, trace: Trace) -> Mask:
-        """Return which slices (n,) the user says are communication: a device's where its work is recorded."""
+        """Mask the slices (n,) that the user calls communication: a device's where its work is recorded."""
         named = super().named_comm(trace)
         return named & by_cat(trace, DEVICE_CATS.__contains__) if has_device(trace) else named
 
     def rule(self, trace: Trace) -> str:
-        """Return by which rule slices count."""
+        """State the rule by which slices count."""
         if has_device(trace):
             return (
                 "Communication: kernels of collectives (named after nccl, rccl, all_reduce, …), copies "
@@ -179,7 +179,7 @@ class Kineto(System):
         return steps._replace(whole=whole, partial=partial)
 
     def _told(self, trace: Trace, by: str | None) -> tuple[Steps, Int64, Completed | None, Int64, Int64]:
-        """Return how steps are found, the host's (n, 3), the device's, and tables of whole and partial."""
+        """Find the steps: how, the host's (n, 3), the device's, and tables of whole and partial ones."""
         from analyzer.reading.dialects.kineto.completion import from_completion, goes_on
         from analyzer.reading.dialects.kineto.inference_steps import chosen_kind
         from analyzer.reading.dialects.step_windows import windows
@@ -247,7 +247,7 @@ class Kineto(System):
         return is_known or step_mark(name) is not None
 
     def synchronises(self, trace: Trace) -> Mask:
-        """Return which slices (n,) may be collectives; marks of steps only where the host calls some."""
+        """Mask the slices (n,) that may be collectives; marks of steps only where the host calls some."""
         wanted = super().synchronises(trace)
         if any(map(is_call_of_all, trace.names)):
             return wanted
@@ -260,9 +260,9 @@ class Kineto(System):
             return SyncPart(mark)
         return collective(name, cat, args, is_known=self.is_named_comm(name))
 
-    def in_groups(self, points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
-        """Return the collectives, those of the host in the group that the header tells."""
-        return grouped(points, header)
+    def sync_points(self, trace: Trace) -> SyncPoints:
+        """Find the collectives, those of the host in the group that the header tells."""
+        return grouped(super().sync_points(trace), trace.header)
 
     def collectives(self, rank: RankTrace) -> Collectives:
         """Return the kernels of collectives; without work of a device what the host carries out."""

@@ -30,7 +30,7 @@ _NONE = {
 
 
 def attributed(trace: Trace, rows: Int64, by: str) -> WorkGroups:
-    """Return whose the work `rows` (k,) of a device is; its category is the phase in which it was launched.
+    """Group the work `rows` (k,) of a device by owner; its category is the phase in which it was launched.
 
     `by` is operator, module or annotation. Where a launch has no operator around it, an annotation stands in.
     """
@@ -101,7 +101,7 @@ class _Launches:
         return found
 
     def phases(self) -> list[str]:
-        """Return in which phase each work was launched (k,); "" where that is not known."""
+        """Name the phase in which each work was launched (k,); "" where that is not known."""
         trace = self.trace
         updates = np.flatnonzero(by_name(trace, lambda name: name.startswith(_UPDATE)))
         is_known = (self.operator >= 0) | (self.annotation >= 0)

@@ -74,7 +74,7 @@ def is_lasting_call(name: str) -> bool:
 
 
 def lasting_collectives(trace: Trace) -> Mask:
-    """Return which slices (n,) are collectives of the host, from enqueue to end, beside its threads."""
+    """Mask the collectives of the host (n,) that last from enqueue to end, beside its threads."""
     on_device = by_cat(trace, lambda cat: cat in DEVICE_CATS or cat.startswith("gpu_"))
     return by_name(trace, is_lasting_call) & ~on_device
 
@@ -147,7 +147,7 @@ def _is_host_call(key: Hashable) -> bool:
 def meeting(
     key: Hashable, name: str, rank: int | None, group: tuple[int | None, ...] | None
 ) -> tuple[Hashable, Rule] | None:
-    """Return by which key ranks meet in a collective of that name, and how; None for an unknown group.
+    """Find the key by which ranks meet in a collective of that name, and how; None for an unknown group.
 
     An exchange does not say which ranks it moves data between: half a transfer whose other end is unknown,
     and NCCL's one kernel for all-to-all and for what two ranks send to each other.
@@ -188,7 +188,7 @@ def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
 
 
 def collective(name: str, cat: str, args: Mapping[str, Any], *, is_known: bool = False) -> SyncPart | None:
-    """Return which collective an event is that lasts from entering to leaving; None for any other.
+    """Recognise the collective of an event that lasts from entering to leaving; None for any other.
 
     NCCL's annotation on the host covers only the launch; its kernel is told apart by process group and,
     where recorded, sequence number. Of a kernel it may be known that it is one, whatever its name.

@@ -68,7 +68,7 @@ def launched(trace: Trace) -> Launched:
 
 
 def leftovers(trace: Trace) -> Mask:
-    """Return which slices (n,) are work of an iteration before the recording; see `Launched.is_leftover`."""
+    """Mask the work (n,) of an iteration before the recording; see `Launched.is_leftover`."""
     works = launched(trace)
     found = np.zeros(len(trace), np.bool_)
     found[works.row[works.is_leftover]] = True
@@ -76,7 +76,7 @@ def leftovers(trace: Trace) -> Mask:
 
 
 def places(steps: Int64, moments: Int64) -> Int64:
-    """Return in which of the steps (n, 3), in order, each of `moments` lies for the host; -1 for none."""
+    """Find the step of the host, of (n, 3) in order, in which each of `moments` lies; -1 for none."""
     _, begins, ends = windows(steps).T
     place = np.searchsorted(begins, moments, side="right") - 1
     return np.where((place >= 0) & (moments < np.append(ends, 0)[place]), place, -1)
@@ -188,7 +188,7 @@ class _Turns:
         self.waits_ns = trace.ts_ns[waits], trace.end_ns[waits]
 
     def begin_ns(self, step: int, begin_ns: int) -> int:
-        """Return when the device begins with a step's own work, after what it had to do before.
+        """Find the moment when the device begins with a step's own work, after what it had to do before.
 
         That is when the host enters the step, unless work stood in the queue behind that of others, or the
         host waited for these before it launched any.

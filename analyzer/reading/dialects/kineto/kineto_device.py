@@ -263,7 +263,7 @@ def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, 
 
 
 def _blocking_copies(trace: Trace, rows: Int64) -> Mask:
-    """Return which of `rows` (k,) are copies whose calls may return only when they are done."""
+    """Mask those of `rows` (k,) that are copies whose calls may return only when they are done."""
     copies = by_cat(trace, COPY_CATS.__contains__)
     return (copies & ~by_name(trace, lambda name: _PINNED in name, copies))[rows]
 

@@ -196,7 +196,7 @@ def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
 
 
 def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tuple[Int64, Int64, Int64]:
-    """Return when the collectives `aside` (k,) begin and end to exchange data, and the segments they called.
+    """Find begin and end of the exchanges of the collectives `aside` (k,), and the segments they called.
 
     The thread of one on a device's tensors first waits for their copy to the host, and then launches the copy
     back: of such a slice the exchange is the longest piece in which nothing runs that it called.
@@ -435,7 +435,7 @@ def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
 
 
 def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, Mask]:
-    """Return where collectives meet other ranks, and which events (n,) are communication.
+    """Find the meetings of collectives with other ranks, and mask the events (n,) that communicate.
 
     A collective is known on other ranks by its kind, its process group and its sequence number there;
     of several that these do not tell apart, the n-th of those that were asked for in a step is the n-th

@@ -178,7 +178,7 @@ def _main_thread(trace: Trace, rows: Int64, begins_ns: Int64) -> int:
 
 
 def _annotations(trace: Trace, end_ns: Int64, rows: Int64) -> tuple[Mask, Mask]:
-    """Return which of `rows` (by thread and start) are operations, and which lie in an optimizer's step."""
+    """Mask those of `rows` (by thread and start) that are operations, and those in an optimizer's step."""
     thread, start = trace.track_id[rows], trace.ts_ns[rows]
     is_frame = (by_cat(trace, "user_annotation".__eq__) | by_name(trace, _ANNOTATION.match))[rows]
     has_inside = np.zeros(len(rows), np.bool_)
@@ -190,7 +190,7 @@ def _annotations(trace: Trace, end_ns: Int64, rows: Int64) -> tuple[Mask, Mask]:
 
 
 def _are_around_steps(start_ns: Int64, end_ns: Int64, steps: Int64) -> Mask:
-    """Return which slices (n,) last for a whole step, or on into another one."""
+    """Mask the slices (n,) that last for a whole step, or on into another one."""
     order = np.argsort(steps[:, 1], kind="stable")
     begin, end = (np.append(one, FARTHEST_NS) for one in steps[order, 1:].T)
     since = np.searchsorted(begin, start_ns)

@@ -129,18 +129,15 @@ def _overlapping_lanes(track: NDArray[np.int32], overlaps: Mask) -> Mask:
 
 
 def _endless(trace: Trace, lasts: Int64) -> Int64:
-    """List those of the last works of the streams that take longer than everything else in the trace.
+    """List the last work of a stream that takes longer than everything else in the trace, if one does.
 
     A collective may do so, as it waits for ranks that hang, and any work where the host is not recorded.
     """
-    if not by_cat(trace, RUNTIME_CATS.__contains__).any():
-        return np.empty(0, np.int64)
-    waits = by_name(trace, is_collective_kernel)
-    found = []
-    for row in lasts[~waits[lasts]].tolist():
-        others = np.delete(np.arange(len(trace)), row)
-        span_ns = int(trace.end_ns[others].max() - trace.ts_ns[others].min())
-        ends_last = trace.end_ns[row] > trace.end_ns[others].max()
-        if ends_last and trace.dur_ns[row] > span_ns:
-            found.append(row)
-    return np.array(found, np.int64)
+    longest = int(trace.end_ns.argmax())
+    is_call = by_cat(trace, RUNTIME_CATS.__contains__)
+    if longest not in lasts or not is_call.any() or is_collective_kernel(trace.names[trace.name_id[longest]]):
+        return lasts[:0]
+    others = np.arange(len(trace)) != longest
+    end_ns = trace.end_ns[others].max()
+    is_endless = trace.dur_ns[longest] > end_ns - trace.ts_ns[others].min() and trace.end_ns[longest] > end_ns
+    return np.array([longest] if is_endless else [], np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 
 from analyzer.base.arrays import NDArray
 from analyzer.reading.dialects.masks import by_name
-from analyzer.reading.dialects.name_rules import is_parameter_update, is_server_transfer
+from analyzer.reading.dialects.name_rules import is_server_transfer
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.steps import Steps, steps_by_updates
 from analyzer.reading.dialects.system import System, framed
@@ -35,8 +35,7 @@ class MXNet(System):
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Take the steps from one update of the parameters to the next; nothing else marks them."""
-        works = self.recorded_roles(trace) == Role.COMPUTE
-        return steps_by_updates(trace, works, works & by_name(trace, is_parameter_update))
+        return steps_by_updates(trace, self.recorded_roles(trace) == Role.COMPUTE)
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
         """Name a KVStore's push or pull; operators called ``broadcast_add`` only compute."""

@@ -117,7 +117,7 @@ def inputs_of(trace: Trace, comm: Mask, key: str) -> Int64:
 
 
 def _ready_ns(trace: Trace, comm: Mask, key: str) -> Int64:
-    """Return when what each of `comm` (n,) needed of its rank was over, as far as the times tell.
+    """Find the moment when what each of `comm` (n,) needed of its rank was over, as far as the times tell.
 
     Not before the first slice of the rank, and of its step, which the argument `key` says.
     """

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Mask, NDArray
 from analyzer.base.arrays.numbering import numbered
 from analyzer.reading.dialects.masks import by_name
-from analyzer.reading.dialects.name_rules import is_collective, is_parameter_update, is_server_transfer
-from analyzer.reading.dialects.owners import names_in
+from analyzer.reading.dialects.name_rules import is_collective, is_server_transfer
+from analyzer.reading.dialects.owners import process_names
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.steps import Steps, steps_by_updates
 from analyzer.reading.dialects.system import System
@@ -43,7 +43,7 @@ class TensorFlow(System):
         """Leave out the lanes that repeat others, and call launches by another name than kernels."""
         from analyzer.reading.dialects.repeated_lanes import without_repeated_lanes
 
-        names = _process_names(trace)
+        names = process_names(trace)
         devices = [match[0] if (match := re.match(_DEVICE, name)) else name for name in names]
         trace = without_repeated_lanes(trace, devices)
         launches = _launching_lanes(trace)[trace.track_id]
@@ -61,27 +61,21 @@ class TensorFlow(System):
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Take the steps from one update of the parameters to the next; nothing else marks them."""
-        works = self.recorded_roles(trace) == Role.COMPUTE
-        return steps_by_updates(trace, works, works & by_name(trace, is_parameter_update))
+        return steps_by_updates(trace, self.recorded_roles(trace) == Role.COMPUTE)
 
     def device_work(self, trace: Trace) -> Mask:
         """Find the slices (n,) of streams."""
         return _stream_lanes(trace)[trace.track_id]
 
 
-def _process_names(trace: Trace) -> list[str]:
-    names = names_in(trace.metadata, "process_name")
-    return [names.get((track.pid, None), "") for track in trace.tracks]
-
-
 def _stream_lanes(trace: Trace) -> Mask:
     """Find the lanes (t,) of streams and copies of devices."""
     part_of_device = re.compile(rf"{_DEVICE}/.*")
-    return np.array([bool(part_of_device.match(name)) for name in _process_names(trace)], np.bool_)
+    return np.array([bool(part_of_device.match(name)) for name in process_names(trace)], np.bool_)
 
 
 def _launching_lanes(trace: Trace) -> Mask:
     """Find the lanes (t,) of operations that only launch kernels, which streams show."""
     streams = _stream_lanes(trace)
-    on_device = np.array([bool(re.match(_DEVICE, name)) for name in _process_names(trace)], np.bool_)
+    on_device = np.array([bool(re.match(_DEVICE, name)) for name in process_names(trace)], np.bool_)
     return on_device & ~streams & streams.any()

@@ -37,10 +37,7 @@ class Scanner:
     wanted : keys of the events' `args`; ``input*`` means all that begin so
     points : find the ids of events that are not slices
 
-    Raises
-    ------
-    MemoryError
-        There is no memory for it.
+    MemoryError where there is none for it.
     """
 
     def __init__(self, library: ctypes.CDLL, wanted: Collection[str] = (), points: bool = False) -> None:

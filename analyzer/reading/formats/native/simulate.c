@@ -49,30 +49,6 @@ static int64_t pop(heap *h) {
     return top;
 }
 
-/* Fills in the successors of each operation, whose first `place` is given. */
-void place_successors(int64_t n, const int64_t *source, const int64_t *target, int64_t *place, int64_t *after) {
-    for (int64_t edge = 0; edge < n; edge++) after[place[source[edge]]++] = target[edge];
-}
-
-/* Where no operation has a device; `start` holds the gaps. Returns how
- * many operations ended, -1 for lack of memory. */
-int64_t run_without_queues(const plan *p) {
-    int64_t *ready = malloc(((size_t)p->n + 1) * sizeof *ready), n_ready = 0, done = 0;
-    if (ready == NULL) return -1;
-    for (int64_t op = 0; op < p->n; op++)
-        if (p->waiting[op] == 0) ready[n_ready++] = op;
-    for (; n_ready > 0; done++) {
-        int64_t op = ready[--n_ready], end = p->start[op] + p->dur[op];
-        for (int64_t edge = p->after_ptr[op]; edge < p->after_ptr[op + 1]; edge++) {
-            int64_t then = p->after[edge];
-            if (end + p->gap[then] > p->start[then]) p->start[then] = end + p->gap[then];
-            if (--p->waiting[then] == 0) ready[n_ready++] = then;
-        }
-    }
-    free(ready);
-    return done;
-}
-
 typedef struct {
     heap events, *queues; /* events are (time, code): the end of `code`, or that `code - n` joins its queue */
     item *queued;
@@ -166,7 +142,7 @@ static void share(const plan *p, state *s) {
     s->next = s->n_busy > 0 ? s->now + wait : s->now;
 }
 
-static void run(const plan *p, state *s) {
+static void work_off(const plan *p, state *s) {
     int64_t room = 0;
     for (int64_t op = 0; op < p->n; op++)
         if (p->device[op] >= 0) s->queues[p->device[op]].n++;
@@ -213,8 +189,9 @@ static void run(const plan *p, state *s) {
     }
 }
 
-/* Where some have a device. All that happens in one moment is worked off before devices choose. */
-int64_t run_with_queues(const plan *p) {
+/* Returns how many operations ended, -1 for lack of memory. All that happens in one moment is worked off before
+ * devices choose. */
+int64_t run(const plan *p) {
     size_t n = (size_t)p->n + 1, devices = (size_t)p->devices + 1;
     int64_t n_sides = 0;
     for (int64_t i = 0; i < 2 * p->devices; i++)
@@ -231,7 +208,7 @@ int64_t run_with_queues(const plan *p) {
                     s.operation, s.users, s.left, s.speed, s.room};
     bool has_room = true;
     for (size_t i = 0; i < sizeof held / sizeof *held; i++) has_room = has_room && held[i] != NULL;
-    if (has_room) run(p, &s);
+    if (has_room) work_off(p, &s);
     for (size_t i = 0; i < sizeof held / sizeof *held; i++) free(held[i]);
     return has_room ? s.done : -1;
 }

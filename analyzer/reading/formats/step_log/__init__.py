@@ -84,10 +84,7 @@ def read(path: Path, rank_by: str | None = None, step_by: str | None = None) -> 
     rank_by : the column that tells the ranks apart; None: the one that is called after ranks, or hosts
     step_by : a column that is kept, texts as well; rows that differ in it are not the same step again
 
-    Raises
-    ------
-    TraceError
-        It cannot be read, it has no column `rank_by`, or no row has a step and how long it took.
+    TraceError where it cannot be read, has no column `rank_by`, or no row has a step and how long it took.
     """
     stream = ByteStream(path)
     blocks = _blocks(stream)
@@ -141,7 +138,7 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _form_of(head: bytes, rank_by: str | None = None, step_by: str | None = None) -> Form | Wide | None:
-    """Return how the rows of a log that begins so are read; None where they are not steps."""
+    """Choose the form in which the rows of a log that begins so are read; None where they are not steps."""
     lines = [line for line in begun_in(head).split(b"\n", 2 * _HEAD_ROWS) if line.strip()]
     told = _told(b"\n".join(lines[: _HEAD_ROWS + 1]), rank_by, step_by)
     if told is None:
@@ -392,7 +389,7 @@ def _placed(number: Int64, end_ns: Int64, whole_ns: Int64, parts_ns: Sequence[In
 
 
 def _missing(number: Int64) -> str:
-    """Return how many steps are not in the log, in words; "" where all are, or every n-th is logged."""
+    """Count the steps that are not in the log, in words; "" where all are, or every n-th is logged."""
     steps = np.diff(number)
     if not len(steps):
         return ""
@@ -404,7 +401,7 @@ def _missing(number: Int64) -> str:
 
 
 def _pauses(number: Int64, begin: Int64, whole: Int64) -> str:
-    """Return how often, how long and where at most nothing ran between two steps, in words; "" for never."""
+    """Describe the pauses between steps: their number, and the longest with its place; "" for none."""
     after, usual = np.diff(number), np.median(whole)
     between = np.diff(begin) - whole[:-1] - (after - np.median(after) if len(after) else 0) * usual
     far = np.flatnonzero(between > max(_PAUSE_NS, _PAUSE_STEPS * usual))

@@ -95,7 +95,7 @@ class Kinds(Struct, frozen=True):
 def kinds_of(
     rows: Sequence[Mapping[str, Any]], rank_by: str | None = None, step_by: str | None = None
 ) -> Kinds | None:
-    """Return which columns these rows have; None where they are not steps.
+    """Tell the kinds of the columns of these rows; None where they are not steps.
 
     The column `rank_by` tells the ranks apart, whatever its name and its cells; a column `step_by` is kept.
     """
@@ -323,7 +323,7 @@ def _only_grows(column: Float64) -> bool:
 
 
 def whole_of(spent: Sequence[Float64], names: Sequence[str]) -> int | None:
-    """Return which column is the whole step: by name, or at least the sum of the others in most rows."""
+    """Find the column of the whole step: by name, or at least the sum of the others in most rows."""
     if len(spent) < 2 or not len(spent[0]):
         return 0 if len(spent) == 1 else None
     at = int(np.argmax([np.median(column) for column in spent]))

@@ -136,7 +136,7 @@ class RowsByRank:
         return sorted(found, key=lambda rank: self.known.get(rank, rank))
 
     def kinds(self, path: Path, of_file: Kinds) -> Kinds:
-        """Return which of the rows' columns is what; `of_file` are those of the columns in the file."""
+        """Tell the kinds of the rows' columns; `of_file` are those of the columns in the file."""
         return of_file
 
     def translate(self, name: str, numbers: Sequence[int]) -> None:
@@ -265,5 +265,5 @@ class Metrics(RowsByRank):
 
 
 def _changes(keys: Sequence[NDArray[Any]]) -> Mask:
-    """Return which rows (n,) have another key than the one before; the first one has."""
+    """Mask the rows (n,) that have another key than the one before; the first one has."""
     return np.asarray(np.any([np.diff(key, prepend=np.nan) != 0 for key in keys], axis=0))
