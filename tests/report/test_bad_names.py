@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import networkx
-import numpy as np
 import openpyxl
 import pytest
 from openpyxl.utils.escape import unescape
 from PIL import Image
 
 from analyzer.base.errors import printable
-from analyzer.reading.formats.gml import Gml, format_gml, parse_gml
 from analyzer.report.xlsx import sheet_name
 from conftest import open_page, run_cli
 
@@ -146,13 +144,6 @@ def test_pictures_are_whole_and_have_each_name_in_what_can_be_printed(graph: Pat
     else:
         texts = {text.text for text in ElementTree.parse(path).iter() if text.tag.endswith("}text")}
         assert {printable(name) for name in LABELS if len(name) < 50} <= texts
-
-
-def test_a_dependency_graph_that_is_written_is_read_back() -> None:
-    nodes = np.arange(len(LABELS))
-    written = format_gml(Gml(LABELS, nodes[:-1], nodes[1:], [{}] * len(nodes), [{}] * len(nodes[1:])))
-    assert written.isascii()
-    assert list(networkx.parse_gml(written.split("\n"))) == list(parse_gml(written).labels) == LABELS
 
 
 def test_pages_have_each_name_in_what_can_be_printed(browser: Chrome, job: Path, tmp_path: Path) -> None:
