@@ -68,13 +68,6 @@ def make_plan(
     n = len(dur)
     source, target = np.asarray(edges, np.int64).reshape(-1, 2).T
     after_ptr = np.cumsum(np.bincount(source + 1, minlength=n + 1))
-    library = native.library() if pays(n) else None
-    if library is None:
-        after = target[np.argsort(source, kind="stable")]
-    else:
-        after, first = np.empty(len(target), np.int64), after_ptr[:-1].copy()
-        held = [np.ascontiguousarray(column) for column in (source, target, first, after)]
-        library.place_successors(len(target), *(column.ctypes.data for column in held))
     n_sides = 0 if sides is None else int(sides.max(initial=-1)) + 1
     if carries and len(carries) < n_sides:
         raise ValueError(f"{len(carries)} of {n_sides} sides have a limit")
@@ -84,7 +77,7 @@ def make_plan(
         device=_column(device, n),
         priority=_column(priority, n),
         after_ptr=after_ptr,
-        after=after,
+        after=target[np.argsort(source, kind="stable")],
         sides=sides,
         carries=None if sides is None else np.array(carries or [1.0] * n_sides),
     )

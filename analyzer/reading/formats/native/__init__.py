@@ -95,7 +95,6 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.free_scanner.argtypes, loaded.free_scanner.restype = (pointer,), None
     loaded.scan_events.argtypes = (pointer, pointer, size, pointer, pointer, flag)
     loaded.scan_events.restype = ctypes.c_int
-    loaded.place_successors.argtypes, loaded.place_successors.restype = (number, *[pointer] * 4), None
     for run in (loaded.run_with_queues, loaded.run_without_queues):
         run.argtypes, run.restype = (pointer,), number
     with contextlib.suppress(OSError, AttributeError):  # not on this system

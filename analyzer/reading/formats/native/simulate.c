@@ -49,11 +49,6 @@ static int64_t pop(heap *h) {
     return top;
 }
 
-/* Fills in the successors of each operation, whose first `place` is given. */
-void place_successors(int64_t n, const int64_t *source, const int64_t *target, int64_t *place, int64_t *after) {
-    for (int64_t edge = 0; edge < n; edge++) after[place[source[edge]]++] = target[edge];
-}
-
 /* Where no operation has a device; `start` holds the gaps. Returns how
  * many operations ended, -1 for lack of memory. */
 int64_t run_without_queues(const plan *p) {
