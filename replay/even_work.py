@@ -14,7 +14,7 @@ from analyzer.base.arrays.numbering import unique
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
-from analyzer.reading.dialects.step_parts import Joint
+from analyzer.reading.dialects.step_parts import Joint, Operation
 from replay.selection import pipeline_stages
 
 #: Computes the wanted times from the measured ones; both by owner and kind of work (owners, kinds).
@@ -27,6 +27,7 @@ def as_usual(
     per: Wanted,
     chosen: Bool,
     *,
+    kind_of: Callable[[Operation], str] = lambda op: op.label,
     over_steps: bool = True,
     most: float = np.inf,
 ) -> Recording:
@@ -39,9 +40,9 @@ def as_usual(
     over_steps : compare median steps, and scale all steps alike; else compare within each step
     most : the largest factor; 1: nothing becomes longer
     """
-    labels, kind = recording.numbered(lambda op: op.label)
-    shape = len(recording.owners), len(labels)
-    cell = recording.column(lambda op: op.owner) * len(labels) + kind
+    kinds, kind = recording.numbered(kind_of)
+    shape = len(recording.owners), len(kinds)
+    cell = recording.column(lambda op: op.owner) * len(kinds) + kind
 
     def factor(steps: Iterable[StepGraph]) -> Float64:
         """Compute the factor of each operation (n,) from the median of some steps."""

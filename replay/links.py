@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -49,10 +49,6 @@ def is_sized(recording: Recording) -> bool:
     return not transfers or any(one.transfer.n_bytes for one in transfers)
 
 
-#: The sides that each link shares with others.
-Limits: TypeAlias = Sequence[tuple[int, int]]
-
-
 class LinkRate(NamedTuple):
     """The rate of a job's links, bytes per nanosecond, as far as the recording shows it.
 
@@ -74,11 +70,12 @@ class LinkRate(NamedTuple):
     machines: Mapping[str, str] = {}
     slow: Mapping[str, float] = {}
 
-    def limits(self, links: Sequence[str], *, receives: bool) -> tuple[Limits, list[float]]:
-        """Find the sending side of each link, and the receiving side if that is limited.
+    def limits(self, links: Sequence[str]) -> tuple[Sequence[tuple[int, int]], list[float]]:
+        """Find the sending side of each link, and the receiving side unless only sending is limited.
 
         And what each side carries, as a share of `at_most`. Within a machine nothing limits.
         """
+        receives = self.receives is not False
         index_of = {link: i for i, link in enumerate(links)}
         carries = [min(self.slow.get(link, np.inf) / self.at_most, 1.0) for link in links] * 2
         sides = []

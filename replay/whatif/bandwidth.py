@@ -74,7 +74,7 @@ def _with_limits(recording: Recording, links: LinkRate, times: float, ratio: flo
 
     Of slow nodes a `ratio` stays one; an absolute bandwidth is that of all.
     """
-    sides, _ = links.limits(recording.links, receives=links.receives is not False)
+    sides, _ = links.limits(recording.links)
     *carries, within = recording.carries
     carries = [min(side * ratio / times, 1.0) if ratio and side < 1 else 1.0 for side in carries]
     return replace(recording, sides=sides, carries=[*carries, within / times])
