@@ -55,7 +55,8 @@ def as_usual(
 
     def edited(step: StepGraph) -> StepGraph:
         of_step = factor([step]) if of_all is None else of_all
-        return replace(step, **{column: scaled_column(step, of_step, column)})
+        changed = np.rint(getattr(step, column) * of_step[step.operation]).astype(np.int64)
+        return replace(step, **{column: changed})
 
     return recording.edited(edited)
 
@@ -105,12 +106,6 @@ def scaled(recording: Recording, factor: Float64, fixed_ns: Float64 | None = Non
 def for_all(recording: Recording, column: Float64, added: float) -> Float64:
     """Extend a column of the recorded operations by a value for each operation that another edit added."""
     return np.pad(column, (0, len(recording.operations) - len(column)), constant_values=added)
-
-
-def scaled_column(step: StepGraph, factor: Float64, column: str = "work_ns") -> Int64:
-    """Multiply a column of a step by the factor of each operation (n,)."""
-    changed: Int64 = np.rint(getattr(step, column) * factor[step.operation]).astype(np.int64)
-    return changed
 
 
 def stages(recording: Recording) -> Int64:

@@ -17,7 +17,7 @@ from analyzer.reading.dialects.step_parts import Direction, Joint, Operation
 #: busiest link's bytes is busy.
 _GOOD_PART = 0.25
 #: The rate of a link is known if its best rate reaches this share of the highest possible rate.
-_TOLD = 0.85
+_CERTAIN = 0.85
 
 #: So many starts of stretches are tried for a link in a step.
 _MOST_STRETCHES = 64
@@ -93,9 +93,9 @@ class LinkRate(NamedTuple):
         return float((self.at_least * self.at_most) ** 0.5)
 
     @property
-    def is_told(self) -> bool:
+    def is_certain(self) -> bool:
         """Whether a side was clearly the limit."""
-        return self.at_most * _TOLD <= self.at_least
+        return self.at_most * _CERTAIN <= self.at_least
 
 
 def link_rate(recording: Recording) -> LinkRate | None:

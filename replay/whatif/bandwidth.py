@@ -87,7 +87,7 @@ def _caution(job: Job) -> str:
         return "" if job.collectives else "the rate of the links is not known; a ratio scales whole transfers"
     if not is_sized(job.recording):
         return "the rate of the links is not known; sizes are taken from the copies to host memory"
-    if rate.is_told:
+    if rate.is_certain:
         return ""
     least, most = (f"{bytes_per_ns * 8e3:,.0f}" for bytes_per_ns in (rate.at_least, rate.at_most))
     return f"the links were never busy for long; they carried {least} Mbit/s once and may carry {most}"
