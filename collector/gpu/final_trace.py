@@ -269,8 +269,8 @@ def collect_gpus(
         FilePart(gpu.path, size=sum(map(parallel.size_of, of_gpu)), about=(gpu, into / str(i)))
         for i, (gpu, of_gpu) in enumerate(zip(gpus, files, strict=True))
     ]
-    with bars.bar(sum(task.size for task in tasks), "B", what="collecting", enabled=progress) as bar:
-        return list(parallel.map_files(work, tasks, jobs=jobs, on_read=bar.update))
+    with bars.bar(sum(task.size for task in tasks), "B", what="collecting", enabled=progress) as advance:
+        return list(parallel.map_files(work, tasks, jobs=jobs, on_read=advance))
 
 
 def renew(reports: Sequence[GpuReport]) -> None:
