@@ -58,7 +58,8 @@ class Answer(Struct, frozen=True, dict=True):
     @cached_property
     def interval_ns(self) -> tuple[float, float] | None:
         """The 95 % interval of the mean of equally many further steps; None for too few steps."""
-        return mean_interval(_distinct(self.rows, self.replayed_ns))
+        first_round = self.replayed_ns[: len(set(self.rows))]
+        return mean_interval(first_round.mean(axis=1))
 
 
 def answer(recording: Recording, rows: Sequence[int], replayed: Int64 | None = None) -> Answer:
@@ -106,9 +107,3 @@ def _known_mean(times: Float64) -> Float64:
     known = ~np.isnan(times)
     total = np.where(known, times, 0.0).sum(axis=0)
     return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
-
-
-def _distinct(rows: Sequence[int], iteration_ns: Int64) -> Float64:
-    """Mean times of the first round of replayed steps, one of each recorded step."""
-    times: Float64 = iteration_ns.mean(axis=1)[: len(set(rows))]
-    return times

@@ -180,7 +180,7 @@ class _Connections:
     def __init__(self, sides: Sequence[Sequence[int]], carries: Sequence[float]) -> None:
         self._carries, self._sides = carries, [[side for side in both if side >= 0] for both in sides]
         #: Speed of each connection that shares no side.
-        self._alone = [min((carries[side] for side in own), default=math.inf) for own in self._sides]
+        self._alone = [min((carries[side] for side in limits), default=math.inf) for limits in self._sides]
         self.busy: list[int] = []
         self.operation = [0] * len(sides)
         self._left, self._speed = [0.0] * len(sides), [0.0] * len(sides)
@@ -196,23 +196,23 @@ class _Connections:
         passed = now - self._since
         gone: list[int] = []
         busy: list[int] = []
-        for one in self.busy:
-            is_over = self._left[one] - passed * self._speed[one] <= _ROUNDED
-            (gone if is_over else busy).append(one)
+        for device in self.busy:
+            is_over = self._left[device] - passed * self._speed[device] <= _ROUNDED
+            (gone if is_over else busy).append(device)
         self.busy = busy
-        return [self.operation[one] for one in gone]
+        return [self.operation[device] for device in gone]
 
     def share(self, now: int) -> None:
         """Give each busy connection its fair speed from now on, tightest side first."""
         passed, self._since = now - self._since, now
         used: list[int] = []
-        for one in self.busy:
-            self._left[one] -= passed * self._speed[one]
-            self._speed[one] = self._alone[one]
-            used += self._sides[one]
+        for device in self.busy:
+            self._left[device] -= passed * self._speed[device]
+            self._speed[device] = self._alone[device]
+            used += self._sides[device]
         if len(set(used)) < len(used):
             self._divide(used)
-        ahead = [math.ceil(max(self._left[one], 0.0) / self._speed[one]) for one in self.busy]
+        ahead = [math.ceil(max(self._left[device], 0.0) / self._speed[device]) for device in self.busy]
         self.next_ns = now + min(ahead, default=0)
 
     def _divide(self, used: list[int]) -> None:
@@ -221,13 +221,13 @@ class _Connections:
         room, waiting = {side: self._carries[side] for side in users}, self.busy
         while waiting:
             least, tight = min((room[side] / n, side) for side, n in users.items() if n > 0)
-            for one in waiting:
-                if tight in self._sides[one]:
-                    self._speed[one] = least
-                    for side in self._sides[one]:
+            for device in waiting:
+                if tight in self._sides[device]:
+                    self._speed[device] = least
+                    for side in self._sides[device]:
                         users[side] -= 1
                         room[side] -= least
-            waiting = [one for one in waiting if tight not in self._sides[one]]
+            waiting = [device for device in waiting if tight not in self._sides[device]]
 
 
 def _loop(

@@ -14,7 +14,7 @@ from analyzer.base.arrays.numbering import unique
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
-from analyzer.reading.dialects.step_parts import Joint
+from analyzer.reading.dialects.step_parts import Joint, Operation
 from replay.selection import pipeline_stages
 
 #: Computes the wanted times from the measured ones; both by owner and kind of work (owners, kinds).
@@ -27,6 +27,7 @@ def as_usual(
     per: Wanted,
     chosen: Bool,
     *,
+    kind_of: Callable[[Operation], str] = lambda op: op.label,
     over_steps: bool = True,
     most: float = np.inf,
 ) -> Recording:
@@ -39,9 +40,9 @@ def as_usual(
     over_steps : compare median steps, and scale all steps alike; else compare within each step
     most : the largest factor; 1: nothing becomes longer
     """
-    labels, kind = recording.numbered(lambda op: op.label)
-    shape = len(recording.owners), len(labels)
-    cell = recording.column(lambda op: op.owner) * len(labels) + kind
+    kinds, kind = recording.numbered(kind_of)
+    shape = len(recording.owners), len(kinds)
+    cell = recording.column(lambda op: op.owner) * len(kinds) + kind
 
     def factor(steps: Iterable[StepGraph]) -> Float64:
         """Compute the factor of each operation (n,) from the median of some steps."""
@@ -54,7 +55,8 @@ def as_usual(
 
     def edited(step: StepGraph) -> StepGraph:
         of_step = factor([step]) if of_all is None else of_all
-        return replace(step, **{column: scaled_column(step, of_step, column)})
+        changed = np.rint(getattr(step, column) * of_step[step.operation]).astype(np.int64)
+        return replace(step, **{column: changed})
 
     return recording.edited(edited)
 
@@ -104,12 +106,6 @@ def scaled(recording: Recording, factor: Float64, fixed_ns: Float64 | None = Non
 def for_all(recording: Recording, column: Float64, added: float) -> Float64:
     """Extend a column of the recorded operations by a value for each operation that another edit added."""
     return np.pad(column, (0, len(recording.operations) - len(column)), constant_values=added)
-
-
-def scaled_column(step: StepGraph, factor: Float64, column: str = "work_ns") -> Int64:
-    """Multiply a column of a step by the factor of each operation (n,)."""
-    changed: Int64 = np.rint(getattr(step, column) * factor[step.operation]).astype(np.int64)
-    return changed
 
 
 def stages(recording: Recording) -> Int64:

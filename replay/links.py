@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from analyzer.reading.dialects.step_parts import Direction, Joint, Operation
 #: busiest link's bytes is busy.
 _GOOD_PART = 0.25
 #: The rate of a link is known if its best rate reaches this share of the highest possible rate.
-_TOLD = 0.85
+_CERTAIN = 0.85
 
 #: So many starts of stretches are tried for a link in a step.
 _MOST_STRETCHES = 64
@@ -49,10 +49,6 @@ def is_sized(recording: Recording) -> bool:
     return not transfers or any(one.transfer.n_bytes for one in transfers)
 
 
-#: The sides that each link shares with others.
-Limits: TypeAlias = Sequence[tuple[int, int]]
-
-
 class LinkRate(NamedTuple):
     """The rate of a job's links, bytes per nanosecond, as far as the recording shows it.
 
@@ -74,11 +70,12 @@ class LinkRate(NamedTuple):
     machines: Mapping[str, str] = {}
     slow: Mapping[str, float] = {}
 
-    def limits(self, links: Sequence[str], *, receives: bool) -> tuple[Limits, list[float]]:
-        """Find the sending side of each link, and the receiving side if that is limited.
+    def limits(self, links: Sequence[str]) -> tuple[Sequence[tuple[int, int]], list[float]]:
+        """Find the sending side of each link, and the receiving side unless only sending is limited.
 
         And what each side carries, as a share of `at_most`. Within a machine nothing limits.
         """
+        receives = self.receives is not False
         index_of = {link: i for i, link in enumerate(links)}
         carries = [min(self.slow.get(link, np.inf) / self.at_most, 1.0) for link in links] * 2
         sides = []
@@ -96,9 +93,9 @@ class LinkRate(NamedTuple):
         return float((self.at_least * self.at_most) ** 0.5)
 
     @property
-    def is_told(self) -> bool:
+    def is_certain(self) -> bool:
         """Whether a side was clearly the limit."""
-        return self.at_most * _TOLD <= self.at_least
+        return self.at_most * _CERTAIN <= self.at_least
 
 
 def link_rate(recording: Recording) -> LinkRate | None:

@@ -26,7 +26,7 @@ from replay.links import LinkRate, bytes_of, connection, ends_of, receiving
 def as_messages(recording: Recording, network: LinkRate) -> Recording:
     """Split each PUSH and each PULL into two messages and a rest.
 
-    The `network` limits what nodes send and, if it says so, receive. The time of a transfer that bytes and
+    The `network` limits what nodes send and receive. The time of a transfer that bytes and
     queues do not explain (server and worker threads, unknown waits) is the work of its rest, after the
     messages and on no link. If only one direction is recorded, a transfer keeps its link, and small messages
     take no time.
@@ -60,7 +60,7 @@ def as_messages(recording: Recording, network: LinkRate) -> Recording:
     nodes = sorted({node for one in backs for node in ends_of(one.transfer.link) or ()})
     links += [connection(*pair) for pair in itertools.permutations(nodes, 2)]
     index_of = {link: i for i, link in enumerate(links)}
-    sides, carries = network.limits(links, receives=network.receives is not False)
+    sides, carries = network.limits(links)
     link = np.array([index_of.get(one.transfer.link, NO_LINK) for one in operations], np.int64)
     wire_ns = bytes_of(recording) / network.at_most
     made = _Messages(recording, pulls, (to_back, rest), link, wire_ns, (np.array(sides, np.int64), carries))

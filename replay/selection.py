@@ -146,16 +146,10 @@ def _matching(recording: Recording, target: str, owners: Bool) -> Selection:
 
 
 def _names(operation: Operation) -> tuple[str, ...]:
-    parts = (operation.name, operation.label, operation.main)
+    transfer = operation.transfer
     phase = "" if operation.is_communication else operation.phase.word
-    return (
-        *parts,
-        operation.cat,
-        operation.purpose,
-        phase,
-        operation.transfer.stage,
-        operation.transfer.link,
-    )
+    names = operation.name, operation.label, operation.main, operation.cat, operation.purpose
+    return (*names, phase, transfer.stage, transfer.link)
 
 
 def _owners(recording: Recording, worker: str | None, rank: str | None) -> Bool:

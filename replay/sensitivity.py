@@ -63,11 +63,11 @@ def changed_in_turn(
         tried += of_kind[:_MOST_TRIED]
     recorded_ns, before_ns = (float(of.mean()) for of in (replayed_ns(recording, rows), before.iteration_ns))
     effects = []
-    with bar(len(tried), "operations", what="replaying", enabled=progress) as shown:
+    with bar(len(tried), "operations", what="replaying", enabled=progress) as advance:
         for group in tried:
             effect = _effect(before, group, ratio)  # with usual gaps: a recorded step may take longer
             effects.append(replace(effect, effect_ns=effect.effect_ns * recorded_ns / max(before_ns, 1)))
-            shown.update(1)
+            advance(1)
     return sorted(effects, key=lambda effect: -abs(effect.effect_ns))
 
 

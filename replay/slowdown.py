@@ -32,11 +32,7 @@ class Slowdown(Struct, frozen=True):
 def slowdown(recording: Recording) -> Slowdown:
     """Compute the slowdown S, as in published studies, over all whole steps."""
     names, kind = recording.numbered(lambda op: op.name)
-    edited = at_mean_work(recording)
-    steps = [
-        _Step(recording, row, edited.steps[row].work_ns, kind[recording.steps[row].operation])
-        for row in recording.every_whole_step
-    ]
+    steps = _simulated(recording, kind)
     ideal = np.array([step.ideal_ns for step in steps], np.float64)
 
     def over_ideal(times: list[int]) -> float:
@@ -70,12 +66,18 @@ def slowdown(recording: Recording) -> Slowdown:
 
 def slowdown_ratio(recording: Recording) -> float:
     """Slowdown S alone, without its parts by rank, stage and kind."""
+    _, kind = recording.numbered(lambda op: op.name)
+    steps = _simulated(recording, kind)
+    return float(np.mean([step.own_ns / max(step.ideal_ns, 1) for step in steps]))
+
+
+def _simulated(recording: Recording, kind: Int64) -> list[_Step]:
+    """Simulate the whole steps; `kind` is by operation (n,)."""
     edited = at_mean_work(recording)
-    steps = [
-        _Step(recording, row, edited.steps[row].work_ns, recording.steps[row].operation)
+    return [
+        _Step(recording, row, edited.steps[row].work_ns, kind[recording.steps[row].operation])
         for row in recording.every_whole_step
     ]
-    return float(np.mean([step.own_ns / max(step.ideal_ns, 1) for step in steps]))
 
 
 class _Step:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-
-import numpy as np
-from msgspec import Struct, field
+from typing import TYPE_CHECKING
 
 from analyzer.reading.formats.gml import Gml
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
 
 _OUTPUT = re.compile(r"\s*output\[\d+\]=(.+)\(\d+\)")
 _ARG = re.compile(r"\s*arg\[\d+\]=(.+)\(\d+\)")
@@ -23,43 +24,21 @@ _VARIABLE = re.compile(r"Variable:(.+)")
 _OP = re.compile(r"Op:([^,]*), Name=(.+)")
 
 
-class Graph(Struct):
-    """Nodes with their values, and edges, both in the order in which they were added."""
+def from_gml(gml: Gml) -> DiGraph[str]:
+    """Make the graph of a `dag.gml`; its labels as text."""
+    from networkx import DiGraph
 
-    nodes: dict[str, dict[str, str]] = field(default_factory=dict)
-    edges: dict[tuple[str, str], None] = field(default_factory=dict)
-
-    def add_edge(self, source: str, target: str) -> None:
-        """Add an edge and its ends."""
-        for node in (source, target):
-            self.nodes.setdefault(node, {})
-        self.edges[source, target] = None
-
-    def inputs(self) -> dict[str, list[str]]:
-        """Return for every node what it depends on."""
-        inputs: dict[str, list[str]] = {node: [] for node in self.nodes}
-        for source, target in self.edges:
-            inputs[target].append(source)
-        return inputs
-
-    def edges_by_source(self) -> list[tuple[str, str]]:
-        """Return the edges by the order of their sources, as networkx lists them."""
-        rank = {node: i for i, node in enumerate(self.nodes)}
-        return sorted(self.edges, key=lambda edge: rank[edge[0]])
-
-    def to_gml(self) -> Gml:
-        """Return the graph for a GML file, as the profiler writes it."""
-        index = {node: i for i, node in enumerate(self.nodes)}
-        ends = [(index[a], index[b]) for a, b in self.edges_by_source()]
-        pairs = np.array(ends, np.int64).reshape(-1, 2)
-        return Gml(list(index), pairs[:, 0], pairs[:, 1], list(self.nodes.values()), [{}] * len(ends))
-
-
-def from_gml(gml: Gml) -> Graph:
-    """Return the nodes and edges of a `dag.gml`; its labels as text."""
     labels = [str(label) for label in gml.labels]
+    graph: DiGraph[str] = DiGraph()
+    graph.add_nodes_from(labels)
     ends = zip(gml.source.tolist(), gml.target.tolist(), strict=True)
-    return Graph({label: {} for label in labels}, {(labels[a], labels[b]): None for a, b in ends})
+    graph.add_edges_from((labels[source], labels[target]) for source, target in ends)
+    return graph
+
+
+def inputs_of(graph: DiGraph[str]) -> dict[str, list[str]]:
+    """List for every node what it depends on, in the order in which the edges were added."""
+    return {node: list(graph.predecessors(node)) for node in graph}
 
 
 def _operation(node: str) -> str:
@@ -70,7 +49,7 @@ def _operation(node: str) -> str:
 # ---- from the symbol dump
 
 
-def from_symbols(model: str, losses: Mapping[int, str] = MappingProxyType({})) -> Graph | None:
+def from_symbols(model: str, losses: Mapping[int, str] = MappingProxyType({})) -> DiGraph[str] | None:
     """Return the DAG of a model and its losses by output, which are texts of ``Symbol.debug_str()``.
 
     None where the model has no operation.
@@ -85,7 +64,9 @@ def from_symbols(model: str, losses: Mapping[int, str] = MappingProxyType({})) -
     return graph
 
 
-def _from_symbol(text: str, *, is_model: bool) -> Graph | None:
+def _from_symbol(text: str, *, is_model: bool) -> DiGraph[str] | None:
+    from networkx import DiGraph
+
     outputs: list[str] = []
     variables: set[str] = set()  # inputs and parameters
     ops: list[tuple[str, str, list[str]]] = []  # kind, name and arguments
@@ -100,18 +81,20 @@ def _from_symbol(text: str, *, is_model: bool) -> Graph | None:
             outputs.append(_operation(match[1]))
     if not ops:
         return None
-    graph = Graph()
+    graph: DiGraph[str] = DiGraph()
     for k, output in enumerate(outputs):
         graph.add_edge(f"FW.{output}", f"OUTPUT{k}")
         graph.add_edge(f"OUTPUT{k}", f"BW.{output}")
     for kind, name, args in ops:
         for node in (f"FW.{name}", f"BW.{name}"):
-            graph.nodes.setdefault(node, {})["op"] = kind
+            graph.add_node(node, op=kind)
         _add_inputs(graph, name, args, variables, is_model)
     return graph
 
 
-def _add_inputs(graph: Graph, name: str, args: Sequence[str], variables: set[str], is_model: bool) -> None:
+def _add_inputs(
+    graph: DiGraph[str], name: str, args: Sequence[str], variables: set[str], is_model: bool
+) -> None:
     forward, backward = f"FW.{name}", f"BW.{name}"
     for arg in args:
         if arg not in variables:
@@ -127,13 +110,12 @@ def _add_inputs(graph: Graph, name: str, args: Sequence[str], variables: set[str
             graph.add_edge(backward, f"Comm.{arg}")
 
 
-def _join_loss(graph: Graph, loss: Graph, output: str) -> None:
+def _join_loss(graph: DiGraph[str], loss: DiGraph[str], output: str) -> None:
     """Put a loss behind the model's output: what it takes as input is what the model gives."""
-    last = next((a for a, b in graph.edges if b == output), None)
-    first = next((b for a, b in graph.edges if a == output), None)
-    if last is None or first is None:
+    if output not in graph:
         return
-    for source, target in loss.edges_by_source():
+    last, first = next(graph.predecessors(output)), next(graph.successors(output))
+    for source, target in loss.edges:
         if source == "I/O":
             graph.add_edge(last, target)
             graph.add_edge(f"BW.{target.removeprefix('FW.')}", first)

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -21,11 +21,11 @@ from analyzer.base.parallel import FilePart, OnRead
 from analyzer.base.parallel import progress as bars
 from analyzer.reading.dialects.byteps.byteps_names import GradientNames, read_names
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.gml import format_gml, read_gml
+from analyzer.reading.formats.gml import read_gml
 from analyzer.reading.formats.stream import read_text
 from analyzer.reading.traces.files import read_document, read_trace
 from analyzer.reading.traces.gpu_folders import GpuDir
-from collector.gpu.dag_from_symbols import Graph, from_gml, from_symbols
+from collector.gpu.dag_from_symbols import from_gml, from_symbols, inputs_of
 from collector.gpu.parts import (
     PARTS,
     Event,
@@ -40,6 +40,9 @@ from collector.gpu.parts import (
     part_of,
     time_of,
 )
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
 
 SOURCES: Mapping[PartName, str] = {
     "io": "io.json", "step": "step.json", "comm": "comm.json", "operator": "temp.json"
@@ -61,7 +64,7 @@ class Collected(Struct, frozen=True):
     path: Path  # of the final trace, which need not exist yet
     events: Sequence[Event]
     header: Mapping[str, Any]  # the members of the trace's object beside the events
-    new_dag: Graph | None  # the DAG to write where the directory has none
+    new_dag: DiGraph[str] | None  # the DAG to write where the directory has none
     warnings: Sequence[str]  # lines "path: what", as `notes`
     notes: Sequence[str]
 
@@ -76,7 +79,9 @@ class Collected(Struct, frozen=True):
         """Return the new files of the directory: the final trace, and the DAG if it lacks one."""
         files = {self.path: self.encode()}
         if self.new_dag is not None:
-            files[self.gpu.path / _DAG] = format_gml(self.new_dag.to_gml()).encode("ascii")
+            from networkx import generate_gml
+
+            files[self.gpu.path / _DAG] = "".join(f"{line}\n" for line in generate_gml(self.new_dag)).encode()
         return files
 
 
@@ -110,7 +115,7 @@ class _Gathering(Struct):
         uses_graph = bool({"comm", "operator"} & set(parts))
         names = self._tried(self.gpu.path, lambda: read_names(self.gpu.path)) if uses_graph else None
         graph = self._graph() if uses_graph else None
-        inputs = graph.inputs() if graph is not None else {}
+        inputs = inputs_of(graph) if graph is not None else {}
         for part in PARTS:
             if part in parts:
                 new = self._part(part, names, inputs, len(kept[part]))
@@ -183,32 +188,36 @@ class _Gathering(Struct):
             self.profile = read_trace(self._source("operator"))
         return self.profile
 
-    def _graph(self) -> Graph | None:
+    def _graph(self) -> DiGraph[str] | None:
         """Return the DAG: the directory's own where it is of the model that was profiled."""
         path = self.gpu.file(_DAG)
         recorded = self._tried(path, lambda: from_gml(read_gml(path))) if path is not None else None
         described = self._described()
-        if recorded and described and described.edges.keys() == recorded.edges.keys():
+        if recorded and described and set(described.edges) == set(recorded.edges):
             recorded = described  # the dump numbers the inputs of an operation as the profiler did
         candidates = [graph for graph in (recorded, described) if graph is not None]
         graph = next(filter(self._fits, candidates), candidates[0] if candidates else None)
         if path is None:
-            built = f"built from {_SYMBOLS}" if graph else "nothing to build it from: events without inputs"
+            built = (
+                f"built from {_SYMBOLS}"
+                if graph is not None
+                else "nothing to build it from: events without inputs"
+            )
             self.repairs.add(self.gpu.path / _DAG, f"missing: {built}")
         elif graph is not None and graph is not recorded:
             self.repairs.add(path, f"not used: inputs from {_SYMBOLS}")
         return graph
 
-    def _fits(self, graph: Graph) -> bool:
+    def _fits(self, graph: DiGraph[str]) -> bool:
         """Check whether operations of the profile are in the DAG, or there is no profile."""
         try:
             profile = self._profile()
         except AnalyzeError:  # the operations' part has a warning
             return True
-        inputs = graph.inputs()
+        inputs = inputs_of(graph)
         return not len(profile) or any(node_of(name, inputs) for name in profile.names)
 
-    def _described(self) -> Graph | None:
+    def _described(self) -> DiGraph[str] | None:
         """Return the DAG that the symbol dumps describe; None without a model's dump."""
         model = self.gpu.file(_SYMBOLS)
         if model is None:
@@ -260,8 +269,8 @@ def collect_gpus(
         FilePart(gpu.path, size=sum(map(parallel.size_of, of_gpu)), about=(gpu, into / str(i)))
         for i, (gpu, of_gpu) in enumerate(zip(gpus, files, strict=True))
     ]
-    with bars.bar(sum(task.size for task in tasks), "B", what="collecting", enabled=progress) as bar:
-        return list(parallel.map_files(work, tasks, jobs=jobs, on_read=bar.update))
+    with bars.bar(sum(task.size for task in tasks), "B", what="collecting", enabled=progress) as advance:
+        return list(parallel.map_files(work, tasks, jobs=jobs, on_read=advance))
 
 
 def renew(reports: Sequence[GpuReport]) -> None:

@@ -72,8 +72,10 @@ def _read_all(
 ) -> list[Traffic]:
     """Read captures, large ones in processes; a capture that cannot be used becomes a line."""
     parts = [FilePart(path, size=size_of(path)) for path in paths]
-    with bars.bar(sum(part.size for part in parts), "B", what="reading captures", enabled=progress) as bar:
-        read = list(map_files(_read, parts, jobs=jobs, on_read=bar.update))
+    with bars.bar(
+        sum(part.size for part in parts), "B", what="reading captures", enabled=progress
+    ) as advance:
+        read = list(map_files(_read, parts, jobs=jobs, on_read=advance))
     for traffic in read:
         if isinstance(traffic, str):
             repairs.add(traffic)

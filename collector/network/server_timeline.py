@@ -111,7 +111,7 @@ def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[Log]
     paths = list(text_files(root))
     with bars.bar(
         sum(path.stat().st_size for path in paths), "B", what="reading logs", enabled=progress
-    ) as bar:
+    ) as advance:
         for path in paths:
             with attempt(path, repairs):
                 log = read_log(lines_of(path))
@@ -122,7 +122,7 @@ def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[Log]
                         repairs.add(path, f"{log.n_unpaired:,} pulls or responses without the other left out")
                 elif any(name in path.name for name in _LOG_NAMES):
                     repairs.add(path, "empty" if not path.stat().st_size else "no line of a known server log")
-            bar.update(path.stat().st_size)
+            advance(path.stat().st_size)
     return logs
 
 

@@ -83,14 +83,11 @@ class MessageReader(Struct):
             self._frames.append(body)
             self._wire_bytes += self._needed
             if not flags & MORE:
-                self._end_message(now_ns)
+                message = Message(self._frames, self._start_ns, now_ns, self._wire_bytes)
+                self._frames, self._start_ns, self._wire_bytes = [], now_ns, 0
+                self.on_message(message)
         self._needed = 0
         return True
-
-    def _end_message(self, now_ns: int) -> None:
-        message = Message(self._frames, self._start_ns, now_ns, self._wire_bytes)
-        self._frames, self._start_ns, self._wire_bytes = [], now_ns, 0
-        self.on_message(message)
 
     def _read_command(self, body: bytes) -> None:
         """Read the Identity out of READY: properties of (name length, name, 4-byte length, value)."""

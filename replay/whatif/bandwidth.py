@@ -74,7 +74,7 @@ def _with_limits(recording: Recording, links: LinkRate, times: float, ratio: flo
 
     Of slow nodes a `ratio` stays one; an absolute bandwidth is that of all.
     """
-    sides, _ = links.limits(recording.links, receives=links.receives is not False)
+    sides, _ = links.limits(recording.links)
     *carries, within = recording.carries
     carries = [min(side * ratio / times, 1.0) if ratio and side < 1 else 1.0 for side in carries]
     return replace(recording, sides=sides, carries=[*carries, within / times])
@@ -87,7 +87,7 @@ def _caution(job: Job) -> str:
         return "" if job.collectives else "the rate of the links is not known; a ratio scales whole transfers"
     if not is_sized(job.recording):
         return "the rate of the links is not known; sizes are taken from the copies to host memory"
-    if rate.is_told:
+    if rate.is_certain:
         return ""
     least, most = (f"{bytes_per_ns * 8e3:,.0f}" for bytes_per_ns in (rate.at_least, rate.at_most))
     return f"the links were never busy for long; they carried {least} Mbit/s once and may carry {most}"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
-from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.model.graph.step_graph import Recording
 from replay.edit import Edit, EditRequest, Job, Order, measured
 from replay.even_work import (
     as_peers,
+    as_usual,
     done_by_all,
     excess_ns,
     is_own_work,
-    ratio_of,
+    of_mean_owner,
     scaled,
     stages,
     work_by_owner,
@@ -69,11 +69,7 @@ def without_extra(recording: Recording, late: Sequence[int]) -> Recording:
 
 def gaps_even_in_each_step(recording: Recording) -> Recording:
     """Limit the pauses of each owner in a step to those of the mean owner."""
-    n_owners = len(recording.owners)
-
-    def evened(step: StepGraph) -> StepGraph:
-        gaps = np.bincount(step.owner, step.gap_ns, n_owners).astype(np.float64)
-        factor = np.minimum(ratio_of(gaps.mean(), gaps), 1.0)
-        return replace(step, gap_ns=np.rint(step.gap_ns * factor[step.owner]).astype(np.int64))
-
-    return recording.edited(evened)
+    everything = np.ones(len(recording.operations), np.bool_)
+    return as_usual(
+        recording, "gap_ns", of_mean_owner, everything, kind_of=lambda op: "gap", over_steps=False, most=1.0
+    )

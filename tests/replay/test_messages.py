@@ -50,7 +50,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 def test_the_rate_of_a_busy_link_is_found(recording: Recording) -> None:
     # 4.5 % are headers
     rate = link_rate(recording)
-    assert rate is not None and rate.is_told
+    assert rate is not None and rate.is_certain
     assert rate.at_least == pytest.approx(JOB.rate / 1.045 / 1e6, rel=0.03)
 
 

@@ -166,14 +166,14 @@ def test_unrecorded_time_is_dropped_with_its_annotation(tmp_path: Path) -> None:
 def test_a_link_rate_comes_from_a_stretch_of_time() -> None:
     # ten partitions of 100,000 bytes in 2 ms each: 0.05 bytes a nanosecond
     rate = link_rate(partitions([100_000] * 10, [2.0] * 10))
-    assert rate is not None and rate.is_told
+    assert rate is not None and rate.is_certain
     assert (rate.at_least, rate.likely, rate.at_most) == pytest.approx((0.05, 0.05, 0.05))
 
 
 def test_a_plateau_of_threads_shows_no_link_rate() -> None:
     # 1,000,000 bytes in 1 ms each are 8 Gbit/s
     rate = link_rate(partitions([1_000_000] * 10, [1.0] * 10))
-    assert rate is not None and not rate.is_told
+    assert rate is not None and not rate.is_certain
     assert (rate.at_least, rate.at_most) == pytest.approx((1, 2))
 
 

@@ -101,9 +101,9 @@ def combine(
         parts = _places(members, kinds, names, comm)
         with bars.bar(
             sum(size_of(member.file) for member in members), "B", what="reading", enabled=progress
-        ) as bar:
+        ) as advance:
             tasks = [(part, spill / f"{part.number}.events") for part in parts]
-            sources = _run(pool, rewrite, tasks, lambda i: bar.update(size_of(members[i].file)))
+            sources = _run(pool, rewrite, tasks, lambda i: advance(size_of(members[i].file)))
         CommFilter.check(names, {name for source in sources for name in source.known})
         members = with_ranks(members, dialect, sources)
         repairs = [
@@ -118,8 +118,8 @@ def combine(
         metadata += [text for source in sources for text in source.untimed]
         n_timed = sum(s.n_events - len(s.untimed) for s in sources)
         writing = bars.bar(n_timed, "events", what="writing", enabled=progress)
-        with open_output(output) as file, writing as bar:
-            _write(file, head, metadata, _texts(sources, times.shifts_ns, bar.update))
+        with open_output(output) as file, writing as advance:
+            _write(file, head, metadata, _texts(sources, times.shifts_ns, advance))
     return Combined(
         members=members,
         n_events=len(metadata) + n_timed,

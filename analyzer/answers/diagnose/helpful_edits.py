@@ -39,9 +39,9 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[Hel
     }
     requests = dict.fromkeys([*titles, *((one,) for one in _of_any_job(loaded))])
     found: list[HelpfulEdit] = []
-    with bars.bar(len(requests), "edits", what="replaying", enabled=progress) as bar:
+    with bars.bar(len(requests), "edits", what="replaying", enabled=progress) as advance:
         for request in requests:
-            bar.update()
+            advance()
             try:
                 one = forecasts.of(request)
             except AnalyzeError:  # this job has nothing of the kind

@@ -6,30 +6,23 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
-
-
-class Bar(NamedTuple):
-    """A progress bar: `update(n)` counts n more units as done."""
-
-    update: Callable[..., object] = int
 
 
 @contextlib.contextmanager
 def bar(
-    total: float | None = None, unit: str = "it", *, what: str, enabled: bool | None = None
-) -> Iterator[Bar]:
-    """Show a bar with the remaining time in the block; it is gone when the block ends.
+    total: float, unit: str, *, what: str, enabled: bool | None = None
+) -> Iterator[Callable[..., object]]:
+    """Show a bar with the remaining time in the block, whose function counts n more units as done.
 
     Parameters
     ----------
-    total : how many `unit`s there are to do; None means unknown
+    total : how many `unit`s there are to do
     unit : "B" for bytes, else a word in the plural ("files", "steps")
     what : the words before the bar
     enabled : None means only where standard error is a terminal
     """
     if not (sys.stderr.isatty() if enabled is None else enabled):
-        yield Bar()
+        yield int
         return
     from rich.console import Console
     from rich.progress import (
@@ -46,4 +39,4 @@ def bar(
     after = TextColumn("" if unit == "B" else unit)
     columns = (TextColumn("{task.description}"), BarColumn(), amount, after, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        yield Bar(partial(progress.advance, progress.add_task(what, total=total)))
+        yield partial(progress.advance, progress.add_task(what, total=total))

@@ -33,10 +33,6 @@ class Occurrences(Struct, frozen=True):
         ahead = np.where(self.there, self.begin, 0)
         return np.asarray(ahead.sum(axis=0) / np.maximum(self.there.sum(axis=0), 1), np.float64)
 
-    def shared(self, i: int, j: int) -> Mask:
-        """Mark the occurrences (k,) in which both hosts take part."""
-        return np.asarray(self.there[i] & self.there[j])
-
     @property
     def compared(self) -> NDArray[np.bool_]:
         """Pairs of hosts (n, n) to compare, among those that share occurrences.

@@ -9,10 +9,9 @@ from __future__ import annotations
 #: Relative drift: the usual tolerance of quartz oscillators.
 QUARTZ_PPM = 50.0
 
-#: Ends of one collective: NCCL's kernels end 1 to 7 us apart on 8 ranks of one host. Two ends differ by less
-#: than `ENDS_TOGETHER_NS`, each being within `END_LIMIT_NS` of the message that lets it end.
+#: Ends of one collective: NCCL's kernels end 1 to 7 us apart on 8 ranks of one host. Each end is
+#: within `END_LIMIT_NS` of the message that lets it end, so two differ by less than twice that.
 END_ERROR_NS, END_LIMIT_NS = 2_000, 10_000
-ENDS_TOGETHER_NS = 2 * END_LIMIT_NS
 #: Bounds from ends: above the first, ends scatter and bound nothing; below the second, no window is needed.
 ENDS_SCATTER_NS, ENDS_SUFFICE_NS = 40_000, 300_000
 FEWEST_ENDS = 3

@@ -42,7 +42,7 @@ def evidence(found: Occurrences, compared: Mask) -> list[PairOffset]:
 
 
 def _pair(found: Occurrences, i: int, j: int) -> PairOffset | None:
-    both = found.shared(i, j)
+    both = found.there[i] & found.there[j]
     waits, together = both & found.all_wait, both & found.end_together
     width, by_window = 2.0 * limits.ENDS_SUFFICE_NS, None
     if waits.any():

@@ -186,11 +186,6 @@ def over_ranks(ranks: Collection[tuple[str, OperationStats]]) -> list[Stat]:
     return rows
 
 
-def longest_first(rows: Iterable[Stat]) -> list[Stat]:
-    """Sort the rows by their totals, the largest first."""
-    return sorted(rows, key=lambda row: -row.total_ns)
-
-
 def category_totals(trace: Trace) -> Counter[str]:
     """Return nanoseconds per category: on each track, the time in which a slice of it was open."""
     totals: Counter[str] = Counter()

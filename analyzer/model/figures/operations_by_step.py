@@ -80,8 +80,7 @@ def operations_of(trace: Trace, steps: Steps, roles: NDArray[np.int8] | None = N
     """
     bounds = sorted((*steps.whole, *steps.partial), key=lambda step: step.start_ns)
     keys, ids = op_ids(trace)
-    inside = _steps_of(trace, bounds)
-    step = _step_ids(trace, inside if bounds else None, ids)
+    step = _step_ids(trace, bounds, ids)
     m, k = len(keys), 1 + int(step.max(initial=0))
     check_cells(trace.path, m, k, len(ids))
     cell = ids * k + step
@@ -149,15 +148,12 @@ def folded(name: str) -> str:
     return name
 
 
-def _steps_of(trace: Trace, bounds: Sequence[Step]) -> Int64:
-    """Return in which step each slice begins (n,), the first one if before it; all in 0 without steps."""
-    starts = np.array([step.start_ns for step in bounds], np.int64)
-    return np.maximum(np.searchsorted(starts, trace.ts_ns, side="right") - 1, 0)
-
-
-def _step_ids(trace: Trace, inside: Int64 | None, ids: Int64) -> Int64:
-    """Return the step of each slice (n,), by where it is `inside` (n,) and by turns; see `operations_of`."""
-    if inside is None:
+def _step_ids(trace: Trace, bounds: Sequence[Step], ids: Int64) -> Int64:
+    """Find the step of each slice (n,), by its start and by turns; see `operations_of`."""
+    if bounds:
+        starts = np.array([step.start_ns for step in bounds], np.int64)
+        inside = np.maximum(np.searchsorted(starts, trace.ts_ns, side="right") - 1, 0)
+    else:
         n_turns = np.bincount(ids)[ids]
         inside = _turns(ids, trace.ts_ns) * np.minimum(n_turns, _BATCHES) // n_turns
     by_turn = dialects.of(trace).runs_into_next_step(trace)

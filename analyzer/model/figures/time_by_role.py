@@ -77,15 +77,10 @@ class Breakdown(Struct, frozen=True):
     def without(self, steps: Collection[int]) -> Breakdown:
         """Leave out the steps with these labels."""
         kept = np.array([step not in steps for step in self.step], np.bool_)
-        return Breakdown(
-            list(itertools.compress(self.step, kept)),
-            self.wall_ns[kept],
-            self.compute_ns[kept],
-            self.comm_ns[kept],
-            self.overlap_ns[kept],
-            self.idle_ns[kept],
-            self.rule,
-        )
+        columns = self.wall_ns, self.compute_ns, self.comm_ns, self.overlap_ns, self.idle_ns
+        wall, compute, comm, overlap, idle = (column[kept] for column in columns)
+        labels = list(itertools.compress(self.step, kept))
+        return Breakdown(labels, wall, compute, comm, overlap, idle, self.rule)
 
 
 NO_BREAKDOWN = Breakdown((), *np.zeros((5, 0), np.int64))

@@ -253,19 +253,13 @@ def _join_step(
         next_ns=np.array([part.next_ns for part in parts], np.int64),
         tail_ns=np.zeros(len(parts), np.int64),
         last=np.empty(0, np.int64),
-        turn=_places(np.argsort(end, kind="stable")) if is_linked else _all_alike(0, end),
+        turn=narrow(np.argsort(np.argsort(end, kind="stable"))) if is_linked else _all_alike(0, end),
         overtaken=np.empty((0, 2), np.int64),
         held=np.zeros(len(start), np.bool_),
         continued=_from_before([part.continued for part in parts], sizes, before),
         across=_from_before([part.across for part in parts], sizes, before),
     )
     return fitted(step, last, sum(sizes))
-
-
-def _places(order: Int64) -> Int64:
-    position = narrow(np.empty_like(order))
-    position[order] = np.arange(len(order))
-    return position
 
 
 def _all_alike(value: int, column: Int64) -> Int64:

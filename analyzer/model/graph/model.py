@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
@@ -13,11 +12,7 @@ from analyzer.base.arrays.numbering import connected, unique
 from analyzer.base.errors import TraceError
 from analyzer.reading.dialects.edge_rules import EdgeKind
 
-if TYPE_CHECKING:
-    from networkx import DiGraph
-
 _CYCLE_SHOWN = 5  # operations of a cycle that a message names
-_END = -1  # the node behind all that nothing waits for
 
 
 class Dag(Struct, frozen=True):
@@ -62,15 +57,6 @@ class Dag(Struct, frozen=True):
     def n_edges(self) -> int:
         """Edges within the step and into the next."""
         return len(self.edges) + len(self.next_edges)
-
-    def graph(self) -> DiGraph[Any]:
-        """Return the edges within the step as a networkx graph of the node numbers."""
-        from networkx import DiGraph
-
-        graph: DiGraph[Any] = DiGraph()
-        graph.add_nodes_from(range(len(self)))
-        graph.add_edges_from(self.edges[:, :2].tolist())
-        return graph
 
     def inputs(self) -> list[list[int]]:
         """Return for every node (n,) the nodes that it waits for, in the order of the edges."""
@@ -129,23 +115,18 @@ class Dag(Struct, frozen=True):
         TraceError
             A cycle.
         """
-        from networkx import dag_longest_path
-
-        graph, dur = self.graph(), self.dur_ns.tolist()
+        inputs, dur = self.inputs(), self.dur_ns.tolist()
         finish = self.ends(dur)
         length = max(finish, default=0)
         latest = [length] * len(self)
         for node in reversed(self.order()):
-            for before in graph.pred[node]:
+            for before in inputs[node]:
                 latest[before] = min(latest[before], latest[node] - dur[node])
-        sinks = [node for node in graph if not graph.succ[node]]
-        graph.add_edges_from((node, _END) for node in sinks)
-        for source, target, data in graph.edges(data=True):
-            data["weight"] = dur[source] + (
-                target == _END
-            )  # so that it ends there even where nothing takes time
-        path = [node for node in dag_longest_path(graph) if node != _END]
-        return LongestPath(path, length, np.array(latest, np.int64) - np.array(finish, np.int64))
+        last = sorted(set(range(len(self))) - set(self.edges[:, 0].tolist()))
+        path = [max(last, key=finish.__getitem__)] if last else []
+        while path and inputs[path[-1]]:
+            path.append(max(inputs[path[-1]], key=finish.__getitem__))
+        return LongestPath(path[::-1], length, np.array(latest, np.int64) - np.array(finish, np.int64))
 
 
 def cycles(n: int, edges: Int64) -> Int32:

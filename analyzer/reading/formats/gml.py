@@ -1,4 +1,4 @@
-"""GML as networkx writes it, read and written fast; every other layout is read by networkx itself.
+"""GML as networkx writes it, read fast; every other layout is read by networkx itself.
 
 The fast reader knows one layout: a directed graph with a pair of key and scalar value, or the beginning or
 end of a block, on each line. A file that departs from it anywhere (comments, nested values, errors) is left
@@ -8,7 +8,6 @@ to networkx.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,6 @@ from analyzer.reading.formats.values import GREATEST_INT, LEAST_INT, clean_text
 if TYPE_CHECKING:
     import networkx as nx
 
-_NOT_PLAIN = re.compile(r'[^ -~]|[&"]')
 _UNUSUAL = ("&", '"[]"', '"()"')  # references to characters, and empty sequences
 _NOT_FINITE = ("NAN", "INF", "+INF", "-INF")
 _MOST_DIGITS = 18  # of an integer that is certain to have 64 bits
@@ -167,26 +165,3 @@ def _fitting(value: Any) -> Any:
     if isinstance(value, int) and not LEAST_INT <= value <= GREATEST_INT:
         raise TraceError(f"a number of more than 64 bits in the graph: {str(value)[:40]}…")
     return [_fitting(item) for item in value] if isinstance(value, list) else value
-
-
-def format_gml(gml: Gml) -> str:
-    """Return `gml` as `networkx.write_gml` writes the same graph; its values are texts and finite floats."""
-    parts = ["graph [\n  directed 1\n"]
-    for i, (label, attrs) in enumerate(zip(gml.labels, gml.node_attrs, strict=True)):
-        parts.append(f'  node [\n    id {i}\n    label "{_escape(label)}"\n{_pairs(attrs)}  ]\n')
-    for a, b, attrs in zip(gml.source.tolist(), gml.target.tolist(), gml.edge_attrs, strict=True):
-        parts.append(f"  edge [\n    source {a}\n    target {b}\n{_pairs(attrs)}  ]\n")
-    parts.append("]\n")
-    return "".join(parts)
-
-
-def _pairs(attrs: Mapping[str, str | float]) -> str:
-    lines = ""
-    for key, value in attrs.items():
-        written = f'"{_escape(value)}"' if isinstance(value, str) else f"{value:#}".upper()
-        lines += f"    {key} {written}\n"
-    return lines
-
-
-def _escape(text: str) -> str:
-    return _NOT_PLAIN.sub(lambda match: f"&#{ord(match[0])};", text)

@@ -246,8 +246,8 @@ def _read_all(
         for part, group in zip(parts, groups, strict=True)
     ]
     what = f"reading {counted(len(to_read), 'file')}"
-    with bars.bar(sum(part.size for part in parts), "B", what=what, enabled=request.progress) as bar:
-        return list(parallel.map_files(_run, parts, jobs=request.jobs, on_read=bar.update))
+    with bars.bar(sum(part.size for part in parts), "B", what=what, enabled=request.progress) as advance:
+        return list(parallel.map_files(_run, parts, jobs=request.jobs, on_read=advance))
 
 
 def _part(paths: Sequence[Path]) -> FilePart:

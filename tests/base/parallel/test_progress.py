@@ -22,9 +22,9 @@ def drawn(
     monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, enabled: bool | None, unit: str = "files"
 ) -> str:
     monkeypatch.setattr(sys, "stderr", stderr)
-    with progress.bar(4, unit, what="reading", enabled=enabled) as bar:
+    with progress.bar(4, unit, what="reading", enabled=enabled) as advance:
         time.sleep(0.15)  # a bar is drawn at most ten times a second
-        bar.update(1)
+        advance(1)
     return stderr.getvalue()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from analyzer.base.opname import partition_key
 from analyzer.reading.dialects.byteps.byteps_names import GradientNames
-from collector.gpu.dag_from_symbols import from_symbols
+from collector.gpu.dag_from_symbols import from_symbols, inputs_of
 from collector.gpu.final_trace import gather
 from collector.gpu.parts import collect_comm, collect_operators, node_of
 from conftest import ask, run_cli
@@ -175,7 +175,7 @@ def test_a_name_list_with_an_endless_name_is_none(tmp_path: Path) -> None:
 def test_a_symbol_dump_becomes_the_dag() -> None:
     graph = from_symbols(MODEL)
     assert graph is not None
-    assert {node: set(inputs) for node, inputs in graph.inputs().items()} == {
+    assert {node: set(inputs) for node, inputs in inputs_of(graph).items()} == {
         node: set(inputs) for node, inputs in NODES.items()
     }
 
@@ -184,7 +184,7 @@ def test_a_shared_weight_belongs_to_all_its_operations() -> None:
     tied = MODEL.replace("dense_weight(0)", "conv_weight(0)").replace("Variable:dense_weight\n", "")
     graph = from_symbols(tied)
     assert graph is not None
-    assert graph.inputs()["Comm.conv_weight"] == ["BW.conv", "BW.dense"]
+    assert inputs_of(graph)["Comm.conv_weight"] == ["BW.conv", "BW.dense"]
 
 
 def test_a_loss_stands_behind_the_output() -> None:
@@ -192,7 +192,7 @@ def test_a_loss_stands_behind_the_output() -> None:
     loss += "\nOp:mean, Name=mean\nInputs:\n\targ[0]=data0(0) version=0\n"
     graph = from_symbols(MODEL, {0: loss, 10**18: ""})
     assert graph is not None
-    inputs = graph.inputs()
+    inputs = inputs_of(graph)
     assert inputs["FW.mean"] == ["FW.dense"]
     assert set(inputs["OUTPUT0"]) == {"FW.dense", "FW.mean"}
     assert set(inputs["BW.dense"]) == {"OUTPUT0", "BW.mean"}
