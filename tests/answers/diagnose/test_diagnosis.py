@@ -25,6 +25,16 @@ HEALTHY = Job()
 WITH_INPUT = [system for system in WITH_WORK if system != "chrome"]
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 7])
+@pytest.mark.parametrize("jitter", [0.01, 0.03])
+@pytest.mark.parametrize("system", few(2, ["kineto", "horovod", "byteps"]))
+def test_even_ranks_with_chance_in_their_times_are_not_late(
+    tmp_path: Path, system: str, ranks: int, jitter: float
+) -> None:
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, ranks=ranks, jitter=jitter)))
+    assert kinds(diagnosis) == []
+
+
 #: Jobs of one seed each, as unlike as machines: how many ranks, how noisy, how often a rank is disturbed.
 NOISY = [
     (system, Job(ranks=ranks, jitter=jitter, hiccups=hiccups))

@@ -134,7 +134,7 @@ def test_of_one_dump_alone_nobody_is_accused(tmp_path: Path) -> None:
     assert "pass all dumps" in hang.reason
 
 
-def test_a_call_with_another_type(tmp_path: Path) -> None:
+def test_a_call_that_differs(tmp_path: Path) -> None:
     made = changed(small_job(), 3, 8, dtype="Half")  # _reduce_scatter_base of all ranks, in the second step
     hang = hang_of(Run(made, random.Random(1)), tmp_path)
     assert named(hang) == {"MISMATCH": [3]}
