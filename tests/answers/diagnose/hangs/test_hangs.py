@@ -175,11 +175,6 @@ def test_a_rank_whose_record_stopped_is_named_beside_the_one_that_has_not_come(t
     assert named(hang) == {"ABSENT": [2], "BEHIND": [6]}
 
 
-def test_a_job_that_ran_to_its_end(tmp_path: Path) -> None:
-    hang = hang_of(Run(small_job(), random.Random(1)), tmp_path)
-    assert (named(hang), hang.reason) == ({}, "no call is open: every rank has completed all of its calls")
-
-
 def test_dumps_of_different_moments_of_a_job_that_lives(tmp_path: Path) -> None:
     made = small_job()
     for rank in made.programs:  # each rank's dump is of a moment at which the job was a little further
