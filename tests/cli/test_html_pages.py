@@ -114,6 +114,20 @@ def test_diagnose_draws_the_outlier_beside_the_usual_step(lenet: Result) -> None
     assert sorted(drawn) == lenet.document["steps"]  # a small job: there is room for all
 
 
+def test_one_step_has_one_length_in_headline_and_charts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = result_of("diagnose", [SLOW], ["--html", "a.html"])
+    (every,) = (one for one in result.charts if isinstance(one, Bars) and one.level)
+    assert every.level is not None
+    assert result.headline.startswith(f"A step takes {every.level[0]:.0f} ms: ")
+    lengths = dict(zip(every.names, every.series["iteration time"], strict=True))
+    for step, path_ms in paths_ms(result).items():  # here the rank that ends last begins the step last, too
+        assert path_ms == pytest.approx(lengths[step], abs=1e-3)
+    assert "wk1.rank0 may lie up to 134 ms to either side" in _timelines(result)[0].note
+
+
 def paths_ms(result: Result) -> dict[str, float]:
     """Return the length of the path of each step that is drawn."""
     return {line.step: sum(part.dur_ms for part in line.path) for line in _timelines(result)}

@@ -42,9 +42,3 @@ def test_headline_table_and_what_to_do() -> None:
 def test_a_name_cannot_become_markup() -> None:
     table = Table("t", "T", (Column("name", "name"),), [("k<float>|*a* __init__ a_b [x](y)\n",)])
     assert r"| k\<float>\|\*a\* \_\_init\_\_ a_b \[x](y)\\n |" in shown(Result("o", "t", {}, tables=[table]))
-
-
-def test_of_a_long_table_the_first_rows() -> None:
-    table = Table("t", "T", (Column("n", "n", "int"),), [(n,) for n in range(1, 31)])
-    lines = shown(Result("o", "t", {}, tables=[table])).splitlines()
-    assert lines[-3:] == ["| 20 |", "", "20 of 30 rows; --full shows all"]

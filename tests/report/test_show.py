@@ -32,10 +32,6 @@ def test_sorted_rows_keep_what_they_are_about() -> None:
     assert rows(sort=True, head=2) == ([1, 2], [("a",), ("b",)])
 
 
-def test_the_first_rows_are_those_of_the_recording() -> None:
-    assert rows(head=1) == ([3], [("c",)])
-
-
 @pytest.mark.parametrize(("only", "full", "detail"), [(True, False, True), (True, True, False),
                                                       (False, True, True), (None, False, False)])  # fmt: skip
 def test_tables_for_the_other_answer_are_not_on_standard_output(

@@ -90,6 +90,14 @@ def test_the_command_of_a_finding_answers_its_gain_and_its_interval_and_leaves_n
         assert files_in(tmp_path) == before
 
 
+@pytest.mark.parametrize("job", few(1, ["examples/lenet-100mbit", "examples/lenet"]))
+def test_in_an_example_each_finding_answers_for_itself(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPO)
+    _, out, _ = run_cli("--path", job, "--format", "json")
+    answered = [answers(one) for one in json.loads(out)["findings"]]
+    assert any(answered)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("job", few(2, [
     "kineto/ddp2-gloo-slow-rank1", "horovod/2ranks-slow-rank1", "byteps/fork_lenet_straggler",

@@ -25,6 +25,16 @@ HEALTHY = Job()
 WITH_INPUT = [system for system in WITH_WORK if system != "chrome"]
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 7])
+@pytest.mark.parametrize("jitter", [0.01, 0.03])
+@pytest.mark.parametrize("system", few(2, ["kineto", "horovod", "byteps"]))
+def test_even_ranks_with_chance_in_their_times_are_not_late(
+    tmp_path: Path, system: str, ranks: int, jitter: float
+) -> None:
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, ranks=ranks, jitter=jitter)))
+    assert kinds(diagnosis) == []
+
+
 #: Jobs of one seed each, as unlike as machines: how many ranks, how noisy, how often a rank is disturbed.
 NOISY = [
     (system, Job(ranks=ranks, jitter=jitter, hiccups=hiccups))
@@ -269,18 +279,6 @@ def test_a_late_rank_leads_the_headline_though_one_step_costs_more(tmp_path: Pat
     assert late.after_above_ns == late.estimate.mid_ns  # nothing is above it
     assert outlier.finding.scope.ranks in (["rank3"], ["wk3.rank0"])
     assert ("is late by" in headline(diagnosis)) == (late.gain is not None)
-
-
-@pytest.mark.parametrize("system", ["kineto", "byteps"])
-def test_a_rank_that_pauses_unrecorded_is_late_however_its_work_scatters(tmp_path: Path, system: str) -> None:
-    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, more_pause=25.0, jitter=0.05)))
-    late = winning(diagnosis)[0]
-    assert late.finding.kind == "late_rank"
-    assert late.finding.scope.ranks in (["rank3"], ["wk3.rank0"])
-    assert late.gain is not None
-    assert late.gain.low_ns is not None
-    assert late.gain.high_ns is not None
-    assert late.gain.low_ns <= 25e6 <= late.gain.high_ns
 
 
 def test_what_python_ran_in_a_pause_is_named_where_stacks_are_recorded(tmp_path: Path) -> None:
