@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzer.base.arrays import Float64
+from analyzer.base.arrays.distributions import student_quantile
 from analyzer.base.arrays.median import FEWEST, longest_usual
 
 #: Standard deviation of the relative error of a what-if if nothing varies.
@@ -37,12 +38,15 @@ _SEED = 20210117
 Z_95 = 1.959963984540054
 
 
-def mean_interval(times: Sequence[float] | Float64) -> tuple[float, float] | None:
+def mean_interval(
+    times: Sequence[float] | Float64, *, model_error: float = 0.0
+) -> tuple[float, float] | None:
     """Compute the 95 % interval of the mean of equally many further steps; None for too few steps.
 
     The n steps are resampled twice, for the recorded mean and for the further steps; in logarithms, because
     steps are sometimes far too long and never far too short. Few steps underestimate the spread, so it is
     widened like Student's t over the normal distribution. Successive steps are correlated (`_ALIKE`).
+    `model_error` is the standard deviation of all other errors, as a share.
     """
     values = np.log(np.maximum(np.asarray(times, np.float64), 1.0))
     n = len(values)
@@ -51,9 +55,10 @@ def mean_interval(times: Sequence[float] | Float64) -> tuple[float, float] | Non
     draw = np.random.default_rng(_SEED)
     (past,) = _means_of_draws(-(-n // _ALIKE), draw, values)
     (further,) = _means_of_draws(-(-n // _ALIKE), draw, values)
-    low, high = np.exp(np.percentile(further - past, [2.5, 97.5]) * _wider(n))
+    sampling = np.percentile(further - past, [2.5, 97.5]) * _wider(n)
+    low, high = np.array([-1, 1]) * np.hypot(sampling, Z_95 * model_error)
     mean = float(np.mean(times))
-    return mean * float(low), mean * float(high)
+    return mean * float(np.exp(low)), mean * float(np.exp(high))
 
 
 def without_outliers(times: Sequence[float] | Float64) -> Float64:
@@ -93,6 +98,4 @@ def _means_of_draws(size: int, draw: np.random.Generator, *values: Float64) -> l
 
 def _wider(n: int) -> float:
     """Widening of an interval from n values over that of the normal distribution."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(n - 1, 0.975)) / Z_95 * math.sqrt(n / (n - 1))
+    return student_quantile(n - 1, 0.975) / Z_95 * math.sqrt(n / (n - 1))

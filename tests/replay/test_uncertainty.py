@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analyzer.base.arrays.median import FEWEST
-from replay.uncertainty import mean_interval, paired_change, without_outliers
+from replay.uncertainty import MODEL_ERROR, mean_interval, paired_change, without_outliers
 
 
 def test_too_few_steps_have_no_interval() -> None:
@@ -22,10 +22,11 @@ def test_outliers_count_as_the_longest_usual_step() -> None:
     assert without_outliers([100, 100, 400]).tolist() == [100, 100, 400], "of three none is usual"
 
 
-def test_intervals_widen_with_fewer_steps() -> None:
+@pytest.mark.parametrize("model_error", [0.0, MODEL_ERROR])
+def test_intervals_widen_with_fewer_steps(model_error: float) -> None:
     widths = []
     for n in (40, 16, 8, 4):
-        interval = mean_interval(np.tile([80.0, 120.0], n // 2))
+        interval = mean_interval(np.tile([80.0, 120.0], n // 2), model_error=model_error)
         assert interval is not None
         widths.append(interval[1] - interval[0])
     assert widths == sorted(widths)

@@ -6,6 +6,7 @@ import numpy as np
 
 from analyzer.answers.diagnose.finding_thresholds import CHANCE, MOST_STEPS, MUCH
 from analyzer.base.arrays import Float64
+from analyzer.base.arrays.distributions import student_cdf
 from analyzer.base.arrays.median import FEWEST
 
 
@@ -25,10 +26,8 @@ def is_no_chance(excess: Float64, ratio: float, n_owners: int, *, always_most: b
 
 def surely_positive(values: Float64, chance: float) -> bool:
     """Whether the mean of the values (n,) is above 0, but for a chance."""
-    from scipy.special import stdtr
-
     if np.ptp(values) == 0:
         return bool(values[0] > 0)
     n = len(values)
     t = float(values.mean() / (values.std(ddof=1) / n**0.5))
-    return bool(stdtr(n - 1, -t) < chance)
+    return student_cdf(n - 1, -t) < chance

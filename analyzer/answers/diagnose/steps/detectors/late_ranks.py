@@ -37,6 +37,7 @@ from analyzer.answers.diagnose.steps.evidence import (
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.answers.diagnose.steps.meetings import LastArrivals, last_arrivals, longest_awaited
 from analyzer.base.arrays import Float64
+from analyzer.base.arrays.distributions import binomial_tail
 from analyzer.base.arrays.median import FEWEST, median
 from analyzer.base.errors import listed
 from analyzer.base.function_names import named
@@ -374,8 +375,6 @@ def _names(view: JobView, owners: Sequence[int]) -> list[str]:
 
 def _often_last(view: JobView, work: Float64) -> _LateCause | None:
     """Find the rank that comes last far more often than chance, though its `work` (steps, m) is usual."""
-    from scipy.special import bdtrc
-
     several = len(view.rows) >= FEWEST
     arrivals = last_arrivals(view, of_own_step=several)
     # meetings of one step are not independent, as one delay makes a rank late for all that follow: of each
@@ -385,8 +384,7 @@ def _often_last(view: JobView, work: Float64) -> _LateCause | None:
         return None
     n_owners, owner = len(view.recording.owners), int(np.bincount(last).argmax())
     delays = _delays(view, owner, arrivals)
-    by_chance = bdtrc(int((last == owner).sum()) - 1, len(last), 1 / n_owners)
-    if by_chance * n_owners > CHANCE or not delays:
+    if binomial_tail(int((last == owner).sum()), len(last), 1 / n_owners) * n_owners > CHANCE or not delays:
         return None
     late_ns = sum(delay.ns for delay in delays) / len(arrivals)
     if not several and late_ns < EXPOSED * view.step_ns:
