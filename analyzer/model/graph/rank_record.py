@@ -99,7 +99,7 @@ def record_rank(source: Source, trace: Trace, request: Request, partitions: Part
     )
     steps: RankSteps | AnalyzeError
     try:
-        steps = system.rank_steps(rank, request.step_by)
+        steps = system.rank_steps(rank, request.step_by).compact()
     except AnalyzeError as error:
         steps = error
     facts = _facts(source, rank, sized=Need.SIZES in request.needs)
