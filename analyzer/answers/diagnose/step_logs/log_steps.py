@@ -40,7 +40,7 @@ class LogSteps:
     """
 
     def __init__(self, job: JobFigures) -> None:
-        ranks = [rank for rank in job.ranks if rank.n_slices]
+        ranks = [rank for rank in job.ranks if rank.n_slices and rank.log is not None]
         logs = [rank.log for rank in ranks if rank.log is not None]
         self.ranks = [rank.name for rank in ranks]
         self.roles: dict[str, Role] = {}

@@ -11,7 +11,7 @@ import pytest
 
 from analyzer.model.figures.job_figures import load_figures
 from analyzer.model.figures.rank_figures import Wanted
-from conftest import ask, few, run_cli
+from conftest import REPO, ask, few, run_cli
 
 N_RANKS, N_STEPS = 4, 120
 Times = dict[str, float]
@@ -58,6 +58,12 @@ def test_an_even_job_names_nobody(tmp_path: Path) -> None:
     found = diagnosis(write(tmp_path / "job", even))
     assert found["findings"] == []
     assert found["iteration_ms"]["median"] == 100
+
+
+def test_a_trace_given_with_a_log_is_no_rank_of_it(tmp_path: Path) -> None:
+    log = write(tmp_path / "job", held_up(1, lambda step: 20.0 * (step > 60)))
+    document = ask(log, REPO / "examples/lenet/worker_0/0")
+    assert [finding["scope"]["ranks"] for finding in document["findings"]] == [["wk0.rank1"]]
 
 
 def test_steps_that_vary_alike_on_all_ranks_name_nobody(tmp_path: Path) -> None:
