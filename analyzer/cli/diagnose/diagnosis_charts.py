@@ -25,7 +25,7 @@ _MOST_ROWS, _MOST_CELLS = 64, 2_000
 #: Parts of a path in one bar at most, the least of one, and of what is left.
 _MOST_SHARES, _LEAST_SHARE, _LEAST_REST = 7, 0.02, 0.005
 #: How long several ranks took for a step, and the mean of what each took for its own.
-_OF_ALL = "ms until the last rank is through", "mean of the ranks"
+_OF_ALL = "step time, slowest rank (ms)", "mean of the ranks"
 #: So many steps have room in half a page.
 _FEW_STEPS = 40
 #: Steps that a page draws at most, and boxes of those that nobody asked for; a box takes 50 bytes of it.
