@@ -51,7 +51,7 @@ PATH = (
     Column("because", "after"),
 )
 #: Columns of `NamedPath.rows` with the rules.
-PATH_WITH_RULES = (*PATH, Column("rule", "rule"))
+PATH_WITH_RULES = (*PATH, Column("rule", "rule", "sentence"))
 #: The kind of work, which tables show in place of the category.
 KIND = Column("kind", "kind", value=lambda share: share.kind)
 _MOST_SCOPES = 4  # scopes in the key figures at most
