@@ -134,8 +134,11 @@ class Repair:
             if self._is_sound(odd):  # strict JSON with ids or times of types that none has: no repair
                 events.append(odd)
                 return
+        clean = b""
         if text.endswith(b"}") and is_event(value := tolerant(text)):
-            events.append(msgspec.json.encode(clean_members(value)))
+            clean = msgspec.json.encode(clean_members(value))
+        if clean and self._is_sound(clean):
+            events.append(clean)
             self.damage.mended += 1
         elif is_last:
             self.damage.notes.append(ENDS_EARLY)

@@ -446,3 +446,11 @@ def test_what_is_not_utf8_is_replaced_also_beside_a_damaged_event(tmp_path: Path
     _combine(tmp_path / "out.json", tmp_path / "a.json", flags=["--align", "none"])
     events = _timed(json.loads((tmp_path / "out.json").read_text(encoding="utf-8")))
     assert [event["args"] for event in events] == [{"k\ufffdy": 1}, {"key": 1}]
+
+
+def test_a_text_of_700_digits_costs_at_most_its_event(tmp_path: Path) -> None:
+    events = [span("a", 0, 1), span("b", 2, 1, key="1" * 700), span("c", 4, 1)]
+    output = tmp_path / "combined.json"
+    assert run_cli("combine", write(tmp_path / "t.json", events), "--output", output)[0] == 0
+    names = [event["name"] for event in json.loads(output.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert [name for name in names if name != "b"] == ["a", "c"]
