@@ -6,17 +6,21 @@ communicated and did not use. They are not work: counted, they double it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.intervals import union
-from analyzer.base.arrays.numbering import places_by_value, unique
+from analyzer.base.arrays.numbering import numbered, unique
 from analyzer.reading.dialects.owners import names_in
 from analyzer.reading.dialects.tolerances import LEAST_REPEATS
 from analyzer.reading.formats.columns import Trace, used_tables
+
+#: How many slices a lane has, and the numbers of those that have equals.
+_Content: TypeAlias = tuple[int, frozenset[int]]
+_ALONE = 0  # the number of all slices without equals
 
 
 def without_repeated_lanes(trace: Trace, device: Sequence[Hashable] | None = None) -> Trace:
@@ -37,50 +41,63 @@ def copied_lanes(trace: Trace, device: Sequence[Hashable] | None = None) -> Mask
     A lane that two or more others make up together is left out for them. Of equal lanes of one `device` the
     first stays.
     """
-    copied = np.zeros(len(trace.tracks), np.bool_)
-    shared = _shared_slices(trace)
-    count = np.bincount(trace.track_id, minlength=len(trace.tracks))
-    lanes_of: dict[int, set[int]] = {}
-    for lane, other in shared:
-        if shared[lane, other] == count[other] < count[lane]:
-            lanes_of.setdefault(lane, set()).add(other)
-    for lane, parts in lanes_of.items():
-        copied[lane] = _make_up(trace, lane, parts)
+    contents, content_of = numbered(_contents(trace))
+    parts = _parts(contents)
+    made_up = [
+        _make_up(content, [contents[i] for i in of]) for content, of in zip(contents, parts, strict=True)
+    ]
+    copied = np.array(made_up, np.bool_)[content_of]
     if device is None:
         return copied
-    for lane, other in sorted(shared):
-        if copied[lane] or copied[other] or device[lane] != device[other]:
+    lanes_with: dict[tuple[Hashable, int], list[int]] = {}
+    for lane, content in enumerate(content_of.tolist()):
+        lanes_with.setdefault((device[lane], content), []).append(lane)
+    for lane, content in enumerate(content_of.tolist()):
+        if copied[lane]:
             continue
-        if shared[lane, other] == count[other]:
-            copied[other] = True
+        for part in [content] * _is_part(contents[content]) + parts[content]:
+            others = lanes_with.get((device[lane], part), [])
+            copied[[other for other in others if other != lane]] = True
     return copied
 
 
-def _shared_slices(trace: Trace) -> Counter[tuple[int, int]]:
-    """Count the slices that each pair of lanes has in common, both ways."""
+def _contents(trace: Trace) -> list[_Content]:
+    """Return the content of each lane; equal slices have equal numbers."""
     order = np.lexsort((trace.dur_ns, trace.name_id, trace.ts_ns))
     keys = np.stack([trace.ts_ns[order], trace.dur_ns[order], trace.name_id[order].astype(np.int64)])
     same = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
     number = np.cumsum(np.append(True, ~same))
-    repeated = np.flatnonzero(np.append(same, False) | np.append(False, same))
-    shared: Counter[tuple[int, int]] = Counter()
-    for places in places_by_value(number[repeated]):
-        lanes = set(trace.track_id[order[repeated[places]]].tolist())
-        shared.update((lane, other) for lane in lanes for other in lanes if lane != other)
-    return shared
+    number[~(np.append(same, False) | np.append(False, same))] = _ALONE
+    of_slice = np.empty_like(number)
+    of_slice[order] = number
+    return [(len(rows), frozenset(unique(of_slice[rows]).tolist())) for rows in _rows_by_lane(trace)]
 
 
-def _make_up(trace: Trace, lane: int, parts: set[int]) -> bool:
-    """Whether every slice of a lane stands in one of the `parts`, which differ."""
-    slices = {part: _slices(trace, part) for part in parts}
-    distinct = set(map(frozenset, slices.values()))
-    return len(distinct) > 1 and set().union(*distinct) >= _slices(trace, lane)
+def _is_part(content: _Content) -> bool:
+    """Whether each slice of a lane stands in it once, and in other lanes, too."""
+    count, slices = content
+    return 0 < count == len(slices) and _ALONE not in slices
 
 
-def _slices(trace: Trace, lane: int) -> set[tuple[int, int, int]]:
-    rows = trace.track_id == lane
-    columns = trace.ts_ns[rows], trace.dur_ns[rows], trace.name_id[rows]
-    return set(zip(*(column.tolist() for column in columns), strict=True))
+def _parts(contents: Sequence[_Content]) -> list[list[int]]:
+    """Find, for each of the contents, the smaller ones whose slices it all holds."""
+    parts: list[list[int]] = [[] for _ in contents]
+    holders: dict[int, list[int]] = {}
+    for i, (_, slices) in enumerate(contents):
+        for number in slices:
+            holders.setdefault(number, []).append(i)
+    for i, (count, slices) in enumerate(contents):
+        if _is_part(contents[i]):
+            rarest = min((holders[number] for number in slices), key=len)
+            for whole in rarest:
+                if count < contents[whole][0] and slices <= contents[whole][1]:
+                    parts[whole].append(i)
+    return parts
+
+
+def _make_up(content: _Content, parts: Sequence[_Content]) -> bool:
+    """Whether every slice of a lane stands in one of its parts, of which it has several."""
+    return len(parts) > 1 and frozenset[int]().union(*(slices for _, slices in parts)) == content[1]
 
 
 def summing_lanes(trace: Trace) -> Mask:
@@ -97,23 +114,26 @@ def summing_lanes(trace: Trace) -> Mask:
     lanes = np.array([track.pid not in working for track in trace.tracks], np.bool_)
     if not lanes.any() or lanes.all():
         return np.zeros(len(lanes), np.bool_)
-    bounds = [union(*_bounds(trace, lane)) for lane in range(len(lanes))]
+    bounds = [union(trace.ts_ns[rows], trace.end_ns[rows]) for rows in _rows_by_lane(trace)]
     others = [bounds[lane] for lane in np.flatnonzero(~lanes).tolist()]
     sums = {
-        trace.tracks[lane].pid for lane in np.flatnonzero(lanes).tolist() if _is_sum(bounds[lane], others)
+        trace.tracks[lane].pid
+        for lane in np.flatnonzero(lanes).tolist()
+        if len(bounds[lane][0]) >= LEAST_REPEATS and _is_sum(bounds[lane], others)
     }
     return np.array([track.pid in sums for track in trace.tracks], np.bool_)
 
 
-def _bounds(trace: Trace, lane: int) -> tuple[Int64, Int64]:
-    rows = trace.track_id == lane
-    return trace.ts_ns[rows], trace.end_ns[rows]
+def _rows_by_lane(trace: Trace) -> list[Int64]:
+    """Return the slices of each lane, by one sort."""
+    order = np.argsort(trace.track_id, kind="stable")
+    return np.split(order, np.searchsorted(trace.track_id[order], np.arange(1, len(trace.tracks))))
 
 
 def _is_sum(lane: tuple[Int64, Int64], others: Sequence[tuple[Int64, Int64]]) -> bool:
     """Whether a lane covers exactly what those of the `others` cover that lie in it."""
     start, end = lane
-    inside = [other for other in others if len(start) >= LEAST_REPEATS and _lies_in(*other, start, end)]
+    inside = [other for other in others if _lies_in(*other, start, end)]
     if not inside:
         return False
     covered = union(*(np.concatenate(column) for column in zip(*inside, strict=True)))
