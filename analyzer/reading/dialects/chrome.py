@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec.structs import replace
 
 from analyzer.base.arrays import Mask
 from analyzer.reading.dialects.byteps import BytePS
@@ -25,9 +23,6 @@ from analyzer.reading.dialects.steps import (
 )
 from analyzer.reading.dialects.system import Need, System
 from analyzer.reading.formats.columns import Trace
-
-if TYPE_CHECKING:
-    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 
 _MARKS = (Composer(), Kineto(), BytePS(), Horovod())
 #: Above it process numbers are an operating system's, not ranks.
@@ -63,11 +58,6 @@ class Chrome(System):
         steps, n_alike = super().find_steps(trace, by), processes_like_ranks(trace)
         note = f"{n_alike} processes look like ranks: add --rank_by pid"
         return steps._replace(note=note) if n_alike else steps
-
-    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Cut a rank into steps, with the notes on these."""
-        steps, note = super().rank_steps(rank, by), self.find_steps(rank.trace, by).note
-        return replace(steps, notes=[*steps.notes, note]) if note else steps
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the steps that every slice says, else by the first kind of mark that the trace has."""

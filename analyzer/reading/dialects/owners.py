@@ -111,10 +111,12 @@ def processes_like_ranks(trace: Trace) -> int:
     np.add.at(counts, (process, trace.name_id), 1)
     counts = counts[counts.any(axis=1)]
     low, high = counts.min(axis=0), counts.max(axis=0)
-    first, last = trace.ts_ns.min(), trace.end_ns.max()
-    recorded = [trace.end_ns[process == i].max() - trace.ts_ns[process == i].min() for i in ids_in(process)]
+    first, last = np.full(len(pids), trace.end_ns.max()), np.full(len(pids), trace.ts_ns.min())
+    np.minimum.at(first, process, trace.ts_ns)
+    np.maximum.at(last, process, trace.end_ns)
+    recorded = (last - first)[ids_in(process)]
     is_alike = low.sum() >= LIKE_RANKS * high.sum() and low.sum() >= LEAST_REPEATS
-    lasts = min(recorded) >= LIKE_RANKS * (last - first)
+    lasts = recorded.min() >= LIKE_RANKS * (last.max() - first.min())
     return len(counts) if len(counts) > 1 and is_alike and lasts else 0
 
 

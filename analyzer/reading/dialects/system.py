@@ -358,7 +358,9 @@ class System:
         trace, roles = rank.trace, self.roles(rank.trace)
         meets = is_communication(roles) & ~by_name(trace, is_server_transfer)
         meaning = Meaning(roles, meets, {}, self.category)
-        return record_spans(rank, trace, self.find_steps(trace, by).whole, meaning, arrows(trace))
+        steps = self.find_steps(trace, by)
+        recorded = record_spans(rank, trace, steps.whole, meaning, arrows(trace))
+        return replace(recorded, notes=[*recorded.notes, *filter(None, [steps.note])])
 
     def operation(self, name: str, tid: object) -> str:
         """Return an operation's full name; `tid` is that of its track."""
