@@ -25,6 +25,9 @@ _WAIT = (
 )
 #: Calls of CUDA's and HIP's runtimes and drivers: cudaLaunchKernelExC, hipExtModuleLaunchKernel, …
 _LAUNCH = r"(?:cu|cuda|hip)\w*Launch\w*Kernel\w*"
+#: From the first to the second call of a stream, launches are written into a graph and run nothing.
+_CAPTURE_BEGIN = r"(?:cu|cuda|hip)StreamBeginCapture\w*"
+_CAPTURE_END = r"(?:cu|cuda|hip)StreamEndCapture\w*"
 _MAY_WAIT = r"(?i)wait|synchronize|thread.*join|acquire"
 
 
@@ -75,3 +78,13 @@ def may_wait(name: str) -> bool:
 def is_launch(name: str) -> bool:
     """Whether a call of that name launches one kernel; a graph's launch has as many as the graph."""
     return bool(re.fullmatch(_LAUNCH, name))
+
+
+def is_capture_begin(name: str) -> bool:
+    """Whether a call of that name begins to record launches into a graph."""
+    return re.fullmatch(_CAPTURE_BEGIN, name) is not None
+
+
+def is_capture_end(name: str) -> bool:
+    """Whether a call of that name ends the recording of launches into a graph."""
+    return re.fullmatch(_CAPTURE_END, name) is not None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec.structs import replace
 
@@ -14,15 +12,10 @@ from analyzer.base.errors import Note, NoteKind
 from analyzer.reading.dialects.kineto.collectives import is_collective_kernel
 from analyzer.reading.dialects.kineto.kineto_device import calls_of, integers
 from analyzer.reading.dialects.masks import by_cat, by_name
-from analyzer.reading.dialects.name_rules import is_launch
+from analyzer.reading.dialects.name_rules import is_capture_begin, is_capture_end, is_launch
 from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
 from analyzer.reading.dialects.tolerances import AGREE_NS, JITTER_NS, LOST_LAUNCHES, OVERLAP
 from analyzer.reading.formats.columns import Trace
-
-#: From the first to the second call of a stream, launches are written into a graph and run nothing.
-_BEGINS_CAPTURE = re.compile(r"(?:cu|cuda|hip)StreamBeginCapture\w*")
-_ENDS_CAPTURE = re.compile(r"(?:cu|cuda|hip)StreamEndCapture\w*")
-
 
 # ---- launches without work
 
@@ -63,19 +56,20 @@ def launches_of(trace: Trace) -> tuple[Int64, Mask]:
 
 
 def _among(trace: Trace, calls: Int64, rows: Int64, numbers: Int64) -> Mask:
-    """Mark launches (k rows) that are one of some calls, or have one of their `numbers` (k,) inside them.
+    """Mark the launches (k rows) that have the number of one of `calls`, which begins in them.
 
-    A call of the runtime may hand its number on to one of the driver. Several files of a rank count anew.
+    `numbers` (k,) are those of the launches. A call of the runtime may hand its number on to one of the
+    driver. Several files of a rank count anew.
     """
     last = as_of(integers(trace, "correlation", calls), trace.ts_ns[calls], numbers, trace.end_ns[rows])
-    found: Mask = (last >= 0) & (np.append(trace.ts_ns[calls], 0)[last] >= trace.ts_ns[rows])
-    return found
+    is_among: Mask = (last >= 0) & (np.append(trace.ts_ns[calls], 0)[last] >= trace.ts_ns[rows])
+    return is_among
 
 
 def _captured(trace: Trace, rows: Int64, is_call: Mask) -> Mask:
     """Mark the calls (k rows) between the begin and the end of a capture on their thread."""
-    begins = np.flatnonzero(by_name(trace, _BEGINS_CAPTURE.fullmatch, is_call))
-    ends = np.flatnonzero(by_name(trace, _ENDS_CAPTURE.fullmatch, is_call))
+    begins = np.flatnonzero(by_name(trace, is_capture_begin, is_call))
+    ends = np.flatnonzero(by_name(trace, is_capture_end, is_call))
     if not len(begins):
         return np.zeros(len(rows), np.bool_)
     thread, moments = trace.track_id[rows], trace.ts_ns[rows]

@@ -17,6 +17,7 @@ from analyzer.base.function_names import brief, named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.model.graph.step_graph import Bool, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
+from analyzer.reading.dialects.name_rules import is_capture_begin, is_capture_end
 from analyzer.reading.dialects.step_parts import Operation
 from dag_utils import critical_path
 
@@ -27,8 +28,7 @@ WARM_UP = "leave more steps to the warm-up before the recording begins"
 #: of the profiler.
 _LOADS_CODE = re.compile(r"(?i).*(?:loading|compil).*")
 _QUEUE_IS_FULL = re.compile(r"(?i)command[ _]buffer[ _]full")
-_BEGINS_CAPTURE = re.compile(r"(?:cu|cuda|hip)StreamBeginCapture\w*")
-_ENDS_CAPTURE = re.compile(r"(?:cu|cuda|hip)(?:StreamEndCapture|GraphInstantiate)\w*")
+_INSTANTIATES = re.compile(r"(?:cu|cuda|hip)GraphInstantiate\w*")
 
 
 def profiler_cost(view: JobView) -> Iterator[Finding]:
@@ -79,7 +79,7 @@ def graph_capture(view: JobView) -> Iterator[Finding]:
     share = captured_ns / path_length_ns(view)
     if share < NOTICEABLE:
         return
-    calls = view.which(lambda operation: _ENDS_CAPTURE.fullmatch(operation.name))
+    calls = view.which(_ends_capture)
     yield Finding(
         kind="profiling_overhead",
         title=f"{in_percent(share)} of the step captures a graph of the device, which is one-off work",
@@ -164,16 +164,29 @@ def _usual_ns(step: StepGraph, calls: Int64) -> float:
 
 def _capture_ns(view: JobView) -> float:
     """Time on the path of a step in which a host captures a graph, the mean over steps."""
-    if not view.which(lambda operation: _BEGINS_CAPTURE.fullmatch(operation.name)).any():
+    begins, ends = view.which(_begins_capture), view.which(_ends_capture)
+    if not begins.any():
         return 0.0
-    captured_ns = [_path_ns(step, gaps=True)[_captured(view, step)].sum() for step in view.steps]
+    captured_ns = [_path_ns(step, gaps=True)[_captured(step, begins, ends)].sum() for step in view.steps]
     return float(np.mean(captured_ns))
 
 
-def _captured(view: JobView, step: StepGraph) -> Bool:
-    """Mark the events (n,) of a host that run while it captures a graph, or makes it ready to run."""
-    begins = np.flatnonzero(_calls(view, step, _BEGINS_CAPTURE))
-    ends = np.flatnonzero(_calls(view, step, _ENDS_CAPTURE))
+def _begins_capture(operation: Operation) -> bool:
+    return not operation.on_device and is_capture_begin(operation.name)
+
+
+def _ends_capture(operation: Operation) -> bool:
+    is_end = is_capture_end(operation.name) or _INSTANTIATES.fullmatch(operation.name) is not None
+    return not operation.on_device and is_end
+
+
+def _captured(step: StepGraph, begins_capture: Bool, ends_capture: Bool) -> Bool:
+    """Mark the events (n,) of a host that run while it captures a graph, or makes it ready to run.
+
+    `begins_capture` and `ends_capture` (k,) are of operations.
+    """
+    begins = np.flatnonzero(begins_capture[step.operation])
+    ends = np.flatnonzero(ends_capture[step.operation])
     captured = np.zeros(len(step), np.bool_)
     for begin in begins.tolist():
         later = ends[(step.owner[ends] == step.owner[begin]) & (step.start_ns[ends] >= step.start_ns[begin])]
@@ -187,8 +200,3 @@ def _end_of_first(step: StepGraph, ends: Int64, later_begins: Int64) -> int:
     """End of the last call that ends a capture before another one begins."""
     before_ns = int(step.start_ns[later_begins].min(initial=np.iinfo(np.int64).max))
     return int(step.end_ns[ends[step.start_ns[ends] < before_ns]].max(initial=-1))
-
-
-def _calls(view: JobView, step: StepGraph, name: re.Pattern[str]) -> Bool:
-    chosen = view.which(lambda operation: not operation.on_device and name.fullmatch(operation.name))
-    return chosen[step.operation]
