@@ -105,9 +105,9 @@ def _paces_in_a_row(recording: Recording, server_of: Int64, least: float) -> dic
         recording.column(lambda op: op.transfer.key or 0)[operation],
     )
     return {
-        one: np.quantile(per_byte[server == one], [0.25, 0.5, 0.75])
-        for one in unique(server).tolist()
-        if (server == one).sum() >= _PULLS and len(unique(key[server == one])) >= _PARTITIONS
+        number: np.quantile(per_byte[server == number], [0.25, 0.5, 0.75])
+        for number in unique(server).tolist()
+        if (server == number).sum() >= _PULLS and len(unique(key[server == number])) >= _PARTITIONS
     }
 
 

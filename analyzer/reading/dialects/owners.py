@@ -127,11 +127,11 @@ def _ranks_of(values: Iterable[Any], field: str) -> tuple[list[int], Int64]:
     """
     distinct, place = numbered(map(str, values))
     order = sorted(distinct, key=lambda value: (len(value), value))
-    told = natural_numbers(distinct) or [order.index(value) for value in distinct]
-    told = as_ranks(told, field)
-    ranks = sorted(set(told))
-    at = {rank: i for i, rank in enumerate(ranks)}
-    return ranks, np.array([at[rank] for rank in told], np.int64)[place]
+    numbers = natural_numbers(distinct) or [order.index(value) for value in distinct]
+    rank_of = as_ranks(numbers, field)
+    ranks = sorted(set(rank_of))
+    number = {rank: i for i, rank in enumerate(ranks)}
+    return ranks, np.array([number[rank] for rank in rank_of], np.int64)[place]
 
 
 def split_by_slices(trace: Trace, of_slice: Int64, ranks: Sequence[int]) -> list[Owned]:

@@ -154,8 +154,8 @@ class Repair:
 def _next_event(data: bytes, at: int) -> int | None:
     """Find where the event ends, or the garbage, that begins at `at`, by the beginning of the next event."""
     is_object = data[at] == 0x7B  # {
-    found = (_NEXT_EVENT if is_object else _ANY_EVENT).search(data, at + 1)
-    return None if found is None else found.start()
+    match = (_NEXT_EVENT if is_object else _ANY_EVENT).search(data, at + 1)
+    return None if match is None else match.start()
 
 
 def _damage_end(data: bytes, at: int) -> int:

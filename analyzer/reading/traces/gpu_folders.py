@@ -44,8 +44,8 @@ class GpuDir(Struct, frozen=True):
 
     def file(self, name: str) -> Path | None:
         """Find the file `name`, or its packed form ``name.gz``; dPRO's ``trace.json`` is ``temp.json``."""
-        found = find_file(self.path, name)
-        return find_file(self.path, "trace.json") if found is None and name == "temp.json" else found
+        named = find_file(self.path, name)
+        return find_file(self.path, "trace.json") if named is None and name == "temp.json" else named
 
     def final_trace(self) -> Path | None:
         """Return the profiler's final trace, the newest by its step where there are several."""
@@ -85,8 +85,10 @@ def find_gpu_folders(path: Path, given: Sequence[Path]) -> JobFiles | None:
         raise TraceError(f"{path}: no trace in any GPU directory (bps_trace*.json or comm.json)")
     several = any(gpu.worker is not None for gpu in gpus)
     kind: JobKind = "gpu" if _is_gpu_dir(path) else ("job" if several else "worker")
-    told = [folder for folder in (path, *subdirectories(path)) if any(map(_is_final_trace, listing(folder)))]
-    return JobFiles(path, kind, sources, notes, told)
+    reported = [
+        folder for folder in (path, *subdirectories(path)) if any(map(_is_final_trace, listing(folder)))
+    ]
+    return JobFiles(path, kind, sources, notes, reported)
 
 
 def find_gpus(path: Path) -> list[GpuDir]:

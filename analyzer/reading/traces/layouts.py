@@ -62,7 +62,7 @@ def find_job(path: Path, given: Sequence[Path] = ()) -> JobFiles:
     notes = [*job.notes, *(note for home in dict.fromkeys([path, *own]) for note in skipped_notes(home))]
     notes += unread_notes(path, _MOST_SEARCHED, {source.path for source in job.sources})
     others = (one for one in given if one != path)
-    if left := holding(path, _MOST_SEARCHED, {*own, *others, *job.told}):
+    if left := holding(path, _MOST_SEARCHED, {*own, *others, *job.reported}):
         notes.append(f"{path}: traces in {left} are not read; if of this job, give those, too")
     return replace(job, notes=notes)
 

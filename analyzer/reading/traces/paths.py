@@ -76,7 +76,7 @@ class JobFiles(Struct, frozen=True):
     kind: JobKind
     sources: Sequence[Source]
     notes: Sequence[str] = ()  # a line each: missing ranks, empty directories, doubled ranks
-    told: Sequence[Path] = ()  # directories with traces of which notes tell that they are left out
+    reported: Sequence[Path] = ()  # directories with traces that the notes name as left out
 
     @property
     def has_gpus(self) -> bool:

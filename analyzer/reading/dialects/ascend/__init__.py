@@ -80,8 +80,8 @@ class Ascend(System):
 
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
         """Find the steps, each until the next one begins."""
-        found = super().find_steps(trace, by)
-        return found._replace(whole=tuple(map(Step._make, windows(step_table(found.whole)).tolist())))
+        steps = super().find_steps(trace, by)
+        return steps._replace(whole=tuple(map(Step._make, windows(step_table(steps.whole)).tolist())))
 
     def may_synchronise(self, name: str) -> bool:
         """Whether operations of that name are collectives."""

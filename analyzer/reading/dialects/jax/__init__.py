@@ -117,26 +117,26 @@ class Jax(System):
             return np.empty(0, np.int8)
         lines = thread_kinds(trace)
         works = operations(trace, lines)
-        found = roles_of(trace)
-        found[~works] = Role.HOST
-        found[~works & by_name(trace, WAIT.fullmatch)] = Role.IDLE
+        roles = roles_of(trace)
+        roles[~works] = Role.HOST
+        roles[~works & by_name(trace, WAIT.fullmatch)] = Role.IDLE
         asks = trace.track_id[~works & ~by_name(trace, lambda name: name.startswith("$"))]
         # a thread that asks for work could do some while it sleeps
-        found[by_name(trace, SLEEP.fullmatch) & np.isin(trace.track_id, unique(asks))] = Role.HOST
-        found[lines.waits[trace.track_id]] = Role.IDLE
+        roles[by_name(trace, SLEEP.fullmatch) & np.isin(trace.track_id, unique(asks))] = Role.HOST
+        roles[lines.waits[trace.track_id]] = Role.IDLE
         loading = ~works & by_name(trace, LOADS.fullmatch)
         loading |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, loading)
-        found[loading & ~works] = Role.INPUT
-        found[~works & by_name(trace, UNTIMED.fullmatch)] = Role.IGNORED
-        found[(lines.steps | lines.programs | lines.repeats)[trace.track_id]] = Role.IGNORED
+        roles[loading & ~works] = Role.INPUT
+        roles[~works & by_name(trace, UNTIMED.fullmatch)] = Role.IGNORED
+        roles[(lines.steps | lines.programs | lines.repeats)[trace.track_id]] = Role.IGNORED
         if "step_num" in trace.args:
-            found[trace.args["step_num"].rows] = Role.IGNORED
-        found[works & (communicates(trace) | self.named_comm(trace))] = Role.COMM
-        found[works & lines.copies[trace.track_id] & (found == Role.COMPUTE)] = Role.COPY
+            roles[trace.args["step_num"].rows] = Role.IGNORED
+        roles[works & (communicates(trace) | self.named_comm(trace))] = Role.COMM
+        roles[works & lines.copies[trace.track_id] & (roles == Role.COMPUTE)] = Role.COPY
         inside = lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, works)
-        found[with_others(trace, works) & by_name(trace, is_around)] = Role.FRAME
-        found[inside & ~works] = Role.IGNORED
-        return found
+        roles[with_others(trace, works) & by_name(trace, is_around)] = Role.FRAME
+        roles[inside & ~works] = Role.IGNORED
+        return roles
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the steps of the device, else those that the host numbers, else the runs of a program.

@@ -55,25 +55,25 @@ def parts_of(trace: Trace) -> dict[int, SyncPart]:
     """
     args = {key: trace.args[key].as_dict() for key in _TELLING if key in trace.args}
     groups = _met(trace)
-    found = {}
+    parts = {}
     for row in np.flatnonzero(communicates(trace) & operations(trace, thread_kinds(trace))).tolist():
         part = part_of(
             trace.names[trace.name_id[row]], {key: column.get(row) for key, column in args.items()}
         )
         if part is not None:
-            found[row] = part._replace(key=(part.key, groups.get(row)))
-    return found
+            parts[row] = part._replace(key=(part.key, groups.get(row)))
+    return parts
 
 
 def communicates(trace: Trace) -> Mask:
     """Find the collectives (n,): stated as one, called after one, or kernels of an operation so called."""
-    found: Mask = roles_of(trace) == Role.COMM
+    is_collective: Mask = roles_of(trace) == Role.COMM
     if "hlo_op" in trace.args:
         column = trace.args["hlo_op"]
         is_comm = [role_of(str(name)) is Role.COMM for name in column.values]
         called = column.rows[np.array(is_comm, np.bool_)]
-        found[called[~np.isin(called, _stated_rows(trace))]] = True
-    return found
+        is_collective[called[~np.isin(called, _stated_rows(trace))]] = True
+    return is_collective
 
 
 def _stated_rows(trace: Trace) -> Int64:

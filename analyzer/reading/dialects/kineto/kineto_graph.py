@@ -221,13 +221,13 @@ def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tup
 
 def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:
     """Return the segment that ran at each moment where a collective was enqueued, or before; -1 for none."""
-    found = host.started(np.full(len(moments), host.main), moments)
+    segment = host.started(np.full(len(moments), host.main), moments)
     enqueues = by_name(trace, lambda name: name.startswith(_ENQUEUES))
     for thread in unique(host.thread).tolist():
         here = host.started(np.full(len(moments), thread), moments)
         ran = (here >= 0) & (host.end_ns[here] >= moments) & enqueues[host.row[here]]
-        found = np.where(ran, here, found)
-    return found
+        segment = np.where(ran, here, segment)
+    return segment
 
 
 def _events(rank: _Rank) -> RecordedEvents:

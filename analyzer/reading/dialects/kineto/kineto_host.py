@@ -67,8 +67,8 @@ class Segments(Struct, frozen=True):
 
     def running(self, thread: Int64, moments: Int64) -> Int64:
         """Segment of each `thread` (k,) that goes on at each of `moments` (k,); -1 for none."""
-        found = self.started(thread, moments)
-        return np.where(np.append(self.end_ns, -FARTHEST_NS)[found] > moments, found, -1)
+        last = self.started(thread, moments)
+        return np.where(np.append(self.end_ns, -FARTHEST_NS)[last] > moments, last, -1)
 
     def cut(self, segments: Int64, moments: Int64) -> Segments:
         """Return the segments with a boundary at each of `moments`, which lies inside its segment."""

@@ -144,8 +144,8 @@ class _Export:
                 f'CASE typeof("{n}") WHEN \'integer\' THEN "{n}" END' if n in has else "-1" for n in names
             ]
             chosen = ", ".join(f"ifnull({column}, -1)" for column in whole)
-            found = self.db.execute(f'SELECT {chosen}, {text} FROM "{self.actual(table)}" WHERE {where}')
-            while piece := found.fetchmany(_PIECE):
+            rows = self.db.execute(f'SELECT {chosen}, {text} FROM "{self.actual(table)}" WHERE {where}')
+            while piece := rows.fetchmany(_PIECE):
                 *columns, of_piece = zip(*piece, strict=True)
                 pieces.append(np.array(columns, np.int64))
                 texts += of_piece

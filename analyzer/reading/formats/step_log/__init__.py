@@ -140,10 +140,10 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
 def _form_of(head: bytes, rank_by: str | None = None, step_by: str | None = None) -> Form | Wide | None:
     """Choose the form in which the rows of a log that begins so are read; None where they are not steps."""
     lines = [line for line in begun_in(head).split(b"\n", 2 * _HEAD_ROWS) if line.strip()]
-    told = _told(b"\n".join(lines[: _HEAD_ROWS + 1]), rank_by, step_by)
-    if told is None:
+    shown = _shown_columns(b"\n".join(lines[: _HEAD_ROWS + 1]), rank_by, step_by)
+    if shown is None:
         return None
-    kinds, ranks, header, delimiter = told
+    kinds, ranks, header, delimiter = shown
     if not ranks:
         return Form(kinds, header, delimiter)
     names = [name for name in (kinds.step, *kinds.durations, *kinds.values) if name is not None]
@@ -153,7 +153,7 @@ def _form_of(head: bytes, rank_by: str | None = None, step_by: str | None = None
 
 
 @lru_cache(maxsize=8)  # a file is recognised, and then read
-def _told(
+def _shown_columns(
     head: bytes, rank_by: str | None, step_by: str | None
 ) -> tuple[Kinds, OwnColumns, Sequence[str], str] | None:
     """Tell the columns that the first lines show, those of each rank, header and delimiter (of CSV)."""
