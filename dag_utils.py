@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from analyzer.model.graph.critical_path import CriticalPath, critical_path
 from analyzer.model.graph.dependencies import mean_dags
-from analyzer.model.graph.job_steps import LoadedSteps, load_steps, read_partitions
+from analyzer.model.graph.job_steps import LoadedSteps, RankFacts, load_steps, read_partitions
 from analyzer.model.graph.model import Dag, LongestPath
-from analyzer.model.graph.path_summary import NamedPath, step_length
-from analyzer.model.graph.rank_record import RankFacts
-from analyzer.model.graph.scopes import Scope
+from analyzer.model.graph.path_summary import NamedPath, Scope, step_length
 
 __all__ = [
     "CriticalPath", "Dag", "LoadedSteps", "LongestPath", "NamedPath", "RankFacts",

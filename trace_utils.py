@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from analyzer.reading.traces.files import read_args, read_trace
-from analyzer.reading.traces.filter import CommFilter
 from analyzer.reading.traces.gpu_folders import find_gpus
 from analyzer.reading.traces.layouts import check_chrome, held_by, is_input
 from analyzer.reading.traces.paths import Source
 from analyzer.reading.traces.ranks import Request, files_to_read, read_ranks
-from analyzer.reading.traces.split import TraceFile
+from analyzer.reading.traces.readers import read_args, read_trace
+from analyzer.reading.traces.split import CommFilter, TraceFile
 
 __all__ = [
     "CommFilter", "Request", "Source", "TraceFile", "check_chrome",

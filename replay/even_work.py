@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64
-from analyzer.base.arrays.median import medians_of_others
+from analyzer.base.arrays.distributions import medians_of_others
 from analyzer.base.arrays.numbering import unique
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of

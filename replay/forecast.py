@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64
-from analyzer.base.arrays.median import FEWEST, longest_usual
+from analyzer.base.arrays.distributions import FEWEST, longest_usual
 from analyzer.model.graph.step_graph import Bool, LazySteps, Recording, StepBounds, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Phase

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from analyzer.base.arrays.numbering import connected, occurrence_number
 from analyzer.base.errors import UsageError, meant
-from analyzer.base.function_names import brief
+from analyzer.base.names import brief
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.name_rules import is_point_to_point

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64
-from analyzer.base.parallel.progress import bar
+from analyzer.base.parallel import progress_bar
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.roles import Phase, Role
 from analyzer.reading.dialects.step_parts import Operation
@@ -63,7 +63,7 @@ def changed_in_turn(
         tried += of_kind[:_MOST_TRIED]
     recorded_ns, before_ns = (float(of.mean()) for of in (replayed_ns(recording, rows), before.iteration_ns))
     effects = []
-    with bar(len(tried), "operations", what="replaying", enabled=progress) as advance:
+    with progress_bar(len(tried), "operations", what="replaying", enabled=progress) as advance:
         for group in tried:
             effect = _effect(before, group, ratio)  # with usual gaps: a recorded step may take longer
             effects.append(replace(effect, effect_ns=effect.effect_ns * recorded_ns / max(before_ns, 1)))

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzer.base.arrays import Float64
-from analyzer.base.arrays.distributions import student_quantile
-from analyzer.base.arrays.median import FEWEST, longest_usual
+from analyzer.base.arrays.distributions import FEWEST, longest_usual, student_quantile
 
 #: Standard deviation of the relative error of a what-if if nothing varies.
 MODEL_ERROR = 0.05

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from analyzer.model.clocks.offsets import Alignment, align
 from analyzer.reading import dialects
-from analyzer.reading.dialects.sync_points import merged
+from analyzer.reading.dialects.recorded_collectives import merged
 from analyzer.reading.formats.columns import Trace
 
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from analyzer.reading import dialects
 from analyzer.base.arrays.numbering import numbered
 from analyzer.reading.dialects import Need, Role, System
-from analyzer.reading.dialects.masks import by_cat
+from analyzer.reading.dialects.roles import by_cat
 from analyzer.reading.dialects.owners import SHARED, Owned, split_by_slices
 from analyzer.reading.dialects.steps import Steps, spans
 from analyzer.base.errors import TraceError

@@ -18,11 +18,11 @@ import pytest
 from analyzer import cli
 from analyzer.answers.diagnose.finding import FindingKind
 from analyzer.cli import critical, statistic
-from analyzer.cli.collect import network_tables as network
+from analyzer.cli.collect import collect_tables as network
 from analyzer.cli.compare.comparison_tables import CHANGE
 from analyzer.cli.critical import BY_NAME, PATH
 from analyzer.cli.diagnose import hang_tables
-from analyzer.cli.statistic import collective_table
+from analyzer.cli.statistic import statistic_tables as collective_table
 from analyzer.report.result import Column
 from conftest import REPO, few, run_cli
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from test_floors import MODULES, nodes
 
-from analyzer.base.function_names import brief
+from analyzer.base.names import brief
 
 _N = 4000  # characters: their square takes 50 ms and more, a pattern that is tried once 0.1 ms
 _MOST_S = 0.02

@@ -11,8 +11,8 @@ from test_floors import SOURCES, nodes
 from analyzer.reading import dialects
 from conftest import REPO
 
-#: Where a system's files are read and what they say is known; the grammar of BytePS's names is `opname`.
-INSIDE = {"build", "reading", "collector", "collect", "tests", "benchmarks", "opname.py"}
+#: Where a system's files are read and what they say is known; the grammar of BytePS's names is `names`.
+INSIDE = {"build", "reading", "collector", "collect", "tests", "benchmarks", "names.py"}
 SAID_BY_ONE = {
     *("STEP", "PUSH", "PULL", "COPYD2H", "I/O", "UPDATE", "OUTPUT", "Comm", "FW", "BW", "NEGOTIATE_"),
     *("cpu_op", "Operator", "user_annotation", "gpu_user_annotation", "python_function", "gpu_memcpy"),

@@ -7,6 +7,7 @@ from enum import Enum
 from itertools import groupby
 from pathlib import Path
 
+PROGRAM = "analyze.py"  # in messages, and the mark of files that it wrote
 _LONGEST = 300  # characters of a message, on one line
 _MOST_DIGITS = 18
 _LEAST_PART = 3  # letters of a word that is looked for in longer ones

@@ -6,11 +6,20 @@ import errno
 import os
 import re
 import stat
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from analyzer.base.errors import TraceError, missing
+from analyzer.base.errors import PROGRAM, TraceError, missing
+
+#: The first member of a JSON object.
+MEMBER = "writtenBy"
+JSON_START = f'{{"{MEMBER}":"{PROGRAM}",'.encode()
+#: The beginning of a job's digest; its version follows.
+DIGEST_START = JSON_START + b'"digest":'
+
+_NEAR = 4096  # bytes of a file's beginning
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(?=[^/])")
 _DIGITS = re.compile(r"(\d{1,18})")
@@ -71,3 +80,24 @@ def natural(name: str) -> list[tuple[int, str]]:
     """Make a sort key by which ``worker_10`` comes after ``worker_9``."""
     parts = _DIGITS.split(name)
     return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]
+
+
+def is_marked(path: Path) -> bool:
+    """Check whether this program wrote the JSON file `path`, packed or not; False if it cannot be read."""
+    return _starts_with(path, JSON_START)
+
+
+def is_digest(path: Path) -> bool:
+    """Check whether the file `path`, packed or not, is a job's digest; False if it cannot be read."""
+    return _starts_with(path, DIGEST_START)
+
+
+def _starts_with(path: Path, start: bytes) -> bool:
+    try:
+        with opened(path) as file:
+            head = file.read(_NEAR)
+        if head.startswith(b"\x1f\x8b"):
+            head = zlib.decompressobj(wbits=31).decompress(head, _NEAR)
+    except (OSError, zlib.error):
+        return False
+    return head.startswith(start)

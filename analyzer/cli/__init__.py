@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from analyzer.base.errors import NoteKind, UsageError, counted, listed, notes_of, whole_number
-from analyzer.base.outputs.marks import PROGRAM
+from analyzer.base.errors import PROGRAM, NoteKind, UsageError, counted, listed, notes_of, whole_number
 from analyzer.report.result import Command, Result
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.base.errors import UsageError
-from analyzer.base.outputs.marks import is_digest
+from analyzer.base.inputs import is_digest
 from analyzer.base.units import in_ms, ms_of
 from analyzer.cli import READING, add_flags, command, damage_notes, name_files
 from analyzer.cli.runs import check_runs, digest_note, folder_labels, load_runs
 from analyzer.report.result import Chart, Column, HeatMap, Result, Table
 
 if TYPE_CHECKING:
-    from analyzer.answers.compare.side_by_side import SweepRow
+    from analyzer.answers.compare.comparison import SweepRow
 
 HELP = "many runs side by side: the average time of each operation in each run, as a map and in 3-D"
 EXAMPLE = "analyze.py 3dcompare examples/lenet examples/lenet-100mbit --output sweep.html"
@@ -46,7 +46,7 @@ def run(args: Namespace) -> Result:
     name_files(args, output.parent)
     if output.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
-    from analyzer.answers.compare.side_by_side import sweep
+    from analyzer.answers.compare.comparison import sweep
     from analyzer.base.outputs.atomic import check_output
     from analyzer.model.figures.job_figures import filtered
     from analyzer.model.figures.rank_figures import Wanted

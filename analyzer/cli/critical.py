@@ -15,7 +15,7 @@ from analyzer.report.result import Cell, Chart, Column, Result, Table, key_of, m
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from analyzer.model.graph.scopes import OperationSlack
+    from analyzer.model.graph.path_summary import OperationSlack
     from analyzer.model.graph.step_graph import Recording, StepGraph
     from dag_utils import CriticalPath, LoadedSteps, NamedPath, Scope
 

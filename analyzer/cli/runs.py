@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.base.errors import UsageError
-from analyzer.base.outputs.marks import is_digest
+from analyzer.base.inputs import is_digest
 from analyzer.cli import GROUPS, asked
 
 if TYPE_CHECKING:

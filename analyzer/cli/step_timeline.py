@@ -10,7 +10,7 @@ import numpy as np
 from analyzer.base.arrays import Int64
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.errors import listed
-from analyzer.base.function_names import brief
+from analyzer.base.names import brief
 from analyzer.base.units import in_ms
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects.step_parts import Operation

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from analyzer.base.errors import printable
-from analyzer.base.function_names import brief, without_parameters
+from analyzer.base.names import brief, without_parameters
 from analyzer.base.units import in_digits
 from analyzer.report.result import Cell, Column
 

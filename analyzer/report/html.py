@@ -11,9 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from analyzer.base.errors import printable
+from analyzer.base.errors import PROGRAM, printable
 from analyzer.base.outputs.atomic import open_output
-from analyzer.base.outputs.marks import PROGRAM
 from analyzer.report.cells import beginning, bounded, short_functions
 from analyzer.report.json import encode
 from analyzer.report.pictures import colours, heat_map, plot

@@ -9,9 +9,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from analyzer.base.errors import OutputError, printable
+from analyzer.base.errors import PROGRAM, OutputError, printable
 from analyzer.base.outputs.atomic import open_output, temporary_directory
-from analyzer.base.outputs.marks import PROGRAM
 from analyzer.report.cells import cell_texts, display_width, is_text, shorten
 from analyzer.report.result import Cell, Column, Result, Table, card_texts
 

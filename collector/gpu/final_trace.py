@@ -15,16 +15,15 @@ from msgspec import Struct, field
 
 from analyzer.base import parallel
 from analyzer.base.errors import AnalyzeError, Repairs, TraceError
-from analyzer.base.opname import OpName
+from analyzer.base.names import OpName
 from analyzer.base.outputs.atomic import open_output
-from analyzer.base.parallel import FilePart, OnRead
-from analyzer.base.parallel import progress as bars
-from analyzer.reading.dialects.byteps.byteps_names import GradientNames, read_names
+from analyzer.base.parallel import FilePart, OnRead, progress_bar
+from analyzer.reading.dialects.byteps.byteps_events import GradientNames, read_names
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.gml import read_gml
 from analyzer.reading.formats.stream import read_text
-from analyzer.reading.traces.files import read_document, read_trace
 from analyzer.reading.traces.gpu_folders import GpuDir
+from analyzer.reading.traces.readers import read_document, read_trace
 from collector.gpu.dag_from_symbols import from_gml, from_symbols, inputs_of
 from collector.gpu.parts import (
     PARTS,
@@ -269,7 +268,7 @@ def collect_gpus(
         FilePart(gpu.path, size=sum(map(parallel.size_of, of_gpu)), about=(gpu, into / str(i)))
         for i, (gpu, of_gpu) in enumerate(zip(gpus, files, strict=True))
     ]
-    with bars.bar(sum(task.size for task in tasks), "B", what="collecting", enabled=progress) as advance:
+    with progress_bar(sum(task.size for task in tasks), "B", what="collecting", enabled=progress) as advance:
         return list(parallel.map_files(work, tasks, jobs=jobs, on_read=advance))
 
 

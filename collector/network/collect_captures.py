@@ -10,9 +10,8 @@ from msgspec import Struct
 
 from analyzer.base.arrays.numbering import places_by_value
 from analyzer.base.errors import Repairs, TraceError, missing
-from analyzer.base.opname import OpName, split_key
-from analyzer.base.parallel import FilePart, OnRead, map_files, size_of
-from analyzer.base.parallel import progress as bars
+from analyzer.base.names import OpName, split_key
+from analyzer.base.parallel import FilePart, OnRead, map_files, progress_bar, size_of
 from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, write_timeline
 from collector.network.endpoints import named_connections
 from collector.network.packets import is_capture
@@ -72,7 +71,7 @@ def _read_all(
 ) -> list[Traffic]:
     """Read captures, large ones in processes; a capture that cannot be used becomes a line."""
     parts = [FilePart(path, size=size_of(path)) for path in paths]
-    with bars.bar(
+    with progress_bar(
         sum(part.size for part in parts), "B", what="reading captures", enabled=progress
     ) as advance:
         read = list(map_files(_read, parts, jobs=jobs, on_read=advance))

@@ -16,11 +16,11 @@ from msgspec import Struct, field
 
 from analyzer.base.errors import Repairs, TraceError
 from analyzer.base.inputs import natural, opened
-from analyzer.base.opname import OpName, partition_key, split_key
-from analyzer.reading.dialects.byteps.byteps_names import GradientNames, read_names
+from analyzer.base.names import OpName, partition_key, split_key
+from analyzer.reading.dialects.byteps.byteps_events import GradientNames, read_names
 from analyzer.reading.formats.columns import Id, Trace
-from analyzer.reading.traces.files import read_trace
 from analyzer.reading.traces.gpu_folders import GpuDir, find_gpus, is_gpu_file
+from analyzer.reading.traces.readers import read_trace
 
 _DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d{1,18})")
 # what is counted has numbers that a job can have: 16 bits of a key are its partition's

@@ -11,10 +11,8 @@ import numpy as np
 from msgspec import Struct, field
 
 from analyzer.base.arrays import Int64, NDArray
-from collector.network.packets import Capture, Ends, read_segments
-from collector.network.pslite import Node, begins_message, identity, read_header
-from collector.network.tcp import Receiver, Streams
-from collector.network.zmtp import Message, MessageReader
+from collector.network.packets import Capture, Ends, Receiver, Streams, read_segments
+from collector.network.pslite import Message, MessageReader, Node, begins_message, identity, read_header
 
 _UNASSIGNED = (1 << 15) - 1  # ids from here on are placeholders of nodes that have none yet
 

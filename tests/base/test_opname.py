@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.base.opname import QUEUES, OpName, partition_key, split_key
+from analyzer.base.names import QUEUES, OpName, partition_key, split_key
 
 labels = st.text(min_size=1).filter(lambda text: "~>" not in text)
 plain_labels = labels.filter(lambda text: not any(text.split(".")[-1] == q for q in QUEUES))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analyzer.base.arrays.median import FEWEST
+from analyzer.base.arrays.distributions import FEWEST
 from replay.uncertainty import MODEL_ERROR, mean_interval, paired_change, without_outliers
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.base.errors import printable
-from analyzer.base.function_names import brief, without_parameters
+from analyzer.base.names import brief, without_parameters
 from analyzer.report.cells import display_width, short_functions, short_names
 
 ADD = (

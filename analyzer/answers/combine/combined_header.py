@@ -11,8 +11,8 @@ import msgspec
 from analyzer.answers.combine.distinct_ids import SourceProcess, SourceThread, frame_id
 from analyzer.answers.combine.rewrite_source import Rewritten
 from analyzer.answers.combine.sources import Member, Timing
-from analyzer.base.inputs import natural
-from analyzer.base.outputs.marks import MEMBER, PROGRAM
+from analyzer.base.errors import PROGRAM
+from analyzer.base.inputs import MEMBER, natural
 from analyzer.reading import dialects
 from analyzer.reading.dialects.system import BASE, System
 from analyzer.reading.formats.chrome_writer import metadata

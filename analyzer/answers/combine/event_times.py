@@ -12,9 +12,8 @@ import numpy as np
 
 from analyzer.base.arrays import Int64, NDArray
 from analyzer.reading.formats.event import UNDECODABLE
-from analyzer.reading.formats.times import FLOAT_LIMIT_US, to_ns
-from analyzer.reading.formats.times import microseconds as exact_us
-from analyzer.reading.formats.values import cleaned_scalar
+from analyzer.reading.formats.values import FLOAT_LIMIT_US, cleaned_scalar, to_ns
+from analyzer.reading.formats.values import microseconds as exact_us
 from analyzer.reading.formats.whole import ExactWholeEvent, WholeEvent
 
 _ENCODE = msgspec.json.Encoder().encode

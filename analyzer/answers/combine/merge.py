@@ -25,8 +25,7 @@ from analyzer.answers.combine.rewrite_source import Rewritten, read_columns, rew
 from analyzer.answers.combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
 from analyzer.base.arrays import Int64
 from analyzer.base.outputs.atomic import as_output_error, check_output, open_output, temporary_directory
-from analyzer.base.parallel import FilePart, cores, process_pool, size_of, unpacked_size
-from analyzer.base.parallel import progress as bars
+from analyzer.base.parallel import FilePart, cores, process_pool, progress_bar, size_of, unpacked_size
 from analyzer.model.clocks.offsets import Clock
 from analyzer.reading import dialects
 from analyzer.reading.formats import native
@@ -99,7 +98,7 @@ def combine(
         members, kinds, left_out = usable(members, beginnings, skip_broken=skip_broken)
         dialect = kinds[0].dialect
         parts = _places(members, kinds, names, comm)
-        with bars.bar(
+        with progress_bar(
             sum(size_of(member.file) for member in members), "B", what="reading", enabled=progress
         ) as advance:
             tasks = [(part, spill / f"{part.number}.events") for part in parts]
@@ -117,7 +116,7 @@ def combine(
         metadata = metadata_events(labels, sources)
         metadata += [text for source in sources for text in source.untimed]
         n_timed = sum(s.n_events - len(s.untimed) for s in sources)
-        writing = bars.bar(n_timed, "events", what="writing", enabled=progress)
+        writing = progress_bar(n_timed, "events", what="writing", enabled=progress)
         with open_output(output) as file, writing as advance:
             _write(file, head, metadata, _texts(sources, times.shifts_ns, advance))
     return Combined(

@@ -29,13 +29,12 @@ from analyzer.answers.combine.event_times import LONGEST_WRITTEN_NS, Times, exac
 from analyzer.base.arrays import Int32, Int64, NDArray
 from analyzer.base.errors import counted
 from analyzer.reading import dialects
-from analyzer.reading.dialects.sync_points import SyncPoints
+from analyzer.reading.dialects.recorded_collectives import SyncPoints
 from analyzer.reading.dialects.system import Need
 from analyzer.reading.formats.columns import Trace, no_slices
-from analyzer.reading.formats.event import NO_TIME, args_object
+from analyzer.reading.formats.event import args_object
 from analyzer.reading.formats.reader import EventReader
-from analyzer.reading.formats.times import FLOAT_LIMIT_US, InexactError
-from analyzer.reading.formats.values import cleaned
+from analyzer.reading.formats.values import FLOAT_LIMIT_US, NO_TIME, InexactError, cleaned
 from analyzer.reading.formats.whole import OddEvent, WholeEvent, decode, decode_exact, encode
 from trace_utils import CommFilter, read_trace
 

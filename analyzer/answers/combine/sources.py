@@ -13,7 +13,7 @@ from analyzer.base.errors import TraceError
 from analyzer.model.clocks.job_clocks import doubts
 from analyzer.model.clocks.offsets import Clock, align
 from analyzer.reading import dialects
-from analyzer.reading.dialects.sync_points import SyncPoints, merged
+from analyzer.reading.dialects.recorded_collectives import SyncPoints, merged
 from analyzer.reading.dialects.system import BASE, SecondAxis
 from analyzer.reading.formats import chrome
 from trace_utils import Source, check_chrome

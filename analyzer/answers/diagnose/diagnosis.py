@@ -9,8 +9,18 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from analyzer.answers.diagnose.finding import EVERY_RANK, Finding, FindingKind, ListPlace, Skipped
-from analyzer.answers.diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, NEGLIGIBLE
+from analyzer.answers.diagnose.finding import (
+    ALIKE,
+    EVERY_RANK,
+    EXPOSED,
+    FAR_MORE,
+    HALF,
+    NEGLIGIBLE,
+    Finding,
+    FindingKind,
+    ListPlace,
+    Skipped,
+)
 from analyzer.answers.diagnose.steps.detectors.capture import capture_quality
 from analyzer.answers.diagnose.steps.detectors.device import (
     allocations,

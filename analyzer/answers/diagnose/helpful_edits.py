@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from analyzer.answers.diagnose.diagnosis import diagnose
-from analyzer.answers.diagnose.finding import edit
-from analyzer.answers.diagnose.finding_thresholds import FASTER, NEGLIGIBLE
+from analyzer.answers.diagnose.finding import FASTER, NEGLIGIBLE, edit
 from analyzer.base.errors import AnalyzeError
-from analyzer.base.parallel import progress as bars
+from analyzer.base.parallel import progress_bar
 from dag_utils import LoadedSteps, NamedPath, critical_path
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts
@@ -39,7 +38,7 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[Hel
     }
     requests = dict.fromkeys([*titles, *((one,) for one in _of_any_job(loaded))])
     found: list[HelpfulEdit] = []
-    with bars.bar(len(requests), "edits", what="replaying", enabled=progress) as advance:
+    with progress_bar(len(requests), "edits", what="replaying", enabled=progress) as advance:
         for request in requests:
             advance()
             try:

@@ -22,9 +22,8 @@ from analyzer.model.clocks.job_clocks import aligned
 from analyzer.model.figures.time_by_role import Slices, time_of_ids
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need, Role, is_communication
-from analyzer.reading.dialects.recorded_collectives import Call, base_of, bus_factor
+from analyzer.reading.dialects.recorded_collectives import Call, SyncPoints, base_of, bus_factor
 from analyzer.reading.dialects.step_parts import RankTrace
-from analyzer.reading.dialects.sync_points import SyncPoints
 from analyzer.reading.formats.columns import Trace
 from trace_utils import Request, Source, TraceFile, read_args, read_ranks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from analyzer.base.arrays import Float64
-from analyzer.base.arrays.median import MAD_TO_SD, MEDIAN_TO_MEAN
+from analyzer.base.arrays.distributions import MAD_TO_SD, MEDIAN_TO_MEAN
 
 #: Points of a series that are looked at together (7 ms); of a longer one, means of so many stretches. With
 #: half or twice as many the same faults are found (docs/dev/accuracy.md, 9).

@@ -1,8 +1,77 @@
-"""Distributions of single numbers; scipy.special takes 0.1 s to import."""
+"""Medians, outliers and distributions of numbers; scipy.special takes 0.1 s to import."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
+
+import numpy as np
+
+from analyzer.base.arrays import Float64, NDArray
+
+#: Of normal values: median absolute deviation to standard deviation, and standard error of a median to that
+#: of a mean.
+MAD_TO_SD, MEDIAN_TO_MEAN = 1.4826, math.sqrt(math.pi / 2)
+#: With fewer steps it is unknown how much they vary.
+FEWEST = 4
+#: A step is an outlier beyond this many median deviations from the median, and by this factor at least.
+_OUTLIER_DEVIATIONS, _OUTLIER_FACTOR = 3.0, 1.10
+#: The warm-up has at most so many steps. Of few steps, the first is one from this ratio to the others on.
+WARM_UP, _FIRST_FACTOR = 3, 3.0
+
+
+def median(values: NDArray[np.generic]) -> float:
+    """Return the median of numbers (n,), at least one and none of them NaN; `np.median` loads `numpy.ma`."""
+    ordered = np.sort(values).astype(np.float64)
+    return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
+
+
+def medians_of_others(values: Float64) -> Float64:
+    """Return for each value (k, m) the median of the others in its row; m is at least two.
+
+    >>> medians_of_others(np.array([[1.0, 2.0, 4.0, 9.0]]))
+    array([[4., 4., 2., 2.]])
+    """
+    order = np.argsort(values, axis=1)
+    ordered, position = np.take_along_axis(values, order, axis=1), np.argsort(order, axis=1)
+    n_others = values.shape[1] - 1
+    low, high = (
+        np.take_along_axis(ordered, middle + (middle >= position), axis=1)
+        for middle in ((n_others - 1) // 2, n_others // 2)
+    )
+    return (low + high) / 2
+
+
+def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
+    """Return the length beyond which a step is an outlier among steps (n,); infinite for fewer than four.
+
+    >>> longest_usual(np.array([10, 11, 12, 13, 14]))
+    15.0
+    """
+    if len(lengths) < FEWEST:
+        return math.inf
+    middle = median(lengths)
+    return max(middle + _OUTLIER_DEVIATIONS * median(np.abs(lengths - middle)), _OUTLIER_FACTOR * middle)
+
+
+def n_warm_up(lengths: NDArray[np.number[Any]]) -> int:
+    """Count the first steps that are the warm-up: outliers among the lengths of all steps (n,).
+
+    A step as long as a later one is no warm-up. Two or three steps are too few to know how much they vary:
+    there the first is one if it is `_FIRST_FACTOR` times as long as any other.
+
+    >>> n_warm_up(np.array([90, 40, 10, 11, 12, 11, 10])), n_warm_up(np.array([90, 40, 10, 11, 40, 11, 10]))
+    (2, 1)
+    """
+    if len(lengths) < FEWEST:
+        return int(len(lengths) > 1 and lengths[0] > _FIRST_FACTOR * lengths[1:].max())
+    is_usual = lengths <= longest_usual(lengths)
+    n_first = int(is_usual.argmax()) if is_usual.any() else 0
+    if not 0 < n_first <= WARM_UP:
+        return 0
+    is_once = lengths[:n_first] > lengths[n_first:].max()
+    return n_first if is_once.all() else int(is_once.argmin())
+
 
 _MOST_TERMS = 10_000
 _TINY = 1e-300

@@ -1,4 +1,4 @@
-"""Which files a command may write: checked before it starts to work, and again when it writes."""
+"""Files that an output may replace: JSON with this program's mark as first member, or any with `--force`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from analyzer.base.errors import OutputError, UsageError
 from analyzer.base.outputs.atomic import Guard, Outputs, is_same
-from analyzer.base.outputs.marks import is_marked
 
 #: Suffixes of what each flag names, before a ``.gz``; a name without any is fine.
 _SUFFIXES = {"--xlsx": (".xlsx",), "--html": (".html", ".htm"), "--save": (".json",)}

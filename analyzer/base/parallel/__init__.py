@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,41 @@ from analyzer.base.errors import AnalyzeError
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
+
+
+@contextlib.contextmanager
+def progress_bar(
+    total: float, unit: str, *, what: str, enabled: bool | None = None
+) -> Iterator[Callable[..., object]]:
+    """Show a bar with the remaining time in the block, whose function counts n more units as done.
+
+    Parameters
+    ----------
+    total : how many `unit`s there are to do
+    unit : "B" for bytes, else a word in the plural ("files", "steps")
+    what : the words before the bar
+    enabled : None means only where standard error is a terminal
+    """
+    if not (sys.stderr.isatty() if enabled is None else enabled):
+        yield int
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True, force_terminal=True)
+    amount = DownloadColumn() if unit == "B" else MofNCompleteColumn()
+    after = TextColumn("" if unit == "B" else unit)
+    columns = (TextColumn("{task.description}"), BarColumn(), amount, after, TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield partial(progress.advance, progress.add_task(what, total=total))
+
 
 _PR_SET_PDEATHSIG = 1
 _FORK_WORTH = 8 << 20  # bytes (unpacked) below which a second process costs more than it saves

@@ -55,7 +55,7 @@ def run(args: Namespace) -> Result:
 
 def _collect(args: Namespace) -> Result:
     """Renew the final traces, and read the captures and server logs below the paths."""
-    from analyzer.cli.collect.time_tables import time_result
+    from analyzer.cli.collect.collect_tables import time_result
     from trace_utils import find_gpus
 
     for path in args.path:
@@ -64,7 +64,7 @@ def _collect(args: Namespace) -> Result:
     gpus = [gpu for path in args.path for gpu in find_gpus(path)]
     result = _gpus(args, gpus) if gpus else time_result(args, [], Repairs(), "Collected from")
     if not args.sub_option:
-        from analyzer.cli.collect.network_tables import all_there_is
+        from analyzer.cli.collect.collect_tables import all_there_is
 
         for path in args.path:
             for extra in all_there_is(path, jobs=args.jobs, progress=args.progress):
@@ -82,7 +82,7 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
     from msgspec.structs import replace
 
     from analyzer.base.outputs.atomic import temporary_directory
-    from analyzer.cli.collect.time_tables import time_result
+    from analyzer.cli.collect.collect_tables import time_result
     from analyzer.reading.dialects import Need, keys_for
     from collector.gpu.final_trace import collect_gpus, renew
     from collector.gpu.iteration_times import Gpu, iterations
@@ -111,7 +111,7 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
 
 
 def _iter_time(args: Namespace) -> Result:
-    from analyzer.cli.collect.time_tables import time_result
+    from analyzer.cli.collect.collect_tables import time_result
     from analyzer.reading.dialects import Need
     from collector.gpu.iteration_times import Gpu, iterations
     from trace_utils import read_ranks
@@ -134,7 +134,7 @@ def _counts(trace: Trace) -> dict[str, int]:
     """Count slices per category: BytePS's kind of operation, else the event's category."""
     import numpy as np
 
-    from analyzer.base.opname import OpName
+    from analyzer.base.names import OpName
 
     counts: dict[str, int] = {}
     pairs = np.stack([trace.name_id, trace.cat_id], axis=1)
@@ -155,8 +155,8 @@ def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
 
 def _one_source(args: Namespace, variant: str) -> Result:
     """Read the transfers in the captures, or in the servers' logs, under one path."""
-    from analyzer.cli.collect import network_tables
-    from analyzer.cli.collect.time_tables import time_result
+    from analyzer.cli.collect import collect_tables as network_tables
+    from analyzer.cli.collect.collect_tables import time_result
 
     if len(args.path) > 1:
         raise UsageError(f"--sub_option {variant} takes one path: the job's root, or one file")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analyzer.answers.compare.comparison import Comparison
 from analyzer.answers.compare.significance import FEWEST_STEPS, Change
-from analyzer.base.function_names import brief
+from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent
 
 _WORTH_NAMING = 0.05  # share of the change from which a category is named

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer import cli
 from analyzer.base.errors import TraceError, UsageError, as_sentence, counted, listed
-from analyzer.base.function_names import brief
-from analyzer.base.outputs.marks import is_digest
+from analyzer.base.inputs import is_digest
+from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent, ms_of
 from analyzer.cli import READING, add_flags, asked, command, refuse
 from analyzer.report.result import Card, Chart, Column, Command, Result, Table, key_of

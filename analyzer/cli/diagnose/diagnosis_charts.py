@@ -12,7 +12,7 @@ from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64
 from analyzer.base.units import in_ms
 from analyzer.cli.step_timeline import group_of, step_timeline
-from analyzer.reading.dialects.kernel_kinds import OTHER, kernel_kind
+from analyzer.reading.dialects.name_rules import OTHER, kernel_kind
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
 from analyzer.report.result import Bars, Chart, HeatMap

@@ -43,7 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> Result:
     """Build the graph, lay it out and say how large it is."""
-    from analyzer.base.parallel import progress
+    from analyzer.base.parallel import progress_bar
     from analyzer.cli.graph.layout import MOST_DRAWN, draw
 
     args.output = _output(args)
@@ -54,7 +54,7 @@ def run(args: Namespace) -> Result:
             f"{args.path[0]}: the graph has {len(loaded.dag):,} nodes, a drawing at most {MOST_DRAWN:,}; "
             "--output FILE.dot or FILE.graphml writes it for other programs"
         )
-    with progress.bar(1, "graphs", what="laying out", enabled=args.progress):
+    with progress_bar(1, "graphs", what="laying out", enabled=args.progress):
         title = f"What waits for what: {len(loaded.dag):,} operations"
         chart = draw(loaded.dag, loaded.path, title, placed=bool(drawn))
     return _result(args, loaded, chart)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analyzer.base.arrays.median import FEWEST
-from analyzer.base.function_names import brief
+from analyzer.base.arrays.distributions import FEWEST
+from analyzer.base.names import brief
 from analyzer.base.outputs.rules import NO_FILE
 from analyzer.base.units import in_ms, in_percent, ms_of
 from analyzer.cli import WHAT_IF, command, damage_notes

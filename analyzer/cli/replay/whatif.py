@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from analyzer.answers.diagnose.helpful_edits import helpful_edits
 from analyzer.base.errors import as_sentence
-from analyzer.base.function_names import brief
+from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent
 from analyzer.cli import WHAT_IF, command, damage_notes
 from analyzer.cli.replay import replay_tables

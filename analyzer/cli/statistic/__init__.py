@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import UsageError, counted
-from analyzer.base.function_names import brief
+from analyzer.base.inputs import is_digest
 from analyzer.base.lazy_sequence import LazySequence
-from analyzer.base.outputs.marks import is_digest
+from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent
 from analyzer.cli import (
     READING,
@@ -118,7 +118,7 @@ def run(args: Namespace) -> Result:
     if args.sub_option is not None:
         refuse(args, variant_of(args), "group_by")
     if args.sub_option == "collectives":
-        from analyzer.cli.statistic.collective_table import collectives
+        from analyzer.cli.statistic.statistic_tables import collectives
 
         refuse(args, variant_of(args), "save", "step_by")
         return collectives(args)
@@ -295,7 +295,7 @@ def _mean_steps(ranks: Sequence[RankSummary]) -> Bars:
 def _dasf(args: Namespace) -> Result:
     """Carry out one of DASF's own analyses of its profiles."""
     from analyzer.answers.statistic.dasf_analyses import analyse
-    from analyzer.cli.statistic.dasf_tables import dasf_headline, dasf_table
+    from analyzer.cli.statistic.statistic_tables import dasf_headline, dasf_table
 
     answer, repairs = analyse(args.sub_option, args.path, jobs=args.jobs, progress=args.progress)
     tables, headline = [dasf_table(args.sub_option, answer)], dasf_headline(answer)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from analyzer.base.errors import Note, NoteKind, listed
 from analyzer.base.units import in_digits
 from analyzer.model.clocks.offsets import Alignment, Clock, align
-from analyzer.reading.dialects.sync_points import SyncPoints, merged
+from analyzer.reading.dialects.recorded_collectives import SyncPoints, merged
 from analyzer.reading.formats.columns import Trace
 
 _LISTED = 16  # clocks that are named one by one

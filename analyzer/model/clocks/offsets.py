@@ -19,10 +19,17 @@ from msgspec import Struct
 
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.numbering import connected, places_by_value
-from analyzer.model.clocks import limits
-from analyzer.model.clocks.common_operations import Occurrences, side_by_side
-from analyzer.model.clocks.pair_estimates import PairOffset, evidence
-from analyzer.reading.dialects.sync_points import SyncPoints
+from analyzer.model.clocks.pair_estimates import (
+    AGREES,
+    ALL_WINDOWS,
+    QUARTZ_PPM,
+    ROUNDED_FROM_NS,
+    Occurrences,
+    PairOffset,
+    evidence,
+    side_by_side,
+)
+from analyzer.reading.dialects.recorded_collectives import SyncPoints
 
 
 class Clock(Struct, frozen=True):
@@ -110,7 +117,7 @@ def _consistent(
     machines: Sequence[str],
 ) -> Alignment | None:
     """Return the clocks that make every operation possible; None if the drifts of quartzes allow none."""
-    limit_ppm = limits.QUARTZ_PPM
+    limit_ppm = QUARTZ_PPM
 
     def shortest(pairs: Sequence[PairOffset]) -> tuple[Float64, Float64] | None:
         loose, bounds = (_shortest(_windows(found, compared, limit_ppm, pairs, far)) for far in (None, reach))
@@ -200,7 +207,7 @@ def _windows(
 
 def _shortest(windows: Float64) -> Float64 | None:
     """Return the tightest windows (n, n) that follow; None where they contradict each other."""
-    if len(windows) > limits.ALL_WINDOWS:
+    if len(windows) > ALL_WINDOWS:
         return _shortest_of_many(windows)
     shortest = windows.copy()
     for over in range(len(shortest)):  # Floyd and Warshall; scipy's takes longer to import
@@ -247,7 +254,7 @@ def _may_agree(agreed: Float64, group: Int64, pairs: Sequence[PairOffset], tight
         square = ((offset[pair.j] - offset[pair.i] - pair.estimate) / pair.doubt) ** 2
         squares[pair.i].append(square)
         squares[pair.j].append(square)
-    return all(np.mean(each) <= limits.AGREES**2 for each in squares.values())
+    return all(np.mean(each) <= AGREES**2 for each in squares.values())
 
 
 def _least_squares(group: Int64, pairs: Sequence[PairOffset]) -> Float64:
@@ -300,9 +307,7 @@ def _whole(found: Occurrences, groups: Sequence[Int64], offsets: Float64, tight:
         rounded = rough + 1000 * np.rint((exact - rough) / 1000)
         windows = tight[np.ix_(group, group)]
         width = (windows + windows.T)[~np.eye(len(group), dtype=np.bool_)]
-        fits = np.all(width >= limits.ROUNDED_FROM_NS) and np.all(
-            rounded[:, None] - rounded[None, :] <= windows
-        )
+        fits = np.all(width >= ROUNDED_FROM_NS) and np.all(rounded[:, None] - rounded[None, :] <= windows)
         whole[group] = rounded if fits else exact
     return whole
 

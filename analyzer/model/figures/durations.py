@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Float64, Int32, Int64, NDArray
 from analyzer.base.arrays.intervals import union_length
 from analyzer.base.arrays.numbering import narrowest, numbered
-from analyzer.base.opname import OpName
+from analyzer.base.names import OpName
 from analyzer.reading import dialects
 from analyzer.reading.formats.columns import Trace
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.arrays.numbering import numbered, occurrence_number
 from analyzer.base.errors import TraceError, counted
-from analyzer.base.opname import OpName
+from analyzer.base.names import OpName
 from analyzer.model.figures.durations import operations_of_slices
 from analyzer.model.figures.time_by_role import time_by_operation
 from analyzer.reading import dialects

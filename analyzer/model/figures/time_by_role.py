@@ -28,8 +28,8 @@ import numpy as np
 from msgspec import Struct
 
 from analyzer.base.arrays import Float64, Int64, Mask, NDArray
+from analyzer.base.arrays.distributions import longest_usual, median
 from analyzer.base.arrays.intervals import clipped_lengths, innermost, lies_inside, union
-from analyzer.base.arrays.median import longest_usual, median
 from analyzer.base.arrays.numbering import ranges, unique
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Role, is_communication

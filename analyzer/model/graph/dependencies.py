@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.errors import TraceError, counted, missing
-from analyzer.base.opname import COMM, FIRST, FORWARD, LAST, OUTPUT, OpName
+from analyzer.base.names import COMM, FIRST, FORWARD, LAST, OUTPUT, OpName
 from analyzer.model.graph.model import Dag, cycles
-from analyzer.model.graph.scopes import OperationSlack, Scope, longest_chain
+from analyzer.model.graph.path_summary import OperationSlack, Scope, longest_chain
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need, Role
 from analyzer.reading.dialects.edge_rules import EdgeKind

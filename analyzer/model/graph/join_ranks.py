@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, NDArray
-from analyzer.base.arrays.median import median
+from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import ranges, unique
 from analyzer.base.arrays.spill import Spill
 from analyzer.base.errors import TraceError, listed

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from analyzer.base.arrays import Float64, Int64, NDArray
-from analyzer.base.arrays.median import n_warm_up
+from analyzer.base.arrays.distributions import n_warm_up
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.arrays.spill import Spill
 from analyzer.base.errors import NoteKind, TraceError, notes_of

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import ids_in, numbered, unique
 from analyzer.base.errors import UsageError
-from analyzer.base.opname import OpName
+from analyzer.base.names import OpName
 from analyzer.reading.dialects.steps import argument, natural_numbers
 from analyzer.reading.dialects.tolerances import LEAST_REPEATS, LIKE_RANKS
 from analyzer.reading.formats.columns import ArgColumn, Id, Trace, Track, used_tables

@@ -23,14 +23,13 @@ import numpy as np
 from msgspec import Struct
 
 from analyzer.base.arrays import Int64, Mask, NDArray
-from analyzer.base.arrays.as_of import as_of
 from analyzer.base.arrays.intervals import innermost, lies_inside
-from analyzer.base.arrays.numbering import numbered, occurrence_number
+from analyzer.base.arrays.numbering import as_of, numbered, occurrence_number
 from analyzer.base.errors import TraceError
 from analyzer.reading.dialects.edge_rules import Rule
-from analyzer.reading.dialects.masks import by_name
 from analyzer.reading.dialects.name_rules import may_wait
-from analyzer.reading.dialects.roles import Phase, Role, is_communication
+from analyzer.reading.dialects.recorded_collectives import SyncPart
+from analyzer.reading.dialects.roles import Phase, Role, by_name, is_communication
 from analyzer.reading.dialects.step_parts import (
     UNMARKED,
     Joint,
@@ -50,7 +49,6 @@ from analyzer.reading.dialects.step_windows import (
     sampled,
 )
 from analyzer.reading.dialects.steps import Step, step_table
-from analyzer.reading.dialects.sync_points import SyncPart
 from analyzer.reading.dialects.tolerances import JITTER_NS
 from analyzer.reading.formats.columns import Trace
 

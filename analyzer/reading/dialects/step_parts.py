@@ -20,7 +20,7 @@ from analyzer.base.arrays import Int64, NDArray
 from analyzer.base.arrays.numbering import narrowest
 from analyzer.base.errors import Note, NoteKind
 from analyzer.reading.dialects.edge_rules import Rule
-from analyzer.reading.dialects.kernel_kinds import COMMUNICATION
+from analyzer.reading.dialects.name_rules import COMMUNICATION
 from analyzer.reading.dialects.roles import Phase, Role
 from analyzer.reading.formats.columns import Trace, Track
 

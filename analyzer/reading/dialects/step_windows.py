@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask, NDArray
-from analyzer.base.arrays.median import longest_usual, median
+from analyzer.base.arrays.distributions import longest_usual, median
 from analyzer.base.arrays.numbering import occurrence_number, ranges, unique
 from analyzer.base.errors import TraceError, counted
 from analyzer.reading.dialects.edge_rules import Rule

@@ -11,8 +11,8 @@ import numpy as np
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import union_length
 from analyzer.base.errors import TraceError
-from analyzer.reading.dialects.masks import by_cat, by_name
 from analyzer.reading.dialects.name_rules import is_parameter_update
+from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.tolerances import (
     BODY_ALIKE,
     BODY_ALONE,

@@ -16,17 +16,22 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Float64, Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import lies_inside
 from analyzer.base.arrays.numbering import numbered, places_by_value
-from analyzer.base.opname import OpName
-from analyzer.reading.dialects.masks import by_cat, by_name
+from analyzer.base.names import OpName
 from analyzer.reading.dialects.name_rules import is_collective, is_library_call, is_server_transfer
 from analyzer.reading.dialects.owners import Owned, names_in, split_by_processes
-from analyzer.reading.dialects.recorded_collectives import Call, Collectives, kind_of
-from analyzer.reading.dialects.roles import Role, idle, is_communication
+from analyzer.reading.dialects.recorded_collectives import (
+    Call,
+    Collectives,
+    SyncPart,
+    SyncPoints,
+    collected,
+    kind_of,
+)
+from analyzer.reading.dialects.roles import Role, by_cat, by_name, idle, is_communication
 from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
-from analyzer.reading.dialects.sync_points import SyncPart, SyncPoints, collected
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.event import NO_TIME
 from analyzer.reading.formats.rows import EndRule
+from analyzer.reading.formats.values import NO_TIME
 
 if TYPE_CHECKING:
     from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
@@ -415,7 +420,7 @@ class System:
         """
         if by != KERNEL_KIND:
             return None
-        from analyzer.reading.dialects.kernel_kinds import COMMUNICATION, kernel_kind
+        from analyzer.reading.dialects.name_rules import COMMUNICATION, kernel_kind
 
         rows = np.flatnonzero(self.device_work(trace))
         pairs, kind = numbered(

@@ -17,10 +17,9 @@ import numpy as np
 from msgspec import Struct
 
 from analyzer.base.arrays import Int32, Int64, NDArray
-from analyzer.reading.formats.event import KEY, NO_TIME, UNDECODABLE, Event, args_object
+from analyzer.reading.formats.event import KEY, UNDECODABLE, Event, args_object
 from analyzer.reading.formats.rows import END, LONGEST_NS, META, OTHER_PHASE, ROLE, SLICE, Rows, numbers
-from analyzer.reading.formats.times import to_ns
-from analyzer.reading.formats.values import cleaned
+from analyzer.reading.formats.values import NO_TIME, cleaned, to_ns
 
 _KEY = attrgetter(*KEY)
 _KEYS = msgspec.json.Decoder(list[tuple[Any, ...]])

@@ -15,11 +15,11 @@ from analyzer.reading.formats.builder import ALL as ALL
 from analyzer.reading.formats.builder import Builder, Scanned
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.event import decode_exact_events, fragment_start
-from analyzer.reading.formats.native.scanner import Scanner
+from analyzer.reading.formats.native import Scanner
 from analyzer.reading.formats.reader import EventReader, Piece
 from analyzer.reading.formats.repair import Damage
 from analyzer.reading.formats.rows import EndRule, Rows, columns
-from analyzer.reading.formats.times import InexactError
+from analyzer.reading.formats.values import InexactError
 
 
 class Part(Struct, frozen=True):

@@ -11,12 +11,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from analyzer.base.errors import whole_number
+from analyzer.base.errors import PROGRAM, whole_number
+from analyzer.base.inputs import MEMBER
 from analyzer.base.outputs.atomic import open_output
-from analyzer.base.outputs.marks import MEMBER, PROGRAM
 from analyzer.reading.formats.columns import Track
-from analyzer.reading.formats.times import microseconds
-from analyzer.reading.formats.values import cleaned
+from analyzer.reading.formats.values import cleaned, microseconds
 
 _BATCH = 10_000
 _LARGEST = 1 << 31  # Perfetto reads this and larger numbers of threads as 0

@@ -33,8 +33,7 @@ from analyzer.reading.formats.builder import Builder
 from analyzer.reading.formats.columns import Trace, Track
 from analyzer.reading.formats.event import UNDECODABLE, ExactEvent
 from analyzer.reading.formats.rows import ROLE, EndRule, columns
-from analyzer.reading.formats.times import microseconds
-from analyzer.reading.formats.values import FARTHEST_NS, cleaned
+from analyzer.reading.formats.values import FARTHEST_NS, cleaned, microseconds
 
 COMPUTE = "Compute"
 RESOURCE_USAGE = "Resource Usage"

@@ -16,7 +16,6 @@ from analyzer.reading.formats.values import cleaned, cleaned_scalar
 Scalar = str | int | float | bool | None
 NO_ARGS = msgspec.Raw(b"")
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last: nested too deeply
-NO_TIME = -(1 << 63)  # marks what is not a time, in microseconds and in nanoseconds
 
 
 class Event(msgspec.Struct, gc=False):

@@ -11,8 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from analyzer.base.errors import TraceError, listed
-from analyzer.base.inputs import natural, opened, short_names
-from analyzer.base.outputs.marks import is_digest, is_marked
+from analyzer.base.inputs import is_digest, is_marked, natural, opened, short_names
 from analyzer.reading.formats.event import fragment_start
 from analyzer.reading.formats.other_files import foreign
 from analyzer.reading.formats.recorder import recognises

@@ -17,21 +17,25 @@ from analyzer.base import parallel
 from analyzer.base.arrays.numbering import ids_in
 from analyzer.base.errors import TraceError, counted
 from analyzer.base.outputs.atomic import is_temporary, temporary_directory
-from analyzer.base.parallel import FilePart, OnRead
-from analyzer.base.parallel import progress as bars
+from analyzer.base.parallel import FilePart, OnRead, progress_bar
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need, is_communication
 from analyzer.reading.dialects.steps import argument
 from analyzer.reading.formats.columns import Trace, concatenate
 from analyzer.reading.formats.reader import join_dumps
-from analyzer.reading.traces.files import decoded, decoding, read_trace
-from analyzer.reading.traces.filter import CommFilter
 from analyzer.reading.traces.gpu_folders import GpuDir
 from analyzer.reading.traces.layouts import find_paths
-from analyzer.reading.traces.mixed_ranks import mixed_ranks
 from analyzer.reading.traces.paths import JobFiles, Source, rank_in_head
-from analyzer.reading.traces.readers import Decoding
-from analyzer.reading.traces.split import TraceFile, in_time, owned_by, rank_names, remarks_on_ranks
+from analyzer.reading.traces.readers import Decoding, decoded, decoding, read_trace
+from analyzer.reading.traces.split import (
+    CommFilter,
+    TraceFile,
+    in_time,
+    mixed_ranks,
+    owned_by,
+    rank_names,
+    remarks_on_ranks,
+)
 
 _T = TypeVar("_T")
 
@@ -246,7 +250,7 @@ def _read_all(
         for part, group in zip(parts, groups, strict=True)
     ]
     what = f"reading {counted(len(to_read), 'file')}"
-    with bars.bar(sum(part.size for part in parts), "B", what=what, enabled=request.progress) as advance:
+    with progress_bar(sum(part.size for part in parts), "B", what=what, enabled=request.progress) as advance:
         return list(parallel.map_files(_run, parts, jobs=request.jobs, on_read=advance))
 
 

@@ -3,23 +3,136 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzer.base.errors import in_words, listed
+from analyzer.base.arrays import Int64, Mask
+from analyzer.base.arrays.intervals import lies_inside
+from analyzer.base.errors import AnalyzeError, in_words, listed, meant
 from analyzer.base.inputs import short_names
 from analyzer.reading import dialects
-from analyzer.reading.dialects.owners import Owned, split_by_field, split_by_sources
+from analyzer.reading.dialects.owners import Owned, names_in, split_by_field, split_by_sources
+from analyzer.reading.dialects.roles import is_communication
+from analyzer.reading.dialects.system import System
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.traces.paths import JobFiles, Source, rank_notes
 
 if TYPE_CHECKING:
     from analyzer.reading.traces.ranks import Rank
+
+
+class CommFilter:
+    """Keeps the communications of one rank that were asked for, and everything that is not communication.
+
+    A name means a communication with all its parts (``Comm.x``, Horovod's tensor, a collective), a stage of
+    it (``Comm.x.PUSH``) or a partition (``Comm.x.PUSH.26148864``); with its rank (``rank0.Comm.x``), on that
+    rank only.
+
+    Attributes
+    ----------
+    known : the names by which the rank's communications can be asked for
+    """
+
+    def __init__(self, system: System, only: Collection[str], prefix: str = "") -> None:
+        self._system, self._only, self._prefix = system, frozenset(only), prefix
+        self.known: dict[str, None] = {}
+
+    def keeps(self, name: str, cat: str, tid: object, process: str | None) -> bool | None:
+        """Whether events of a name, category, thread and process stay; None where they do not communicate."""
+        names = self._system.filter_names(name, cat, tid, process)
+        if not names and self._system.is_named_comm(name):
+            names = (name,)
+        if not names:
+            return None
+        if self._prefix:
+            names = (*names, *(self._prefix + name for name in names))
+        self.known.update(dict.fromkeys(names))
+        return not self._only.isdisjoint(names)
+
+    def select(self, trace: Trace) -> Trace:
+        """Remove the communications of a rank that were not asked for, with what collectives call."""
+        if not len(trace):
+            return trace
+        processes = names_in(trace.metadata, "process_name")
+        kind = trace.name_id.astype(np.int64) * len(trace.cats) + trace.cat_id
+        distinct, place = np.unique(kind * len(trace.tracks) + trace.track_id, return_inverse=True)
+        fates = np.empty(len(distinct), np.int8)
+        for i, pair in enumerate(distinct.tolist()):
+            rest, track = divmod(pair, len(trace.tracks))
+            name, cat = divmod(rest, len(trace.cats))
+            pid, tid = trace.tracks[track]
+            keeps = self.keeps(trace.names[name], trace.cats[cat], tid, processes.get((pid, None)))
+            fates[i] = -1 if keeps is None else keeps
+        fate = fates[place]
+        left_out = fate == 0
+        if left_out.any() and (called := is_communication(self._system.roles(trace)) & (fate < 0)).any():
+            left_out |= called & lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, left_out)
+        return trace.select(~left_out)
+
+    @staticmethod
+    def check(only: Collection[str], known: Collection[str]) -> None:
+        """Raise AnalyzeError where a name of `only` is not communication that is `known`."""
+        for name in only:
+            if name not in known:
+                near = meant(name, known, most=3)
+                raise AnalyzeError(f"--filter {name}: no communication in this job has that name{near}")
+
+
+_STEP = re.compile(r"ProfilerStep#\d{1,9}")
+_ON_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "Operator", "Runtime")
+_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset")
+
+
+def mixed_ranks(trace: Trace) -> str:
+    """Say that several processes wrote one recording of PyTorch's profiler; "" for any other file.
+
+    The profiler writes a file for each process. Two that have the same step in one file, or two that work in
+    a damaged file, were given one path: each overwrote parts of what the other had written.
+    """
+    is_step = np.array([_STEP.fullmatch(name) is not None for name in trace.names], np.bool_)
+    if not is_step.any():
+        return ""
+    is_damaged = any("damaged event" in repair for repair in trace.repairs)
+    on_host = _rows_of(trace, _ON_HOST)
+    owners = _processes(trace, on_host if is_damaged else _rows_of_shared_steps(trace, on_host, is_step))
+    if len(owners) < 2:
+        return ""
+    devices = _processes(trace, _rows_of(trace, _ON_DEVICE))
+    who = in_words(owners, "pid") + (f", {in_words(devices, 'device')}" if devices else "")
+    remedy = "" if is_damaged else ", or tell them apart by --rank_by pid"
+    return (
+        f"{len(owners)} processes wrote this file ({who}): it mixes ranks and its numbers are no rank's; "
+        f"record each rank into its own file{remedy}"
+    )
+
+
+def _rows_of(trace: Trace, cats: Collection[str]) -> Int64:
+    is_of = np.array([cat in cats for cat in trace.cats], np.bool_)
+    return np.flatnonzero(is_of[trace.cat_id]) if len(trace) else np.empty(0, np.int64)
+
+
+def _rows_of_shared_steps(trace: Trace, rows: Int64, is_step: Mask) -> Int64:
+    """Return the slices of steps that several processes have."""
+    rows = rows[is_step[trace.name_id[rows]]]
+    owners: dict[int, set[object]] = {}
+    names = trace.name_id[rows].tolist()
+    for name, track in zip(names, trace.track_id[rows].tolist(), strict=True):
+        owners.setdefault(name, set()).add(trace.tracks[track].pid)
+    return rows[np.array([len(owners[name]) > 1 for name in names], np.bool_)] if names else rows
+
+
+def _processes(trace: Trace, rows: Int64) -> list[int]:
+    """Return the numbers of the processes, or of the devices, of slices; other pids are labels."""
+    pids = {trace.tracks[track].pid for track in set(trace.track_id[rows].tolist())}
+    return sorted(pid for pid in pids if isinstance(pid, int))
+
 
 #: Files that a line on their ranks names.
 _SHOWN = 4

@@ -10,7 +10,7 @@ import pytest
 
 from analyzer.answers.statistic import dasf_analyses as analysis
 from analyzer.base.errors import TraceError
-from analyzer.cli.statistic.dasf_tables import dasf_table
+from analyzer.cli.statistic.statistic_tables import dasf_table
 from analyzer.reading.dialects import keys_for
 from analyzer.reading.formats import dasf_records as dasf
 from analyzer.reading.formats.columns import Trace

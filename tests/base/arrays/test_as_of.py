@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.base.arrays.as_of import as_of
+from analyzer.base.arrays.numbering import as_of
 
 pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=9)
 

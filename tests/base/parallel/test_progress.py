@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from analyzer.base.parallel import progress
+from analyzer.base.parallel import progress_bar
 
 
 class Terminal(io.StringIO):
@@ -22,7 +22,7 @@ def drawn(
     monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, enabled: bool | None, unit: str = "files"
 ) -> str:
     monkeypatch.setattr(sys, "stderr", stderr)
-    with progress.bar(4, unit, what="reading", enabled=enabled) as advance:
+    with progress_bar(4, unit, what="reading", enabled=enabled) as advance:
         time.sleep(0.15)  # a bar is drawn at most ten times a second
         advance(1)
     return stderr.getvalue()

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from analyzer.base.errors import Repairs
 from collector.network.partition_keys import read_keys
-from collector.network.server_logs import read_log
-from collector.network.server_timeline import TIMELINE, Served, read_served, write_served
+from collector.network.server_timeline import TIMELINE, Served, read_log, read_served, write_served
 from conftest import examples
 from trace_utils import read_trace
 

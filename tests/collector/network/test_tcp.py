@@ -8,8 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.network.packets import ACK, SYN, Capture, Segment, read_segments
-from collector.network.tcp import Streams
+from collector.network.packets import ACK, SYN, Capture, Segment, Streams, read_segments
 from conftest import examples
 
 C, S = (b"\x0a\0\0\1", 40_000), (b"\x0a\0\0\2", 9_000)

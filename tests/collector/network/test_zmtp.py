@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.network.pslite import begins_message
-from collector.network.zmtp import Message, MessageReader
+from collector.network.pslite import Message, MessageReader, begins_message
 from conftest import examples
 from traffic import NEW, OLD, SERVER_BASE, Dialect, greeting, message
 

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
-from analyzer.model.clocks.common_operations import _go_on
 from analyzer.model.clocks.job_clocks import doubts
 from analyzer.model.clocks.offsets import _least_squares, align
-from analyzer.model.clocks.pair_estimates import PairOffset
-from analyzer.reading.dialects.sync_points import SyncPoint, SyncPoints
+from analyzer.model.clocks.pair_estimates import PairOffset, _go_on
+from analyzer.reading.dialects.recorded_collectives import SyncPoint, SyncPoints
 from conftest import examples
 
 

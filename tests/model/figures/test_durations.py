@@ -21,7 +21,7 @@ import recorded
 import reference
 from analyzer.base.arrays import Int64
 from analyzer.base.arrays.intervals import union_length
-from analyzer.base.opname import OpName
+from analyzer.base.names import OpName
 from analyzer.model.figures.durations import joined, operation_stats, rows_of
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Role

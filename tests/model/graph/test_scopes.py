@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analyzer.model.graph.model import Dag
-from analyzer.model.graph.scopes import OperationSlack, longest_chain
+from analyzer.model.graph.path_summary import OperationSlack, longest_chain
 
 
 def test_the_longest_chain_is_the_path_of_its_gpu_and_all_others_have_slack() -> None:

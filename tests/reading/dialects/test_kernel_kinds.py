@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.reading.dialects.kernel_kinds import kernel_kind
+from analyzer.reading.dialects.name_rules import kernel_kind
 
 AT = "void at::native::"
 KINDS = {

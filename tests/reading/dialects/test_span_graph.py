@@ -12,11 +12,10 @@ import pytest
 from analyzer.model.graph.critical_path import critical_path
 from analyzer.model.graph.join_ranks import join
 from analyzer.reading import dialects
-from analyzer.reading.dialects.masks import by_name
-from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.recorded_collectives import SyncPart
+from analyzer.reading.dialects.roles import Role, by_name
 from analyzer.reading.dialects.span_graph import Meaning, record_spans
 from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
-from analyzer.reading.dialects.sync_points import SyncPart
 from analyzer.reading.formats.columns import Trace
 from make import path_of, span, stretches_of, write
 from trace_utils import read_trace

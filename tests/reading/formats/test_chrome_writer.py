@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.reading.formats.chrome_writer import Places, Slice, ThreadRow, write_timeline
-from analyzer.reading.formats.times import microseconds
+from analyzer.reading.formats.values import microseconds
 
 
 def written(path: Path, *rows: ThreadRow) -> list[dict[str, Any]]:

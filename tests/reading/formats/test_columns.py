@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analyzer.base.arrays.median import median
+from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import numbered, unique
 
 

@@ -12,7 +12,7 @@ from analyzer.base.errors import TraceError
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.perfetto.packets_to_json import recognises
 from analyzer.reading.formats.perfetto.trace_packets import messages
-from analyzer.reading.traces.files import read_trace
+from analyzer.reading.traces.readers import read_trace
 from conftest import run_cli
 
 

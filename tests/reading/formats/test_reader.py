@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from analyzer.base.errors import TraceError
 from analyzer.reading.formats.reader import EventReader
-from analyzer.reading.traces.files import read_document, read_trace
+from analyzer.reading.traces.readers import read_document, read_trace
 
 #: Read by either decoder; `read_document` has but one.
 by_both = pytest.mark.usefixtures("decoder")

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.reading.formats.event import NO_TIME
-from analyzer.reading.formats.times import InexactError, exact_ns, text_to_ns, to_ns
-from analyzer.reading.formats.values import FARTHEST_NS
+from analyzer.reading.formats.values import FARTHEST_NS, NO_TIME, InexactError, exact_ns, text_to_ns, to_ns
 
 
 def test_integers_floats_and_text() -> None:

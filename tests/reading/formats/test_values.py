@@ -13,7 +13,7 @@ import pytest
 from analyzer.base.errors import TraceError
 from analyzer.reading.formats.stream import ByteStream
 from analyzer.reading.formats.values import FARTHEST_NS, MOST_DEPTH, cleaned
-from analyzer.reading.traces.files import read_document, read_trace
+from analyzer.reading.traces.readers import read_document, read_trace
 from conftest import run_cli
 
 GOOD = '{"ph":"X","name":"a","pid":1,"tid":2,"ts":10,"dur":5}'

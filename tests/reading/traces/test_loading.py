@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.reading.traces import files as trace_files
+from analyzer.reading.traces import readers as trace_files
 from conftest import REPO, ask, few
 from make import comm, span, write
 from trace_utils import read_ranks

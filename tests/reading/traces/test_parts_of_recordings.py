@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.reading.traces.files import read_trace
-from analyzer.reading.traces.mixed_ranks import mixed_ranks
 from analyzer.reading.traces.paths import ranks_in_names
 from analyzer.reading.traces.ranks import Request, read_ranks
+from analyzer.reading.traces.readers import read_trace
+from analyzer.reading.traces.split import mixed_ranks
 from make import span, write
 
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-from analyzer.answers.diagnose.finding_thresholds import HALF
+from analyzer.answers.diagnose.finding import HALF
 from analyzer.reading.formats.recorder.standing import DumpedCall, Group, Lane
 
 Key = tuple[str, Sequence[int]]  # a group's name and members

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from msgspec import Struct
 
-from analyzer.answers.diagnose.finding_thresholds import DUMPED_WITHIN_NS, HALF, PAUSE_NS
+from analyzer.answers.diagnose.finding import DUMPED_WITHIN_NS, HALF, PAUSE_NS
 from analyzer.answers.diagnose.hangs.waits import HangCause, Root, Wait, Waits, age
 from analyzer.base.errors import in_words
 from analyzer.reading import dialects

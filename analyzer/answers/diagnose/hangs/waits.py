@@ -21,7 +21,7 @@ from enum import Enum
 from math import inf
 from typing import Any, NamedTuple
 
-from analyzer.answers.diagnose.finding_thresholds import HALF
+from analyzer.answers.diagnose.finding import HALF
 from analyzer.answers.diagnose.hangs.differing_calls import DifferingCalls, Key
 from analyzer.reading.formats.recorder.standing import UNKNOWN, DumpedCall, Lane, Standing
 

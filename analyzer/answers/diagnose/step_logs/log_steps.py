@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analyzer.answers.diagnose.finding_thresholds import HALF, NEARLY_ALL
+from analyzer.answers.diagnose.finding import HALF, NEARLY_ALL
 from analyzer.base.arrays import Float64, Int64, Mask, NDArray
 from analyzer.base.errors import TraceError
 from analyzer.model.figures.job_figures import JobFigures

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzer.answers.diagnose.finding_thresholds import HALF, NEGLIGIBLE, NOTICEABLE, SHARED_BLAME, VISIBLE
+from analyzer.answers.diagnose.finding import HALF, NEGLIGIBLE, NOTICEABLE, SHARED_BLAME, VISIBLE
 from analyzer.answers.diagnose.step_logs.log_steps import LogSteps
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.change_points import (

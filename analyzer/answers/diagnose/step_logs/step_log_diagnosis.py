@@ -12,14 +12,19 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from analyzer.answers.diagnose.diagnosis import Diagnosis, Ranked
-from analyzer.answers.diagnose.finding import BREAKDOWN, Finding, FindingKind, FindingScope, Skipped, StepSpan
-from analyzer.answers.diagnose.finding_thresholds import (
+from analyzer.answers.diagnose.finding import (
+    BREAKDOWN,
     FAR_NOISES,
     HALF,
     NEARLY_ALL,
     NEGLIGIBLE,
     NOTICEABLE,
     STALL,
+    Finding,
+    FindingKind,
+    FindingScope,
+    Skipped,
+    StepSpan,
 )
 from analyzer.answers.diagnose.step_logs.log_steps import BETWEEN, REST, LogSteps
 from analyzer.answers.diagnose.step_logs.slow_spans import AROUND, FEW, SlowSpan, beside, covered, slow_spans

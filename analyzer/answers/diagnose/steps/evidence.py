@@ -5,10 +5,34 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.answers.diagnose.finding import Evidence
+from analyzer.answers.diagnose.finding import CHANCE, MOST_STEPS, MUCH, Evidence
 from analyzer.answers.diagnose.steps.job_view import JobView
-from analyzer.base.arrays import Int64
+from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays.distributions import FEWEST, student_cdf
 from analyzer.model.graph.step_graph import Bool, StepGraph
+
+
+def is_no_chance(excess: Float64, ratio: float, n_owners: int, *, always_most: bool = False) -> bool:
+    """Whether a rank's excess (steps,) over its peers, `ratio` times theirs in the median step, is real.
+
+    By a t-test over all `n_owners`, or by being so much in most steps that a disturbed step does not hide it.
+    Of few steps: by being much, or because one of so many alike would hardly have the most in all of them.
+    """
+    if len(excess) < FEWEST:
+        is_luck = float(n_owners) ** (1 - len(excess)) >= CHANCE
+        return bool((excess > 0).all() and (ratio > MUCH or (always_most and not is_luck)))
+    if ratio > MUCH and (excess > 0).mean() >= MOST_STEPS:
+        return True
+    return surely_positive(excess, CHANCE / n_owners)
+
+
+def surely_positive(values: Float64, chance: float) -> bool:
+    """Whether the mean of the values (n,) is above 0, but for a chance."""
+    if np.ptp(values) == 0:
+        return bool(values[0] > 0)
+    n = len(values)
+    t = float(values.mean() / (values.std(ddof=1) / n**0.5))
+    return student_cdf(n - 1, -t) < chance
 
 
 def longest_events(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from analyzer.answers.diagnose.finding_thresholds import HALF, NOTICEABLE
+from analyzer.answers.diagnose.finding import HALF, NOTICEABLE
 from analyzer.base.arrays import Float64
 from analyzer.base.arrays.change_points import LEAST_STEPS
 from analyzer.base.arrays.intervals import stretches

@@ -1,4 +1,4 @@
-"""BytePS: `comm.json`, its profiler's final trace, `io.json` and `step.json`; names follow `opname`."""
+"""BytePS: `comm.json`, its profiler's final trace, `io.json` and `step.json`; names follow `base.names`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask, NDArray
-from analyzer.base.arrays.median import median
+from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import ids_in
-from analyzer.base.opname import OpName, may_be_within, with_key
-from analyzer.reading.dialects.byteps.byteps_names import inputs, partition, read_parameters, renamed, role_of
-from analyzer.reading.dialects.masks import by_name
+from analyzer.base.names import OpName, may_be_within, with_key
+from analyzer.reading.dialects.byteps.byteps_events import (
+    inputs,
+    partition,
+    read_parameters,
+    renamed,
+    role_of,
+)
 from analyzer.reading.dialects.owners import Owned, split_by_names
-from analyzer.reading.dialects.recorded_collectives import Call, Collectives
-from analyzer.reading.dialects.roles import Role, is_communication
+from analyzer.reading.dialects.recorded_collectives import Call, Collectives, SyncPart
+from analyzer.reading.dialects.roles import Role, by_name, is_communication
 from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, between, rounds
-from analyzer.reading.dialects.sync_points import SyncPart
 from analyzer.reading.dialects.system import Need, System
 from analyzer.reading.formats.columns import Trace
 

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64
-from analyzer.base.arrays.median import median
+from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import ranges, unique
 from analyzer.base.errors import TraceError
 from analyzer.reading.dialects.byteps.byteps_dependencies import (

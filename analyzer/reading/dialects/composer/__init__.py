@@ -19,11 +19,10 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.errors import Note, NoteKind, counted
 from analyzer.base.units import in_ms
-from analyzer.reading.dialects.masks import by_name
 from analyzer.reading.dialects.name_rules import is_library_call
-from analyzer.reading.dialects.roles import Phase, Role
+from analyzer.reading.dialects.recorded_collectives import SyncPoint, SyncPoints
+from analyzer.reading.dialects.roles import Phase, Role, by_name
 from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
-from analyzer.reading.dialects.sync_points import SyncPoint, SyncPoints
 from analyzer.reading.dialects.system import (
     Metadata,
     Need,

@@ -12,11 +12,9 @@ import numpy as np
 from analyzer.base.arrays import NDArray
 from analyzer.base.errors import TraceError
 from analyzer.reading.dialects import recorded_collectives
-from analyzer.reading.dialects.masks import by_name
-from analyzer.reading.dialects.recorded_collectives import Collectives
+from analyzer.reading.dialects.recorded_collectives import Collectives, SyncPoint, SyncPoints
 from analyzer.reading.dialects.recorded_collectives import kind_of as kind_of_collective
-from analyzer.reading.dialects.roles import Role
-from analyzer.reading.dialects.sync_points import SyncPoint, SyncPoints
+from analyzer.reading.dialects.roles import Role, by_name
 from analyzer.reading.dialects.system import Need, System
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.recorder import BYTES, NUMBER

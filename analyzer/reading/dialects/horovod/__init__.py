@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, NDArray
 from analyzer.base.arrays.intervals import overlap_groups
-from analyzer.reading.dialects.masks import by_name
 from analyzer.reading.dialects.recorded_collectives import Call, Collectives, kind_of, plausible
-from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.roles import Role, by_name
 from analyzer.reading.dialects.steps import NO_STEPS, Steps, rounds
 from analyzer.reading.dialects.system import Metadata, Need, System, int_or_zero
 from analyzer.reading.formats.columns import Points, Trace

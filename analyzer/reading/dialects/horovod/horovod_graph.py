@@ -19,9 +19,8 @@ from msgspec import Struct, field
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.errors import TraceError
 from analyzer.reading.dialects.edge_rules import Rule
-from analyzer.reading.dialects.masks import by_name
 from analyzer.reading.dialects.owners import names_in
-from analyzer.reading.dialects.roles import Phase, Role
+from analyzer.reading.dialects.roles import Phase, Role, by_name
 from analyzer.reading.dialects.step_parts import Edge, Joint, Operation, RankStep, RankSteps, Transfer, Whose
 from analyzer.reading.dialects.steps import Step, Steps
 from analyzer.reading.dialects.tolerances import AT_ONCE_NS, CLEARLY_LAST, CYCLE_NS

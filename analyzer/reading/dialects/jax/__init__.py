@@ -29,12 +29,10 @@ from analyzer.base.arrays import Mask, NDArray
 from analyzer.base.arrays.intervals import lies_inside
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.errors import counted
-from analyzer.reading.dialects.masks import by_name
 from analyzer.reading.dialects.owners import SHARED, Owned, split_by_slices
-from analyzer.reading.dialects.recorded_collectives import Call, Collectives
-from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.recorded_collectives import Call, Collectives, SyncPart
+from analyzer.reading.dialects.roles import Role, by_name
 from analyzer.reading.dialects.steps import Step, Steps, step_table
-from analyzer.reading.dialects.sync_points import SyncPart
 from analyzer.reading.dialects.system import Need, System
 from analyzer.reading.formats.columns import Trace
 

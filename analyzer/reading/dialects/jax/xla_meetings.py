@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from analyzer.base.arrays import Int64, Mask
-from analyzer.base.arrays.as_of import as_of
+from analyzer.base.arrays.numbering import as_of
 from analyzer.reading.dialects.jax.xla_slices import (
     all_wait,
     halves,
@@ -19,8 +19,8 @@ from analyzer.reading.dialects.jax.xla_slices import (
     stated_role,
     thread_kinds,
 )
+from analyzer.reading.dialects.recorded_collectives import SyncPart
 from analyzer.reading.dialects.roles import Role
-from analyzer.reading.dialects.sync_points import SyncPart
 from analyzer.reading.formats.columns import Trace
 
 _RENDEZVOUS = re.compile(r"global_devices=\[([\d, ]*)\]")

@@ -11,12 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from analyzer.base.arrays import Int64, Mask, NDArray
-from analyzer.base.arrays.as_of import as_of
 from analyzer.base.arrays.intervals import lies_inside
-from analyzer.base.arrays.numbering import numbered, unique
-from analyzer.reading.dialects.masks import by_name
+from analyzer.base.arrays.numbering import as_of, numbered, unique
 from analyzer.reading.dialects.owners import SHARED, names_in, process_names
-from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.roles import Role, by_name
 from analyzer.reading.dialects.steps import (
     NO_STEPS,
     Step,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.numbering import ids_in
-from analyzer.base.outputs.marks import MEMBER
+from analyzer.base.inputs import MEMBER
 from analyzer.reading.dialects.kineto.collectives import (
     SIZE_ARGS,
     SYNC_ARGS,
@@ -26,9 +26,8 @@ from analyzer.reading.dialects.kineto.collectives import (
     lasting_collectives,
     step_mark,
 )
-from analyzer.reading.dialects.masks import by_cat, by_name
-from analyzer.reading.dialects.recorded_collectives import Collectives
-from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.recorded_collectives import Collectives, SyncPart, SyncPoints
+from analyzer.reading.dialects.roles import Role, by_cat, by_name
 from analyzer.reading.dialects.steps import (
     NO_STEPS,
     Step,
@@ -38,7 +37,6 @@ from analyzer.reading.dialects.steps import (
     step_table,
     with_slices,
 )
-from analyzer.reading.dialects.sync_points import SyncPart, SyncPoints
 from analyzer.reading.dialects.system import (
     BASE,
     CPU_OP_CATS,
@@ -230,7 +228,7 @@ class Kineto(System):
     def category(self, name: str, cat: str) -> str:
         """Return the event's own category; of work on a device its kind, of some annotations theirs."""
         if cat in DEVICE_CATS:
-            from analyzer.reading.dialects.kernel_kinds import COMMUNICATION, kernel_kind
+            from analyzer.reading.dialects.name_rules import COMMUNICATION, kernel_kind
 
             return COMMUNICATION if is_collective_kernel(name) else kernel_kind(name)
         if cat == "user_annotation" and is_collective_call(name):

@@ -10,12 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from analyzer.base.arrays import Int64
-from analyzer.base.arrays.as_of import as_of
 from analyzer.base.arrays.intervals import innermost
-from analyzer.base.arrays.numbering import numbered, unique
+from analyzer.base.arrays.numbering import as_of, numbered, unique
 from analyzer.reading.dialects.kineto.collectives import step_mark
 from analyzer.reading.dialects.kineto.kineto_device import calls_of, integers
-from analyzer.reading.dialects.masks import by_cat, by_name
+from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.system import CPU_OP_CATS, WorkGroups
 from analyzer.reading.formats.columns import Trace
 

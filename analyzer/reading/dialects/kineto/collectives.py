@@ -11,9 +11,9 @@ import numpy as np
 from msgspec import Struct
 
 from analyzer.base.arrays import Mask
-from analyzer.reading.dialects.masks import by_cat, by_name
 from analyzer.reading.dialects.name_rules import is_library_call
-from analyzer.reading.dialects.sync_points import SyncPart, SyncPoint, SyncPoints, numbered
+from analyzer.reading.dialects.recorded_collectives import SyncPart, SyncPoint, SyncPoints, numbered
+from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.system import DEVICE_CATS, KERNEL_CATS, integer
 from analyzer.reading.formats.columns import Trace
 

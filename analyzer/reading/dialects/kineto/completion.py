@@ -12,12 +12,12 @@ import numpy as np
 from msgspec import Struct
 
 from analyzer.base.arrays import Int64, Mask
-from analyzer.base.arrays.median import median
+from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.errors import NoteKind, notes_of
 from analyzer.reading.dialects.kineto.kineto_device import CALLS_THAT_WAIT, calls_of, integers
 from analyzer.reading.dialects.kineto.lost_work import launches_of
-from analyzer.reading.dialects.masks import by_cat, by_name
+from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.step_windows import windows
 from analyzer.reading.dialects.steps import Steps
 from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS

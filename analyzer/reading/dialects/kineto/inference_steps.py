@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzer.base.arrays import Int64
-from analyzer.base.arrays.median import median
+from analyzer.base.arrays.distributions import median
 from analyzer.base.errors import listed
 from analyzer.base.units import in_ms
 from analyzer.reading.dialects.steps import NO_STEPS, Steps, outer_rows, spans

@@ -10,12 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from analyzer.base.arrays import Int64, Mask
-from analyzer.base.arrays.as_of import as_of
-from analyzer.base.arrays.median import median
-from analyzer.base.arrays.numbering import numbered, unique
+from analyzer.base.arrays.distributions import median
+from analyzer.base.arrays.numbering import as_of, numbered, unique
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.kineto.collectives import is_collective_kernel
-from analyzer.reading.dialects.masks import by_cat, by_name
+from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.step_parts import Joint, edge_rows
 from analyzer.reading.dialects.step_windows import ended_last
 from analyzer.reading.dialects.system import COPY_CATS, DEVICE_CATS, RUNTIME_CATS

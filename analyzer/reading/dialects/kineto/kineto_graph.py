@@ -18,8 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask, NDArray
-from analyzer.base.arrays.as_of import as_of
-from analyzer.base.arrays.numbering import numbered, unique
+from analyzer.base.arrays.numbering import as_of, numbered, unique
 from analyzer.base.errors import Note, in_words
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.kineto.collectives import (
@@ -44,8 +43,7 @@ from analyzer.reading.dialects.kineto.kineto_device import (
     waiting_for_room,
 )
 from analyzer.reading.dialects.kineto.kineto_host import Segments, segments
-from analyzer.reading.dialects.masks import by_cat, by_name
-from analyzer.reading.dialects.roles import Phase, Role
+from analyzer.reading.dialects.roles import Phase, Role, by_cat, by_name
 from analyzer.reading.dialects.step_parts import (
     UNMARKED,
     Joint,

@@ -8,12 +8,10 @@ import numpy as np
 from msgspec import Struct
 
 from analyzer.base.arrays import Int64, Mask, NDArray
-from analyzer.base.arrays.as_of import as_of
 from analyzer.base.arrays.intervals import innermost, lies_inside
-from analyzer.base.arrays.numbering import ranges, unique
+from analyzer.base.arrays.numbering import as_of, ranges, unique
 from analyzer.reading.dialects.kineto.inference_steps import kind_of_step
-from analyzer.reading.dialects.masks import by_cat, by_name
-from analyzer.reading.dialects.roles import Phase
+from analyzer.reading.dialects.roles import Phase, by_cat, by_name
 from analyzer.reading.dialects.system import RUNTIME_CATS
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.values import FARTHEST_NS

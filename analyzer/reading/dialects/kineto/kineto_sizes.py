@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, NDArray
-from analyzer.base.arrays.as_of import as_of
+from analyzer.base.arrays.numbering import as_of
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.kineto.collectives import (
     SIZE_ARGS,
@@ -26,10 +26,9 @@ from analyzer.reading.dialects.kineto.collectives import (
     step_mark,
 )
 from analyzer.reading.dialects.kineto.kineto_device import calls_of
-from analyzer.reading.dialects.masks import by_cat, by_name
 from analyzer.reading.dialects.name_rules import is_library_call
 from analyzer.reading.dialects.recorded_collectives import NO_COLLECTIVES, Call, Collectives, kind_of
-from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.roles import Role, by_cat, by_name
 from analyzer.reading.dialects.step_parts import RankTrace
 from analyzer.reading.dialects.system import COPY_CATS, DEVICE_CATS, int_or_zero
 from analyzer.reading.formats.columns import Trace

@@ -6,13 +6,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask, NDArray
-from analyzer.base.arrays.as_of import as_of
-from analyzer.base.arrays.numbering import unique
+from analyzer.base.arrays.numbering import as_of, unique
 from analyzer.base.errors import Note, NoteKind
 from analyzer.reading.dialects.kineto.collectives import is_collective_kernel
 from analyzer.reading.dialects.kineto.kineto_device import calls_of, integers
-from analyzer.reading.dialects.masks import by_cat, by_name
 from analyzer.reading.dialects.name_rules import is_capture_begin, is_capture_end, is_launch
+from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
 from analyzer.reading.dialects.tolerances import AGREE_NS, JITTER_NS, LOST_LAUNCHES, OVERLAP
 from analyzer.reading.formats.columns import Trace

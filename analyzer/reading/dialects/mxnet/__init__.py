@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzer.base.arrays import NDArray
-from analyzer.reading.dialects.masks import by_name
 from analyzer.reading.dialects.name_rules import is_server_transfer
-from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.roles import Role, by_name
 from analyzer.reading.dialects.steps import Steps, steps_by_updates
 from analyzer.reading.dialects.system import System, framed
 from analyzer.reading.formats.columns import Trace

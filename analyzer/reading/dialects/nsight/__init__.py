@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Mask
 from analyzer.base.arrays.numbering import unique
 from analyzer.reading.dialects.kineto import Kineto
-from analyzer.reading.dialects.masks import by_cat
 from analyzer.reading.dialects.owners import SHARED, Owned, split_by_slices
+from analyzer.reading.dialects.roles import by_cat
 from analyzer.reading.dialects.steps import NO_STEPS, Steps, outer_rows, spans, with_slices
 from analyzer.reading.dialects.system import KERNEL_CATS, RUNTIME_CATS
 from analyzer.reading.formats.columns import Trace

@@ -15,10 +15,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Mask, NDArray
-from analyzer.reading.dialects.masks import by_name
 from analyzer.reading.dialects.name_rules import is_collective, is_point_to_point
 from analyzer.reading.dialects.owners import Owned, Owner, names_in, split_by_tracks
-from analyzer.reading.dialects.roles import Phase, Role, is_communication
+from analyzer.reading.dialects.roles import Phase, Role, by_name, is_communication
 from analyzer.reading.dialects.steps import NO_STEPS, STEP_ARGS, Steps, says_step, steps_by_argument
 from analyzer.reading.dialects.system import Metadata, Need, System
 from analyzer.reading.formats.columns import Trace

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import numbered
 from analyzer.reading.dialects.owners import names_in
+from analyzer.reading.dialects.recorded_collectives import SyncPart
 from analyzer.reading.dialects.step_windows import ended_nearest
-from analyzer.reading.dialects.sync_points import SyncPart
 from analyzer.reading.dialects.system import Metadata
 from analyzer.reading.dialects.tolerances import MOSTLY_TOGETHER, TOGETHER_NS
 from analyzer.reading.formats.columns import ArgColumn, Id, Trace, Track

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Mask, NDArray
 from analyzer.base.arrays.numbering import numbered
-from analyzer.reading.dialects.masks import by_name
 from analyzer.reading.dialects.name_rules import is_collective, is_server_transfer
 from analyzer.reading.dialects.owners import process_names
-from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.roles import Role, by_name
 from analyzer.reading.dialects.steps import Steps, steps_by_updates
 from analyzer.reading.dialects.system import System
 from analyzer.reading.formats.columns import Trace

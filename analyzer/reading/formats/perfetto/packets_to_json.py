@@ -24,7 +24,7 @@ from analyzer.base.errors import counted
 from analyzer.reading.formats.event import UNDECODABLE
 from analyzer.reading.formats.perfetto.trace_packets import CLEARED, COUNTER, END, INSTANT, START, messages
 from analyzer.reading.formats.protobuf_messages import is_xla_profile
-from analyzer.reading.formats.times import microseconds
+from analyzer.reading.formats.values import microseconds
 
 _PACKET = 0x0A  # field 1, with a length
 _LARGEST = 4 << 20  # bytes of a packet, as of an event in JSON, and of the arguments of an event

@@ -9,9 +9,9 @@ import pytest
 
 from analyzer.reading import dialects
 from analyzer.reading.dialects.kineto.collectives import collective, grouped, host_group, is_collective
+from analyzer.reading.dialects.recorded_collectives import SyncPoint
 from analyzer.reading.dialects.step_parts import RankTrace
-from analyzer.reading.dialects.sync_points import SyncPoint
-from analyzer.reading.traces.files import read_args, read_trace
+from analyzer.reading.traces.readers import read_args, read_trace
 from make import span, write
 
 

@@ -16,8 +16,8 @@ import mutations
 import pytest
 from test_scanner import seen
 
+from analyzer.reading.formats import native as scanner
 from analyzer.reading.formats import stream
-from analyzer.reading.formats.native import scanner
 
 FIRST = int(os.environ.get("FUZZ_SEED", "1"))
 COUNT = int(os.environ.get("FUZZ_COUNT", "60"))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from analyzer.base.errors import TraceError
+from analyzer.reading.formats import native as scanner
 from analyzer.reading.formats.chrome import assemble, read_part
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.native import scanner
 from analyzer.reading.formats.reader import CLOSED, MORE, ODD
 
 WANTED = ("correlation", "stream", "input*")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from analyzer.answers.diagnose.finding import BREAKDOWN, Finding, FindingScope, ListPlace, Skipped
 from analyzer.answers.diagnose.steps.job_view import JobView
-from analyzer.base.arrays.median import FEWEST
+from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.errors import NoteKind, counted, listed, notes_of
-from analyzer.base.function_names import named
+from analyzer.base.names import named
 from analyzer.reading import dialects
 from analyzer.reading.dialects.roles import MAY_BE, NONE_SHOWN, Role, on_own_streams
 

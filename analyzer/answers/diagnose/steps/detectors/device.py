@@ -8,15 +8,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzer.answers.diagnose.finding import Finding, FindingScope, Skipped, edit
-from analyzer.answers.diagnose.finding_thresholds import EXPOSED, HALF, LIMIT, NEARLY_ALL, NOTICEABLE, SPIKY
+from analyzer.answers.diagnose.finding import (
+    EXPOSED,
+    HALF,
+    LIMIT,
+    NEARLY_ALL,
+    NOTICEABLE,
+    SPIKY,
+    Finding,
+    FindingScope,
+    Skipped,
+    edit,
+)
 from analyzer.answers.diagnose.steps.detectors.one_off import one_off_ns, path_length_ns
 from analyzer.answers.diagnose.steps.evidence import longest_events, usual_step
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Int64
 from analyzer.base.arrays.intervals import union_length
 from analyzer.base.arrays.numbering import unique
-from analyzer.base.function_names import brief, named
+from analyzer.base.names import brief, named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.model.graph.step_graph import Bool, StepGraph
 from analyzer.reading.dialects.roles import Role

@@ -8,13 +8,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from analyzer.answers.diagnose.finding import Finding, FindingScope
-from analyzer.answers.diagnose.finding_thresholds import DOMINANT, HALF
+from analyzer.answers.diagnose.finding import DOMINANT, HALF, Finding, FindingScope
 from analyzer.answers.diagnose.steps.detectors.device import busy_share
 from analyzer.answers.diagnose.steps.evidence import longest_events
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64
-from analyzer.base.function_names import named
+from analyzer.base.names import named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.reading import dialects
 from analyzer.reading.dialects.step_parts import Operation

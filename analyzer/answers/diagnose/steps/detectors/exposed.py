@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.answers.diagnose.finding import Finding, FindingScope, Skipped, edit
-from analyzer.answers.diagnose.finding_thresholds import EXPOSED, NOTICEABLE
+from analyzer.answers.diagnose.finding import EXPOSED, NOTICEABLE, Finding, FindingScope, Skipped, edit
 from analyzer.answers.diagnose.steps.detectors.slow_transfers import NO_COMMUNICATION
 from analyzer.answers.diagnose.steps.evidence import busy_step, longest_events, longest_gaps
 from analyzer.answers.diagnose.steps.job_view import JobView, names_of
 from analyzer.answers.diagnose.steps.meetings import last_arrivals, longest_awaited
 from analyzer.base.arrays import Float64
-from analyzer.base.arrays.median import FEWEST
-from analyzer.base.function_names import named
+from analyzer.base.arrays.distributions import FEWEST
+from analyzer.base.names import named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.reading.dialects.roles import Phase, Role
 from replay.whatif.scaling import GONE

@@ -7,13 +7,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzer.answers.diagnose.finding import Finding, FindingScope, ListPlace, Skipped
-from analyzer.answers.diagnose.finding_thresholds import HALF, LAUNCH_NS, NOTICEABLE
+from analyzer.answers.diagnose.finding import (
+    HALF,
+    LAUNCH_NS,
+    NOTICEABLE,
+    Finding,
+    FindingScope,
+    ListPlace,
+    Skipped,
+)
 from analyzer.answers.diagnose.steps.detectors.device import NO_COMPUTATION, computes
 from analyzer.answers.diagnose.steps.detectors.one_off import path_length_ns
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.answers.diagnose.steps.path_times import is_python_gap
-from analyzer.base.function_names import brief, named
+from analyzer.base.names import brief, named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.model.graph.step_graph import Bool
 from analyzer.reading.dialects.roles import Role

@@ -8,14 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from analyzer.answers.diagnose.finding import (
-    Evidence,
-    Finding,
-    FindingScope,
-    ListPlace,
-    Skipped,
-    edit,
-)
-from analyzer.answers.diagnose.finding_thresholds import (
     CHANCE,
     EXPOSED,
     HALF,
@@ -23,24 +15,30 @@ from analyzer.answers.diagnose.finding_thresholds import (
     NEARLY_ALL,
     NEGLIGIBLE,
     OUTLYING,
+    Evidence,
+    Finding,
+    FindingScope,
+    ListPlace,
+    Skipped,
+    edit,
 )
-from analyzer.answers.diagnose.steps.chance import is_no_chance, surely_positive
 from analyzer.answers.diagnose.steps.detectors.exposed import whose_loading
 from analyzer.answers.diagnose.steps.detectors.negotiations import late_in_negotiations
 from analyzer.answers.diagnose.steps.evidence import (
     busy_step,
     event_of,
     gap_before,
+    is_no_chance,
     longest_events,
     longest_gaps,
+    surely_positive,
 )
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.answers.diagnose.steps.meetings import LastArrivals, last_arrivals, longest_awaited
 from analyzer.base.arrays import Float64
-from analyzer.base.arrays.distributions import binomial_tail
-from analyzer.base.arrays.median import FEWEST, median
+from analyzer.base.arrays.distributions import FEWEST, binomial_tail, median
 from analyzer.base.errors import listed
-from analyzer.base.function_names import named
+from analyzer.base.names import named
 from analyzer.base.units import in_ms
 from analyzer.model.graph.step_graph import Bool
 from replay.edit import EditRequest

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from analyzer.answers.diagnose.finding import BREAKDOWN, Finding, FindingScope, Skipped
-from analyzer.answers.diagnose.finding_thresholds import FULL, NEGLIGIBLE
+from analyzer.answers.diagnose.finding import BREAKDOWN, FULL, NEGLIGIBLE, Finding, FindingScope, Skipped
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64
-from analyzer.base.arrays.median import FEWEST
+from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.errors import listed
 from analyzer.base.units import in_percent
 from analyzer.reading import dialects

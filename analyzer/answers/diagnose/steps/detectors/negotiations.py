@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.answers.diagnose.finding import Finding, FindingScope, Skipped, edit
-from analyzer.answers.diagnose.finding_thresholds import EXPOSED, HALF, NEGLIGIBLE
-from analyzer.answers.diagnose.steps.chance import is_no_chance
-from analyzer.answers.diagnose.steps.evidence import longest_events
+from analyzer.answers.diagnose.finding import EXPOSED, HALF, NEGLIGIBLE, Finding, FindingScope, Skipped, edit
+from analyzer.answers.diagnose.steps.evidence import is_no_chance, longest_events
 from analyzer.answers.diagnose.steps.job_view import JobView, names_of
 from analyzer.base.units import in_ms
 from analyzer.reading.dialects.step_parts import Whose

@@ -7,13 +7,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.answers.diagnose.finding import Finding, FindingScope, ListPlace
-from analyzer.answers.diagnose.finding_thresholds import HALF, LAUNCH_NS, NOTICEABLE, SPIKY
+from analyzer.answers.diagnose.finding import (
+    HALF,
+    LAUNCH_NS,
+    NOTICEABLE,
+    SPIKY,
+    Finding,
+    FindingScope,
+    ListPlace,
+)
 from analyzer.answers.diagnose.steps.evidence import longest_events
 from analyzer.answers.diagnose.steps.job_view import JobView, names_of
 from analyzer.base.arrays import Float64, Int64
-from analyzer.base.arrays.median import median
-from analyzer.base.function_names import brief, named
+from analyzer.base.arrays.distributions import median
+from analyzer.base.names import brief, named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.model.graph.step_graph import Bool, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of

@@ -8,6 +8,11 @@ import numpy as np
 
 from analyzer.answers.diagnose.finding import (
     BREAKDOWN,
+    FASTER,
+    HALF,
+    HOT,
+    NEARLY_ALL,
+    NOTICEABLE,
     Evidence,
     Finding,
     FindingScope,
@@ -16,7 +21,6 @@ from analyzer.answers.diagnose.finding import (
     StepSpan,
     edit,
 )
-from analyzer.answers.diagnose.finding_thresholds import FASTER, HALF, HOT, NEARLY_ALL, NOTICEABLE
 from analyzer.answers.diagnose.steps.detectors.device import NO_COMPUTATION, computes, start_up_ns
 from analyzer.answers.diagnose.steps.detectors.one_off import (
     ONE_OFF,
@@ -28,9 +32,9 @@ from analyzer.answers.diagnose.steps.evidence import event_of, gap_before, longe
 from analyzer.answers.diagnose.steps.job_view import JobView, names_of
 from analyzer.base.arrays import Float64, Int64
 from analyzer.base.arrays.change_points import LEAST_STEPS, higher_spans
-from analyzer.base.arrays.median import FEWEST
+from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.errors import counted, listed
-from analyzer.base.function_names import brief
+from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent
 from analyzer.model.graph.step_graph import Bool
 from analyzer.reading.dialects.name_rules import is_launch, may_wait

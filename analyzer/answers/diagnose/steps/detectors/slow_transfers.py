@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from analyzer.answers.diagnose.finding import Finding, FindingScope, Skipped, edit
-from analyzer.answers.diagnose.finding_thresholds import (
+from analyzer.answers.diagnose.finding import (
     BYTES_OF_A_RANK,
     HALF,
     LARGE_BYTES,
@@ -16,12 +15,16 @@ from analyzer.answers.diagnose.finding_thresholds import (
     SLOW,
     SLOWEST_LINK_GBS,
     SMALL_BYTES,
+    Finding,
+    FindingScope,
+    Skipped,
+    edit,
 )
 from analyzer.answers.diagnose.steps.evidence import longest_events
 from analyzer.answers.diagnose.steps.job_view import JobView, names_of
 from analyzer.base.arrays import Float64
 from analyzer.base.errors import counted
-from analyzer.base.function_names import brief
+from analyzer.base.names import brief
 from analyzer.base.units import in_digits, in_ms
 from analyzer.model.graph.step_graph import Bool, StepGraph
 from analyzer.reading.dialects.step_parts import Transfer
