@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from analyzer.cli.replay.replayed import write_synthetic
 from make import rank_steps, recording
 from replay.runs import simulated
-from replay.timeline import write_synthetic
 
 
 def test_written_events_are_sorted_by_time_on_named_tracks(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from analyzer.answers.diagnose.finding import (
     ListPlace,
     Skipped,
 )
-from analyzer.answers.diagnose.steps.detectors.capture import capture_quality
 from analyzer.answers.diagnose.steps.detectors.device import (
     allocations,
     copies,
@@ -31,12 +30,21 @@ from analyzer.answers.diagnose.steps.detectors.device import (
     long_operation,
 )
 from analyzer.answers.diagnose.steps.detectors.dominant_kernels import dominant_kernels
-from analyzer.answers.diagnose.steps.detectors.exposed import exposed_communication, idle_stages, slow_input
+from analyzer.answers.diagnose.steps.detectors.exposed import (
+    exposed_communication,
+    idle_stages,
+    negotiation,
+    slow_input,
+)
 from analyzer.answers.diagnose.steps.detectors.idle import idle
 from analyzer.answers.diagnose.steps.detectors.late_ranks import late_ranks, uneven_work
 from analyzer.answers.diagnose.steps.detectors.memory import memory
-from analyzer.answers.diagnose.steps.detectors.negotiations import negotiation
-from analyzer.answers.diagnose.steps.detectors.one_off import graph_capture, not_of_the_job_ns, profiler_cost
+from analyzer.answers.diagnose.steps.detectors.one_off import (
+    capture_quality,
+    graph_capture,
+    not_of_the_job_ns,
+    profiler_cost,
+)
 from analyzer.answers.diagnose.steps.detectors.operations import (
     hot_operation,
     outlier_steps,

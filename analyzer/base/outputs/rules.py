@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from analyzer.base.errors import OutputError, UsageError
+from analyzer.base.inputs import is_marked
 from analyzer.base.outputs.atomic import Guard, Outputs, is_same
 
 #: Suffixes of what each flag names, before a ``.gz``; a name without any is fine.

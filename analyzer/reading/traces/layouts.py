@@ -21,6 +21,7 @@ from analyzer.reading.traces.paths import (
     missing_note,
     skipped_notes,
     subdirectories,
+    unread_notes,
 )
 from analyzer.reading.traces.rank_files import (
     find_dumps,
@@ -31,7 +32,6 @@ from analyzer.reading.traces.rank_files import (
     ranks_of_names,
 )
 from analyzer.reading.traces.readers import CHROME, Holds, reader_of
-from analyzer.reading.traces.unread_files import unread_notes
 
 _FOLDER = re.compile(r"(.+)_(\d+)_ascend_pt")  # host and process, time
 _OUTPUT, _TRACE = "ASCEND_PROFILER_OUTPUT", "trace_view.json"

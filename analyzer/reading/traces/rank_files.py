@@ -21,6 +21,7 @@ from analyzer.reading.traces.paths import (
     JobFiles,
     Source,
     empty_notes,
+    foreign_files,
     head_of,
     listing,
     missing_note,
@@ -30,7 +31,6 @@ from analyzer.reading.traces.paths import (
     subdirectories,
 )
 from analyzer.reading.traces.readers import Reader, may_be_read, reader_of
-from analyzer.reading.traces.unread_files import foreign_files
 
 _PROFILES = (".trace.json.gz", ".trace.json")
 #: What PyTorch calls a recording: after its worker (host and process, if nobody names it) and the time.

@@ -28,8 +28,7 @@ from analyzer.base.errors import TraceError, counted
 from analyzer.base.inputs import opened
 from analyzer.reading.formats.builder import ALL
 from analyzer.reading.formats.columns import ArgColumn, Points, Trace, Track, concatenate
-from analyzer.reading.formats.nsight import recognises
-from analyzer.reading.formats.nsight.databases import newest_versions, other_database
+from analyzer.reading.formats.nsight import newest_versions, other_database, recognises
 from analyzer.reading.formats.values import FARTHEST_NS, clean_text
 
 _PIECE = 1 << 16  # rows at a time

@@ -22,8 +22,7 @@ from analyzer.answers.diagnose.finding import (
     Skipped,
     edit,
 )
-from analyzer.answers.diagnose.steps.detectors.exposed import whose_loading
-from analyzer.answers.diagnose.steps.detectors.negotiations import late_in_negotiations
+from analyzer.answers.diagnose.steps.detectors.exposed import late_in_negotiations, whose_loading
 from analyzer.answers.diagnose.steps.evidence import (
     busy_step,
     event_of,
