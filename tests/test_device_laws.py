@@ -51,7 +51,7 @@ RECORDED = (
     "gpu-hta-2of128/trace/sampled_rank-0.json.gz", "gpu-hta-rank0of16", "gpu-kineto-autograd-api-old",
     "gpu-param-dlrm-8ranks/trace/worker0_step_12.1694128201545.pt.trace.json.gz",
     "gpu-tracelens-ddp-mi300-rank0of8", "gpu-tracelens-qwen-h100-vs-mi300/h100",
-    "gpu-tracelens-xdit-flux-mi300",
+    "gpu-tracelens-xdit-flux-mi300", "h200-truth/busy_llama", "gpu-hta-rank1of2-memory",
 )  # fmt: skip
 #: Those of which one step fills the device's queue.
 FILL_THE_QUEUE = {"gpu-hta-ns-resolution", "gpu-kineto-v1.9/num_workers_0"}
@@ -255,7 +255,7 @@ def ran_ns(step: StepGraph, chosen: Bool, owner: int = 0) -> int:
 def assert_one_clock(path: Path, view: JobView) -> None:
     """Check that `statistic`, `diagnose` and the graph agree on the clock, and the path is within that.
 
-    The figures are those of each rank; a path may run through several.
+    The figures are those of each rank; a path may run through several, and through a host while it is idle.
     """
     recording, rows = view.recording, view.rows
     device, comm = recording.which(lambda one: one.on_device), view.is_communication
@@ -265,7 +265,7 @@ def assert_one_clock(path: Path, view: JobView) -> None:
     on_path, shares = np.zeros(3), []
     exposed = np.zeros((len(rows), len(found)))
     for at, row in enumerate(rows):
-        step, limits = recording.steps[row], np.zeros(3)
+        step, limits, idles = recording.steps[row], np.zeros(3), np.zeros(len(found))
         for owner, rank in enumerate(found):
             part, number = rank.breakdown, recording.bounds[row].number
             i = list(part.step).index(number) if number in part.step else 0
@@ -281,6 +281,9 @@ def assert_one_clock(path: Path, view: JobView) -> None:
             exactly_ns = _ALMOST * part.wall_ns[i] if copies.any() else _ROUNDED_NS
             assert told == pytest.approx(known, abs=exactly_ns)
             limits += busy, np.inf, moved
+            of_device = device[step.operation] & (step.owner == owner)
+            waits = (step.end_ns - step.start_ns - step.work_ns)[of_device].sum()  # in collectives
+            idles[owner] = part.idle_ns[i] + waits + exactly_ns
             shares.append(1 - part.idle_ns[i] / part.wall_ns[i])
             exposed[at, owner] = part.exposed_comm_ns[i]
         walked = critical_path(step)
@@ -288,6 +291,9 @@ def assert_one_clock(path: Path, view: JobView) -> None:
         took = (walked.end_ns - walked.start_ns)[works]
         sums = [int(took[of[walked.operation[works]]].sum()) for of in (device, comm, comm & device)]
         assert not device.any() or (sums <= limits).all()
+        is_host = (walked.event >= 0) & ~(works & device[walked.operation])
+        of_host = np.bincount(walked.owners, (walked.end_ns - walked.start_ns) * is_host, len(found))
+        assert not device.any() or (of_host <= idles).all()
         on_path += sums if row in view.path.rows else 0
     if device.any():
         if not (comm & ~device).any():
@@ -390,10 +396,8 @@ def test_made_steps_obey_the_laws(tmp_path: Path, name: str) -> None:
         ("ahead", [1000.0] * 5),  # 20 × 50 µs a step, whatever the host does; the first fills the queue
         ("starving", [1005.0, *[1001.0] * 5]),  # 20 launches of 50 µs, 1; the device is done 5 after them
         ("polling", [1046.0] * 6),  # 5 of the first launch, 1000, 40 until the host sees it, 1
-        (
-            "blocking_copy",
-            [1061.0] * 6,
-        ),  # 5, 1000, the copy's 20, 5 until the call returns, 30 of the host, 1
+        # 5, 1000, the copy's 20, 5 until the call returns, 30 of the host, 1
+        ("blocking_copy", [1061.0] * 6),
         ("graph", [1000.0] * 5),
         ("two_streams", [400.0] * 5),
     ],

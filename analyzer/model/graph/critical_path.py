@@ -3,7 +3,7 @@
 The path is walked backwards from the step's end on the rank that ends last: through an event's work to
 what let it go on last, or to its start; from a start through the gap before it to the input that ended
 last; until the step's start. So it adds up to the step's duration, and nobody's waiting lies on it: the
-path runs through whoever was waited for.
+path runs through whoever was waited for. While a device works the path follows that, whatever its host does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from analyzer.base.arrays import Int64, Mask
+from analyzer.base.arrays.numbering import unique
 from analyzer.model.graph.step_graph import StepGraph, operation_edges
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.system import Frames
@@ -143,7 +144,7 @@ class CriticalPaths:
         stretches[:, -1] = NO_EVENT, NO_EVENT, first, _GAP, begin, until, -1
         stretches[4] = np.maximum(stretches[4], begin)
         stretches = stretches[:, stretches[5] > stretches[4]][:, ::-1]
-        return CriticalPath(owner, begin, end - begin, *stretches)
+        return CriticalPath(owner, begin, end - begin, *_beside_devices(step, stretches))
 
     @cached_property
     def _inputs(self) -> Inputs:
@@ -188,6 +189,51 @@ def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
         before[half::2] = np.where(early, instead, before[half::2])
         rule[half::2][early] = -1
     return Inputs(let_on_ns, before, rule)
+
+
+def _beside_devices(step: StepGraph, stretches: Int64) -> Int64:
+    """Replace what a path's stretches (7, k) have of a host, and of gaps, while its device works by that.
+
+    So the host has no more of the path than its device idles, which is all that a faster host can save.
+    """
+    works = step.on_device[step.work_ns[step.on_device] > 0]
+    if not len(works):
+        return stretches
+    event, _, owner, cat, *_ = stretches
+    is_beside = (event >= 0) & (cat != _WAIT) & ((cat == _GAP) | ~np.isin(event, works))
+    parts = [stretches[:, ~is_beside]]
+    for rank in unique(owner[is_beside]).tolist():
+        beside = stretches[:, is_beside & (owner == rank)]
+        parts.append(_replaced(step, beside, works[step.owner[works] == rank]))
+    pieces = np.concatenate(parts, axis=1)
+    return pieces[:, np.argsort(pieces[4], kind="stable")]
+
+
+def _replaced(step: StepGraph, stretches: Int64, works: Int64) -> Int64:
+    """Replace stretches (7, k) of a rank, in order, by the `works` of its device while these run.
+
+    Of several at a time it is the one that began last, or else the one that ends last.
+    """
+    works = works[np.argsort(step.end_ns[works] - step.work_ns[works], kind="stable")]
+    begin_ns, end_ns = step.end_ns[works] - step.work_ns[works], np.append(step.end_ns[works], 0)
+    longest_ns = np.maximum.accumulate(end_ns)
+    longest = np.maximum.accumulate(np.where(end_ns == longest_ns, np.arange(len(end_ns)), 0))
+    moments = unique(np.concatenate([stretches[4], begin_ns, end_ns[:-1]]))
+    within = np.searchsorted(stretches[4], moments, side="right") - 1
+    is_within = (within >= 0) & (moments < stretches[5, within])
+    moments, pieces = moments[is_within], stretches[:, within[is_within]]
+    pieces[4], pieces[5] = moments, np.minimum(np.append(moments[1:], pieces[5, -1:]), pieces[5])
+    begun = np.searchsorted(begin_ns, moments, side="right") - 1
+    running = np.where(end_ns[begun] > moments, begun, longest[begun])
+    busy = np.flatnonzero((begun >= 0) & (end_ns[running] > moments))
+    works = works[running[busy]]
+    pieces[0, busy], pieces[1, busy], pieces[3, busy], pieces[6, busy] = (
+        works, step.operation[works], _WORK, Rule.BUSY,
+    )  # fmt: skip
+    goes_on = (np.diff(pieces[0]) == 0) & (pieces[6, 1:] == Rule.BUSY) & (pieces[4, 1:] == pieces[5, :-1])
+    first = np.flatnonzero(np.append(True, ~goes_on)[: len(moments)])
+    last = np.append(first[1:], len(moments)) - 1
+    return np.concatenate([pieces[:5, first], pieces[5:6, last], pieces[6:, first]])
 
 
 def _last_event(step: StepGraph, owner: int) -> tuple[int, int]:

@@ -89,6 +89,7 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
     links = list(dict.fromkeys(filter(None, of_kinds)))
     of_kind = [links.index(link) if link else NO_LINK for link in of_kinds]
     link_of = narrow(np.array(of_kind))[operations.kind]
+    on_device = np.array([operation.on_device for operation in operations.kinds])[operations.kind]
     parts = list(map(list, zip(*kept, strict=True)))
     sizes = [[len(part) for part in of_step] for of_step in parts]
     bounds = [
@@ -111,7 +112,7 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
 
     def make(row: int) -> StepGraph:
         of_ranks, parts[row] = parts[row], []  # two forms of all steps would take twice the memory
-        return _join_step(of_ranks, before(row), link_of, first)
+        return _join_step(of_ranks, before(row), link_of, on_device, first)
 
     steps: Sequence[StepGraph] = LazySteps(bounds, make, spill=Spill())
     if any((step.next_ns < 0).any() for step in bounds):
@@ -213,7 +214,11 @@ def _operations(ranks: Sequence[RankSteps], n_meetings: int) -> tuple[OperationT
 
 
 def _join_step(
-    parts: Sequence[RankStep], before: Sequence[Sequence[int]], link_of: Int64, first: Sequence[int]
+    parts: Sequence[RankStep],
+    before: Sequence[Sequence[int]],
+    link_of: Int64,
+    on_device: Bool,
+    first: Sequence[int],
 ) -> StepGraph:
     """Return one step of all ranks as a graph; `before` are the sizes of the parts of steps before it."""
     sizes = [len(part) for part in parts]
@@ -253,6 +258,7 @@ def _join_step(
         next_ns=np.array([part.next_ns for part in parts], np.int64),
         tail_ns=np.zeros(len(parts), np.int64),
         last=np.empty(0, np.int64),
+        on_device=np.flatnonzero(on_device[operation]),
         turn=narrow(np.argsort(np.argsort(end, kind="stable"))) if is_linked else _all_alike(0, end),
         overtaken=np.empty((0, 2), np.int64),
         held=np.zeros(len(start), np.bool_),

@@ -51,6 +51,7 @@ class StepGraph(Struct, frozen=True):
     begin_ns, next_ns : (m,) when each owner's step, and the one after it, begins; -1 where unknown
     tail_ns : (m,) from the last event that holds up the next step to its start
     last : events that must be over before the next step of their owner begins
+    on_device : events that ran on a device
     turn : (n,) the order in which links served the step's transfers
     overtaken : (k, 2) transfers of one link, the second of which could have begun earlier than the first
         but was served after it: several are in flight, and the order is the network's
@@ -74,6 +75,7 @@ class StepGraph(Struct, frozen=True):
     next_ns: Int64
     tail_ns: Int64
     last: Int64
+    on_device: Int64
     turn: Int64
     overtaken: Int64
     held: Bool

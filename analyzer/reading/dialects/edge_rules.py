@@ -58,6 +58,7 @@ class Rule(IntEnum):
     STREAM = EdgeKind.DEVICE, "a stream runs one kernel or copy at a time, in order"
     LINK = EdgeKind.DEVICE, "a link carries one transfer at a time"
     ONE_COLLECTIVE = EdgeKind.DEVICE, "a library carries out one collective at a time"
+    BUSY = EdgeKind.DEVICE, "a path follows a device while that works, and not its host"
     LAUNCH = EdgeKind.LAUNCH, "a kernel or copy starts after its launch call"
     ENQUEUED = EdgeKind.LAUNCH, "a collective of the host starts after the call that enqueued it"
     STREAM_EVENT = EdgeKind.SYNCHRONISE, "a stream waits for an event that another stream recorded"

@@ -14,6 +14,7 @@ from analyzer.base.arrays.change_points import LEAST_STEPS
 from analyzer.base.arrays.intervals import stretches
 from analyzer.model.figures.time_by_role import outliers
 from analyzer.model.graph.step_graph import Bool, StepGraph
+from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.roles import Phase
 from dag_utils import CriticalPath, critical_path
 from replay.whatif.host import PYTHON_NS
@@ -28,20 +29,22 @@ _MOST_PATHS, _MOST_EVENTS = 20, 300_000
 class PathTimes(Struct, frozen=True):
     """Work of each kind of operation (k,) on the path of a step, and gaps before it; the mean over `rows`.
 
-    The last of the gaps (k + 1,) are before no operation.
+    The last of the gaps (k + 1,) are before no operation. `beside_ns` is how long a host decides while its
+    device works: the path follows the device then.
     """
 
     rows: Sequence[int]
     work_ns: Float64
     gap_ns: Float64
+    beside_ns: float
 
 
 def mean_path_times(view: JobView) -> PathTimes:
     """Walk the paths of all whole steps, or of some of many, without the outliers."""
     usual = [row for place, row in enumerate(view.rows) if place not in view.outliers]
     rows = some_rows(view, usual)
-    work, gaps = np.mean([times_of(view, row) for row in rows], axis=0)
-    return PathTimes(rows, work[:-1], gaps)
+    work, gaps, beside = np.mean([times_of(view, row) for row in rows], axis=0)
+    return PathTimes(rows, work[:-1], gaps, beside.sum())
 
 
 def some_rows(view: JobView, rows: Sequence[int]) -> list[int]:
@@ -52,8 +55,8 @@ def some_rows(view: JobView, rows: Sequence[int]) -> list[int]:
     return [rows[i] for i in places]
 
 
-def times_of(view: JobView, row: int) -> tuple[Float64, Float64]:
-    """Work and gaps on the path of a step by kind of operation (k + 1,); the last is of none.
+def times_of(view: JobView, row: int) -> tuple[Float64, Float64, Float64]:
+    """Work, gaps and work beside a host on the path of a step by kind (k + 1,); the last is of none.
 
     Short gaps of a device's host are its work.
     """
@@ -64,10 +67,11 @@ def times_of(view: JobView, row: int) -> tuple[Float64, Float64]:
     lasts, is_python = path.end_ns - path.start_ns, is_python_gap(view, step, path)
     is_work = path.is_work | is_python
     is_gap = path.is_gap & ~is_python
-    work, gaps = (
-        np.bincount(of[chosen], lasts[chosen], n + 1).astype(np.float64) for chosen in (is_work, is_gap)
+    work, gaps, beside = (
+        np.bincount(of[chosen], lasts[chosen], n + 1).astype(np.float64)
+        for chosen in (is_work, is_gap, path.rule == Rule.BUSY)
     )
-    return work, gaps
+    return work, gaps, beside
 
 
 def is_python_gap(view: JobView, step: StepGraph, path: CriticalPath) -> Bool:

@@ -43,7 +43,7 @@ NO_COMPUTATION = "no computation is recorded; the time before a transfer stands 
 def long_operation(view: JobView, least: float = LIMIT) -> Iterator[Finding]:
     """Find one operation of the host for which alone the device waits, for `least` of its idle time."""
     launching = view.which(prepares)
-    on_path = view.path_work_ns(launching)
+    decides_ns = view.path_work_ns(launching) + view.path.beside_ns
     largest, is_largest = view.largest(
         launching & view.which(lambda operation: operation.role is not Role.CALL)
     )
@@ -52,7 +52,7 @@ def long_operation(view: JobView, least: float = LIMIT) -> Iterator[Finding]:
     is_long = _longest_ns(usual_step(view), alone) >= NOTICEABLE * view.step_ns
     if not view.has_device or not is_long or alone_ns < EXPOSED * view.step_ns:
         return
-    if on_path >= HALF * view.step_ns and alone_ns <= HALF * on_path:
+    if decides_ns >= HALF * view.step_ns and alone_ns <= HALF * decides_ns:
         return  # that is launching
     if alone_ns < least * (1 - busy_share(view)) * view.step_ns:
         return
@@ -76,8 +76,9 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         yield from findings
         return
     launching = view.which(prepares)
-    on_path, left_ns = view.path_work_ns(launching) - one_off_ns(view), path_length_ns(view)
-    if on_path < HALF * left_ns or _longest_ns(usual_step(view), launching) > HALF * on_path:
+    decides_ns = view.path_work_ns(launching) + view.path.beside_ns - one_off_ns(view)
+    longest_ns = _longest_ns(usual_step(view), launching)
+    if decides_ns < HALF * path_length_ns(view) or longest_ns > HALF * decides_ns:
         return  # one long call is not launching
     largest, is_largest = view.largest(launching)
     kernels, usual_ns = _kernels(view)
