@@ -628,7 +628,7 @@ def test_of_recorded_steps_only_longer_ones_are_left_out_for_filling_the_queue(
     shared_data: Path, job: str
 ) -> None:
     for rank in read_ranks([shared_data / "kineto" / job], request=Request({Need.STEPS}, jobs=1)).ranks:
-        completed = Kineto()._told(rank.made, None)[2]
+        completed = Kineto()._steps_and_tables(rank.made, None)[2]
         if completed is not None and completed.fills.any():
             lengths = np.diff(completed.table[:, 1:], axis=1)[:, 0]
             assert lengths[completed.fills].min() > np.median(lengths[completed.is_whole])

@@ -33,7 +33,7 @@ from analyzer.reading.dialects.recorded_collectives import SyncPoints
 
 
 class Clock(Struct, frozen=True):
-    """How one host's clock relates to the first host's.
+    """Offset of a host's clock from the first host's, with its bound.
 
     The true offset is within `offset_ns` ± `bound_ns` all through the recording, with relative drifts of up
     to 50 ppm allowed for. There is no bound where nothing ties the host to the first, and where no offset
@@ -110,7 +110,7 @@ def align(
 
 
 def _consistent(
-    found: Occurrences,
+    events: Occurrences,
     compared: Mask,
     pairs: Sequence[PairOffset],
     reach: Float64,
@@ -120,10 +120,12 @@ def _consistent(
     limit_ppm = QUARTZ_PPM
 
     def shortest(pairs: Sequence[PairOffset]) -> tuple[Float64, Float64] | None:
-        loose, bounds = (_shortest(_windows(found, compared, limit_ppm, pairs, far)) for far in (None, reach))
+        loose, bounds = (
+            _shortest(_windows(events, compared, limit_ppm, pairs, far)) for far in (None, reach)
+        )
         if loose is None or bounds is None:
             return None
-        exact = _shortest(_windows(found, compared, 0.0, pairs))
+        exact = _shortest(_windows(events, compared, 0.0, pairs))
         return (loose if exact is None else exact), bounds
 
     windows = shortest(pairs)
@@ -131,14 +133,14 @@ def _consistent(
         return None
     tight, _ = windows
     by_ends = any(pair.ends is not None for pair in pairs)
-    pairs = _of_one_machine(found.middle, pairs, tight, machines)
+    pairs = _of_one_machine(events.middle, pairs, tight, machines)
     within, bounds = (shortest(pairs) if any(machines) else None) or windows
     groups = _tied_together(len(reach), pairs)
     offsets = np.zeros(len(reach))
     for group in groups:
-        offsets[group] = _joint(found, group, pairs, within)
-    offsets = _whole(found, groups, offsets, tight)
-    return Alignment(_clocks(found, compared, groups, offsets, bounds), by_ends=by_ends)
+        offsets[group] = _joint(events, group, pairs, within)
+    offsets = _whole(events, groups, offsets, tight)
+    return Alignment(_clocks(events, compared, groups, offsets, bounds), by_ends=by_ends)
 
 
 def _is_same(machines: Sequence[str], i: int, j: int) -> bool:
@@ -163,18 +165,18 @@ def _of_one_machine(
     return [*(pair for pair in pairs if (pair.i, pair.j) not in agree), *agree.values()]
 
 
-def _reach(found: Occurrences, recorded: Sequence[tuple[int, int] | None] | None) -> Float64:
+def _reach(events: Occurrences, recorded: Sequence[tuple[int, int] | None] | None) -> Float64:
     """Farthest time of each host's recording from its middle (n,), ns."""
-    reach = np.full(len(found.begin), float(np.abs(found.tau).max(initial=0.0)))
+    reach = np.full(len(events.begin), float(np.abs(events.tau).max(initial=0.0)))
     for i, span in enumerate(recorded or ()):
         if span is not None:
-            middle = int(found.middle[i])
+            middle = int(events.middle[i])
             reach[i] = max(reach[i], abs(span[0] - middle), abs(span[1] - middle))
     return reach
 
 
 def _windows(
-    found: Occurrences,
+    events: Occurrences,
     compared: Mask,
     limit_ppm: float,
     pairs: Sequence[PairOffset],
@@ -185,16 +187,16 @@ def _windows(
     With a limit above 0, the windows allow for what such a drift may have added up by each occurrence and for
     errors of its times; with `reach` (n,), also for drift as far as each host's recording reaches.
     """
-    n = len(found.begin)
+    n = len(events.begin)
     windows = np.full((n, n), np.inf)
-    tau = np.abs(found.tau)
+    tau = np.abs(events.tau)
     for i in range(n):
         others = np.flatnonzero(compared[i])
-        both = found.there[others] & found.there[i] & found.all_wait
-        slack = (found.end[others] - found.begin[i]).astype(np.float64)
+        both = events.there[others] & events.there[i] & events.all_wait
+        slack = (events.end[others] - events.begin[i]).astype(np.float64)
         if limit_ppm:
             doubt = limit_ppm / 1e6
-            slack += found.error[others] + found.error[i] + doubt * tau
+            slack += events.error[others] + events.error[i] + doubt * tau
             slack += 0.0 if reach is None else doubt * np.maximum(reach[others], reach[i])[:, None]
         windows[i, others] = np.where(both, slack, np.inf).min(axis=1, initial=np.inf)
     for pair in pairs:
@@ -234,9 +236,9 @@ def _tied_together(n: int, pairs: Sequence[PairOffset]) -> list[Int64]:
     return places_by_value(connected(n, *ends.T))
 
 
-def _joint(found: Occurrences, group: Int64, pairs: Sequence[PairOffset], tight: Float64) -> Float64:
+def _joint(events: Occurrences, group: Int64, pairs: Sequence[PairOffset], tight: Float64) -> Float64:
     """Return the offsets of a group of hosts, relative to their middles and within the `tight` windows."""
-    as_recorded = (found.middle[group] - found.middle[group[0]]).astype(np.float64)
+    as_recorded = (events.middle[group] - events.middle[group[0]]).astype(np.float64)
     windows = tight[np.ix_(group, group)]
     of_group = [pair for pair in pairs if pair.i in group]
     if _may_agree(as_recorded, group, of_group, windows):
@@ -294,15 +296,15 @@ def _feasible(offsets: Float64, tight: Float64) -> Float64:
     return np.asarray(middles + max(float(share), 0.0) * (offsets - middles))
 
 
-def _whole(found: Occurrences, groups: Sequence[Int64], offsets: Float64, tight: Float64) -> Float64:
+def _whole(events: Occurrences, groups: Sequence[Int64], offsets: Float64, tight: Float64) -> Float64:
     """Round offsets, as added to timestamps, to whole microseconds where the windows leave room; else to ns.
 
     Most traces have whole microseconds. They are counted from one host of each group, whichever is first.
     """
     whole = np.zeros(len(offsets))
     for group in groups:
-        hub = group[found.middle[group].argmin()]
-        rough = (found.middle[group] - found.middle[hub]).astype(np.float64)
+        hub = group[events.middle[group].argmin()]
+        rough = (events.middle[group] - events.middle[hub]).astype(np.float64)
         exact = np.rint(offsets[group] - offsets[hub])
         rounded = rough + 1000 * np.rint((exact - rough) / 1000)
         windows = tight[np.ix_(group, group)]
@@ -313,7 +315,7 @@ def _whole(found: Occurrences, groups: Sequence[Int64], offsets: Float64, tight:
 
 
 def _clocks(
-    found: Occurrences,
+    events: Occurrences,
     compared: Mask,
     groups: Sequence[Int64],
     offsets: Float64,
@@ -327,8 +329,8 @@ def _clocks(
     for group in groups:
         first[group] = group[0]
     relative = np.rint(offsets - offsets[first]).astype(np.int64)
-    before, _ = _out_of_order(found, compared, found.middle - found.middle[first])
-    after, _ = _out_of_order(found, compared, relative)
+    before, _ = _out_of_order(events, compared, events.middle - events.middle[first])
+    after, _ = _out_of_order(events, compared, relative)
     far = np.zeros(len(offsets))
     if bounds is not None:
         of = np.arange(len(offsets))
@@ -336,9 +338,9 @@ def _clocks(
         far = np.where(np.isfinite(far), far, 0.0)  # no operation ties it, but it is the same clock
     return [
         Clock(
-            offset_ns=int(relative[i] + found.middle[first[i]] - found.middle[i]),
+            offset_ns=int(relative[i] + events.middle[first[i]] - events.middle[i]),
             bound_ns=int(far[i]) if bounds is not None and first[i] == 0 else None,
-            anchors=int(found.there[i].sum()),
+            anchors=int(events.there[i].sum()),
             violations_before=int(before[i].sum() + before[:, i].sum()),
             violations_after=int(after[i].sum() + after[:, i].sum()),
             is_tied=bool(first[i] == 0),
@@ -347,17 +349,17 @@ def _clocks(
     ]
 
 
-def _out_of_order(found: Occurrences, compared: Mask, shift: Int64) -> tuple[Int64, Int64]:
+def _out_of_order(events: Occurrences, compared: Mask, shift: Int64) -> tuple[Int64, Int64]:
     """Count how often host i begins an operation after j has ended it (n, n), and by how much at most.
 
     `shift` (n,) is what is added to the hosts' times, relative to their middles.
     """
     n = len(shift)
-    begin, end = found.begin + shift[:, None], found.end + shift[:, None]
+    begin, end = events.begin + shift[:, None], events.end + shift[:, None]
     count, most = np.zeros((2, n, n), np.int64)
     for i in range(n):
         others = np.flatnonzero(compared[i])
-        both = found.there[others] & found.there[i] & found.all_wait
+        both = events.there[others] & events.there[i] & events.all_wait
         late = np.where(both, begin[i] - end[others], 0)
         count[i, others], most[i, others] = (late > 0).sum(axis=1), late.max(axis=1, initial=0)
     return count, most

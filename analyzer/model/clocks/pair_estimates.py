@@ -186,25 +186,25 @@ class PairOffset(Struct, frozen=True):
     ends: tuple[float, float] | None = None  # window from matched ends; None where they disagree
 
 
-def evidence(found: Occurrences, compared: Mask) -> list[PairOffset]:
+def evidence(events: Occurrences, compared: Mask) -> list[PairOffset]:
     """Return the evidence of every pair of hosts that is `compared` (n, n) and has any."""
     chosen = np.argwhere(np.triu(compared)).tolist()
-    pairs = [_pair(found, i, j) for i, j in chosen]
+    pairs = [_pair(events, i, j) for i, j in chosen]
     return [pair for pair in pairs if pair is not None]
 
 
-def _pair(found: Occurrences, i: int, j: int) -> PairOffset | None:
-    both = found.there[i] & found.there[j]
-    waits, together = both & found.all_wait, both & found.end_together
+def _pair(events: Occurrences, i: int, j: int) -> PairOffset | None:
+    both = events.there[i] & events.there[j]
+    waits, together = both & events.all_wait, both & events.end_together
     width, by_window = 2.0 * ENDS_SUFFICE_NS, None
     if waits.any():
-        upper = found.end[i, waits] - found.begin[j, waits]
-        lower = found.begin[i, waits] - found.end[j, waits]
-        misses = [_shortest(found.end[host, waits] - found.begin[host, waits]) for host in (i, j)]
+        upper = events.end[i, waits] - events.begin[j, waits]
+        lower = events.begin[i, waits] - events.end[j, waits]
+        misses = [_shortest(events.end[host, waits] - events.begin[host, waits]) for host in (i, j)]
         estimate, doubt, width = _from_window(upper, lower, misses)
         by_window = PairOffset(i, j, estimate, doubt)
     if together.sum() >= FEWEST_ENDS:
-        estimate, doubt, limit = _from_ends(found.end[i, together] - found.end[j, together])
+        estimate, doubt, limit = _from_ends(events.end[i, together] - events.end[j, together])
         if 2 * limit < width and (limit <= ENDS_SCATTER_NS or by_window is None):
             return PairOffset(i, j, estimate, doubt, (estimate - limit, estimate + limit))
         if 2 * limit < width:

@@ -94,7 +94,7 @@ class NamedPath(Struct, frozen=True):
 
     @property
     def ns(self) -> list[int]:
-        """How much each label adds to the path."""
+        """Time of each label on the path, in ns."""
         sums: list[int] = np.bincount(self.label, self.dur_ns, len(self.labels)).astype(np.int64).tolist()
         return sums
 
@@ -103,10 +103,10 @@ class NamedPath(Struct, frozen=True):
         label, start_ns, dur_ns, rule = self.label.item, self.start_ns.item, self.dur_ns.item, self.rule.item
         shown = 2 if why else 1
 
-        def cells(at: int) -> tuple[str | float, ...]:
-            name, cat, owner, _ = self.labels[label(at)]
+        def cells(i: int) -> tuple[str | float, ...]:
+            name, cat, owner, _ = self.labels[label(i)]
             name = f"{owner}.{name}" if owned else name
-            return name, cat, owner, start_ns(at) / 1e6, dur_ns(at) / 1e6, *_BECAUSE[rule(at)][:shown]
+            return name, cat, owner, start_ns(i) / 1e6, dur_ns(i) / 1e6, *_BECAUSE[rule(i)][:shown]
 
         return LazySequence(range(len(self)), cells)
 

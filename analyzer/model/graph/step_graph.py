@@ -87,7 +87,7 @@ class StepGraph(Struct, frozen=True):
 
     @property
     def lead_ns(self) -> Int64:
-        """How much later than the first owner each begins the step (m,)."""
+        """Start of the step of each owner (m,), after the earliest owner's, in ns."""
         return np.subtract(self.begin_ns, int(self.begin_ns.min()))
 
     @property
@@ -97,7 +97,7 @@ class StepGraph(Struct, frozen=True):
 
     @property
     def iteration_ns(self) -> Int64:
-        """How long the step took for each owner (m,); -1 where unknown."""
+        """Duration of the step for each owner (m,) in ns; -1 where unknown."""
         return self.bounds.iteration_ns
 
     @property
@@ -196,12 +196,12 @@ class StepBounds(NamedTuple):
 
     @property
     def iteration_ns(self) -> Int64:
-        """How long the step took for each owner (m,); -1 where unknown."""
+        """Duration of the step for each owner (m,) in ns; -1 where unknown."""
         return np.where(self.next_ns < 0, -1, self.next_ns - self.begin_ns)
 
     @property
     def mean_ns(self) -> float:
-        """How long the step took, the mean over the owners that are known; 0 without one."""
+        """Mean duration of the step over the owners where it is known, in ns; 0 without one."""
         known = self.iteration_ns[self.iteration_ns > 0]
         return float(known.mean()) if len(known) else 0.0
 

@@ -106,8 +106,8 @@ class Frames(Struct, frozen=True):
         most = np.flatnonzero(2 * shared > end_ns - start_ns)
         if not len(most):
             return "", False
-        at = int(most[np.argmin((self.end_ns - self.start_ns)[most])])
-        return self.name[at], bool(self.waits[at])
+        shortest = int(most[np.argmin((self.end_ns - self.start_ns)[most])])
+        return self.name[shortest], bool(self.waits[shortest])
 
 
 class WorkGroups(Struct, frozen=True):
@@ -197,7 +197,7 @@ class System:
     comm: Sequence[str] = ()
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
-        """Whether the metadata events alone show that the system wrote the file.
+        """Recognise the system by metadata events alone.
 
         In a combined file names of processes begin with those of their sources.
         """
@@ -205,7 +205,7 @@ class System:
         return called is not None and any(map(called.fullmatch, names_in(metadata, "process_name").values()))
 
     def recognises(self, trace: Trace) -> bool:
-        """Whether the system wrote the file; `trace` is as it was read, or its beginning."""
+        """Recognise a file of the system; `trace` is as it was read, or its beginning."""
         return self.recognises_metadata(trace.metadata)
 
     def epoch_ns(self, trace: Trace) -> int:
@@ -225,7 +225,7 @@ class System:
         return None, None
 
     def is_left_out(self, tid: object) -> bool:
-        """Whether `combine` leaves out the events of a thread."""
+        """Select threads whose events `combine` leaves out."""
         return False
 
     def machine(self, trace: Trace) -> str:
@@ -256,7 +256,7 @@ class System:
         return roles
 
     def is_named_comm(self, name: str) -> bool:
-        """Whether the user says that operations of that name are communication."""
+        """Check a name against `--comm`."""
         return any(part in name for part in self.comm)
 
     def named_comm(self, trace: Trace) -> Mask:
@@ -266,13 +266,13 @@ class System:
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,) by its name and category, whatever its thread."""
-        found = framed(trace)
-        found[:] = np.where(found == Role.IGNORED, found, Role.COMPUTE)
+        roles = framed(trace)
+        roles[:] = np.where(roles == Role.IGNORED, roles, Role.COMPUTE)
         comm = by_name(trace, lambda name: is_collective(name, "") or is_server_transfer(name))
         comm |= by_cat(trace, lambda cat: is_collective("", cat))
         comm |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm)
-        found[comm] = Role.COMM
-        return found
+        roles[comm] = Role.COMM
+        return roles
 
     def rule(self, trace: Trace) -> str:
         """State in a sentence the rule by which slices of `trace` count as communication and computation."""
@@ -292,8 +292,8 @@ class System:
         if by is not None:
             return steps_by_name(trace, by)
         marked = self.marked_steps(trace)
-        found = marked if marked.whole or marked.partial else loop_steps(trace, self.loop_spans(trace))
-        return numbered_once(found)
+        steps = marked if marked.whole or marked.partial else loop_steps(trace, self.loop_spans(trace))
+        return numbered_once(steps)
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Mask the slices (n,) that may be the body of the training loop, if they repeat."""
@@ -313,7 +313,7 @@ class System:
         return none, none
 
     def may_synchronise(self, name: str) -> bool:
-        """Whether events of that name may be part of an operation that several ranks do together."""
+        """Accept names that may belong to an operation of several ranks."""
         return False
 
     def synchronises(self, trace: Trace) -> Mask:
@@ -332,8 +332,8 @@ class System:
         }
         return collected(
             (part, trace.ts_ns[rows], trace.ts_ns[rows] + trace.dur_ns[rows])
-            for own in _alike(trace, wanted)
-            for part, rows in self._sync_parts(trace, own, columns).items()
+            for alike in _alike(trace, wanted)
+            for part, rows in self._sync_parts(trace, alike, columns).items()
         )
 
     def _sync_parts(
@@ -346,12 +346,12 @@ class System:
         if not columns:
             part = self.sync_part(name, cat, tid, {})
             return {} if part is None else {part: rows}
-        found: dict[SyncPart, list[int]] = {}
+        rows_of: dict[SyncPart, list[int]] = {}
         for row in rows.tolist():
             part = self.sync_part(name, cat, tid, {key: column.get(row) for key, column in columns.items()})
             if part is not None:
-                found.setdefault(part, []).append(row)
-        return {part: np.array(own, np.int64) for part, own in found.items()}
+                rows_of.setdefault(part, []).append(row)
+        return {part: np.array(part_rows, np.int64) for part, part_rows in rows_of.items()}
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Cut a rank into steps of events and edges; `by` as for `find_steps`.
@@ -402,8 +402,8 @@ class System:
         at_ns = trace.points.ts_ns[trace.points.name_id == trace.names.index(self.memory_event)]
         if len(samples) != len(at_ns):
             return None
-        on_device = np.array([one.get("Device Type") == _GPU for one in samples], np.bool_)
-        total = np.array([_number(one.get("Total Allocated")) for one in samples], np.float64)
+        on_device = np.array([sample.get("Device Type") == _GPU for sample in samples], np.bool_)
+        total = np.array([_number(sample.get("Total Allocated")) for sample in samples], np.float64)
         devices = trace.header.get("deviceProperties")
         first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
         return MemorySamples(at_ns[on_device], total[on_device], _number(first.get("totalGlobalMem")))
@@ -427,11 +427,11 @@ class System:
             zip(trace.name_id[rows].tolist(), is_communication(roles[rows]).tolist(), strict=True)
         )
         kinds = [COMMUNICATION if moves else kernel_kind(trace.names[name]) for name, moves in pairs]
-        distinct, place = numbered(zip(kinds, kinds, strict=True))
-        return WorkGroups(rows, distinct, place.astype(np.int64)[kind])
+        distinct, group = numbered(zip(kinds, kinds, strict=True))
+        return WorkGroups(rows, distinct, group.astype(np.int64)[kind])
 
     def loads_ahead(self, trace: Trace) -> bool:
-        """Whether other processes load the input, for which the recorded ones only wait."""
+        """Check for processes beside the recorded ones that load the input."""
         return False
 
     def frames(self, trace: Trace) -> Frames | None:
@@ -460,13 +460,13 @@ class System:
 
 def framed(trace: Trace) -> NDArray[np.int8]:
     """Return the role of each slice (n,) as far as its category tells; `FRAME` where it does not."""
-    found = np.full(len(trace), Role.FRAME, np.int8)
-    found[by_cat(trace, lambda cat: bool(re.fullmatch(_HOST_CATS, cat)))] = Role.HOST
-    found[by_cat(trace, RUNTIME_CATS.__contains__)] = Role.CALL
-    found[by_cat(trace, COPY_CATS.__contains__)] = Role.COPY
-    found[by_cat(trace, _REPEATED_CATS.__contains__)] = Role.IGNORED
-    found[by_name(trace, lambda name: bool(re.fullmatch(_RECORDING, name)))] = Role.IGNORED
-    return found
+    roles = np.full(len(trace), Role.FRAME, np.int8)
+    roles[by_cat(trace, lambda cat: bool(re.fullmatch(_HOST_CATS, cat)))] = Role.HOST
+    roles[by_cat(trace, RUNTIME_CATS.__contains__)] = Role.CALL
+    roles[by_cat(trace, COPY_CATS.__contains__)] = Role.COPY
+    roles[by_cat(trace, _REPEATED_CATS.__contains__)] = Role.IGNORED
+    roles[by_name(trace, lambda name: bool(re.fullmatch(_RECORDING, name)))] = Role.IGNORED
+    return roles
 
 
 def _number(value: object) -> float:
@@ -474,7 +474,7 @@ def _number(value: object) -> float:
 
 
 def is_frame_of_all(name: str) -> bool:
-    """Whether an operation, with the name of its rank in front or not, is a step or the whole recording."""
+    """Recognise the name of a step or of the whole recording, with or without a rank's prefix."""
     return bool(re.fullmatch(_RECORDING, re.sub(_OF_A_RANK, "", name, count=1)))
 
 
@@ -491,7 +491,7 @@ def without_recording(trace: Trace) -> Trace:
 
 
 def is_of_recording(tid: object) -> bool:
-    """Whether a thread holds the spans by which PyTorch's profiler stands for itself."""
+    """Recognise the thread of the profiler's own spans."""
     return "PyTorch Profiler" in str(tid)
 
 

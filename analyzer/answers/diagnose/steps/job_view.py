@@ -113,7 +113,7 @@ class JobView:
 
     @cached_property
     def has_device(self) -> bool:
-        """Whether work of a device is recorded."""
+        """Check for recorded device work."""
         return any(operation.on_device for operation in self.recording.table.kinds)
 
     @cached_property

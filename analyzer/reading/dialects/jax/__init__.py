@@ -78,9 +78,9 @@ class Jax(System):
             fate = "of threads of devices without a name left out"
             trace = replace(trace, repairs=[*trace.repairs, f"{counted(n, 'slice')} {fate}"])
         trace = trace.select(~left_out) if left_out.any() else trace
-        place = np.where(by_name(trace, lambda name: name.startswith("$")), 1, 2)
-        place[operations(trace, lines)] = 0
-        cat_id = (place + len(trace.cats)).astype(np.int32)
+        kind = np.where(by_name(trace, lambda name: name.startswith("$")), 1, 2)
+        kind[operations(trace, lines)] = 0
+        cat_id = (kind + len(trace.cats)).astype(np.int32)
         return replace(trace, cats=[*trace.cats, "operation", "python", "host"], cat_id=cat_id)
 
     def split(self, trace: Trace) -> Sequence[Owned]:
@@ -89,8 +89,8 @@ class Jax(System):
 
         device = device_of_slices(trace)
         devices = unique(device[device != SHARED])
-        place = np.where(device == SHARED, SHARED, np.searchsorted(devices, device))
-        return split_by_slices(trace, place, ranks_of(devices.tolist()))
+        index = np.where(device == SHARED, SHARED, np.searchsorted(devices, device))
+        return split_by_slices(trace, index, ranks_of(devices.tolist()))
 
     def roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,): waits are known by their names on any thread."""
@@ -165,7 +165,7 @@ class Jax(System):
         return ~operations(trace, thread_kinds(trace))
 
     def may_synchronise(self, name: str) -> bool:
-        """Whether operations of that name may be collectives."""
+        """Accept names of collectives."""
         from analyzer.reading.dialects.jax.xla_slices import role_of
 
         return role_of(name) is Role.COMM
@@ -180,24 +180,24 @@ class Jax(System):
         """Return the collectives of a device with their groups; their bytes are not recorded."""
         from analyzer.reading.dialects.jax.xla_meetings import parts_of
 
-        found, parts = super().collectives(rank), parts_of(rank.trace)
+        collectives, parts = super().collectives(rank), parts_of(rank.trace)
         calls = []
-        for row, place in zip(found.row.tolist(), found.call.tolist(), strict=True):
-            call, part = found.calls[place], parts.get(row)
+        for row, call_index in zip(collectives.row.tolist(), collectives.call.tolist(), strict=True):
+            call, part = collectives.calls[call_index], parts.get(row)
             if part is not None and part.begins and part.ends:
                 group = part.key[1] if isinstance(part.key, tuple) else None
                 n_ranks = len(re.findall(r"\d+", str(group)))
                 call = Call(call.kind, f"({group})" if n_ranks else "", n_ranks, key=part.key)
             calls.append(call)
-        none = np.zeros(len(found.row), np.int64)
-        return Collectives.of(found.row, calls, none, rank.trace.ts_ns[found.row])
+        none = np.zeros(len(collectives.row), np.int64)
+        return Collectives.of(collectives.row, calls, none, rank.trace.ts_ns[collectives.row])
 
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
         """Return the steps, each until the next one begins."""
         from analyzer.reading.dialects.step_windows import windows
 
-        found = super().find_steps(trace, by)
-        return found._replace(whole=tuple(map(Step._make, windows(step_table(found.whole)).tolist())))
+        steps = super().find_steps(trace, by)
+        return steps._replace(whole=tuple(map(Step._make, windows(step_table(steps.whole)).tolist())))
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of a device, with what its host did."""

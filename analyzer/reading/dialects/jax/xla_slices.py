@@ -120,15 +120,15 @@ def roles_of(trace: Trace) -> NDArray[np.int8]:
     roles = np.array(list(map(role_of, trace.names)), np.int8)[trace.name_id]
     if "hlo_category" in trace.args:
         column = trace.args["hlo_category"]
-        categories, place = numbered(map(str, column.values))
+        categories, category_of = numbered(map(str, column.values))
         for i, category in enumerate(categories):
             if (stated := stated_role(category)) is not None:
-                roles[column.rows[place == i]] = stated
+                roles[column.rows[category_of == i]] = stated
     return roles
 
 
 def is_around(name: str) -> bool:
-    """Whether an operation is a loop, a branch or a call of others."""
+    """Recognise a loop, a branch or a call, which contains other operations."""
     return _AROUND.fullmatch(name) is not None
 
 
@@ -143,7 +143,7 @@ def halves(name: str) -> tuple[str, bool, bool]:
 
 
 def all_wait(name: str) -> bool:
-    """Whether no device ends a collective before all have begun it."""
+    """Check that each collective ends on every device after it began on all."""
     return not _ONE_WAITS_FOR_ONE.match(name)
 
 
@@ -178,7 +178,7 @@ def of_profiler(trace: Trace) -> Mask:
 
 
 class ThreadKinds(NamedTuple):
-    """Which kind of slices each thread (t,) of a trace holds.
+    """Kinds of slices on each thread (t,) of a trace.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ class ThreadKinds(NamedTuple):
 
     @property
     def repeats(self) -> Mask:
-        """Which hold (t,) what another thread tells as well, and nothing that is asked for."""
+        """Mask the threads (t,) that repeat another thread."""
         return np.asarray((self.device != SHARED) & ~(self.works | self.waits | self.steps | self.programs))
 
 
@@ -226,10 +226,10 @@ def thread_kinds(trace: Trace) -> ThreadKinds:
 
 def operations(trace: Trace, lines: ThreadKinds) -> Mask:
     """Mask the operations of devices (n,)."""
-    found = lines.works[trace.track_id] if len(trace) else np.zeros(0, np.bool_)
+    is_operation = lines.works[trace.track_id] if len(trace) else np.zeros(0, np.bool_)
     if "hlo_op" in trace.args:
-        found[trace.args["hlo_op"].rows] = True  # on a CPU, on threads of the host
-    return found & (~lines.repeats & ~lines.programs & ~lines.steps)[trace.track_id]
+        is_operation[trace.args["hlo_op"].rows] = True  # on a CPU, on threads of the host
+    return is_operation & (~lines.repeats & ~lines.programs & ~lines.steps)[trace.track_id]
 
 
 def device_of_slices(trace: Trace) -> Int64:
@@ -241,16 +241,16 @@ def device_of_slices(trace: Trace) -> Int64:
     if not len(trace):
         return np.empty(0, np.int64)
     lines = thread_kinds(trace)
-    found = lines.device[trace.track_id]
+    device = lines.device[trace.track_id]
     for key in ("global_device_id", "device_ordinal"):
         if key in trace.args:
             column = trace.args[key]
-            known = found[column.rows]
-            found[column.rows] = np.where(known == SHARED, list(map(int_or_zero, column.values)), known)
-    found = _with_insides(trace, found)
+            known = device[column.rows]
+            device[column.rows] = np.where(known == SHARED, list(map(int_or_zero, column.values)), known)
+    device = _with_insides(trace, device)
     copies = lines.copies[trace.track_id] | (roles_of(trace) == Role.COPY)
-    busy = unique(found[operations(trace, lines) & ~copies])
-    return np.where(np.isin(found, busy), found, SHARED) if len(busy) else found
+    busy = unique(device[operations(trace, lines) & ~copies])
+    return np.where(np.isin(device, busy), device, SHARED) if len(busy) else device
 
 
 def _with_insides(trace: Trace, device: Int64) -> Int64:
@@ -277,10 +277,10 @@ def with_others(trace: Trace, works: Mask) -> Mask:
     """Mask those of the operations of devices (n,), `works`, that contain others."""
     rows = np.flatnonzero(works)
     order = rows[np.lexsort((-trace.end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
-    found = np.zeros(len(trace), np.bool_)
+    is_shared = np.zeros(len(trace), np.bool_)
     same = trace.track_id[order[1:]] == trace.track_id[order[:-1]]
-    found[order[:-1]] = same & (trace.ts_ns[order[1:]] < trace.end_ns[order[:-1]])
-    return found
+    is_shared[order[:-1]] = same & (trace.ts_ns[order[1:]] < trace.end_ns[order[:-1]])
+    return is_shared
 
 
 # ---- steps: what the host numbers, a device's own, and the runs of a program
@@ -350,15 +350,15 @@ def calls(trace: Trace) -> Steps:
     rows = np.flatnonzero(operations(trace, thread_kinds(trace)) & (device != SHARED))
     rows = rows[device[rows] == device[rows].min(initial=np.iinfo(np.int64).max)]
     named = np.isin(column.rows, rows)
-    programs, place = numbered(map(str, np.array(column.values, np.object_)[named].tolist()))
+    programs, program = numbered(map(str, np.array(column.values, np.object_)[named].tolist()))
     if not programs:
         return NO_STEPS
     of_program = column.rows[named]
-    main = int(np.bincount(place, trace.dur_ns[of_program]).argmax())
+    main = int(np.bincount(program, trace.dur_ns[of_program]).argmax())
     host = outer_rows(trace, lambda name: _program_of(name) == programs[main])
     if len(host) < LEAST_REPEATS:
         return NO_STEPS
-    work = of_program[place == main]
+    work = of_program[program == main]
     work = work[np.argsort(trace.ts_ns[work], kind="stable")]
     if len(work) % len(host) == 0:
         runs = work.reshape(len(host), -1)

@@ -70,7 +70,7 @@ _NOT_LAUNCHED = (
     "the marks of steps are the host's, which is far ahead of its device, and launches are not recorded: no "
     "steps are found"
 )
-#: What a stream of some accelerators does beside work: it waits for another one, or tells that it is so far.
+#: Waits and records of events on streams, which some accelerators list beside their work.
 _BETWEEN_STREAMS = re.compile(r"(?i)(?:event|notify)_(?:wait|record)")
 #: A Python function: built in, or in a file, which is left out.
 _FUNCTION = r"^(?:<built-in (?:function|method) (\w+).*|<method '(\w+)' of .*|.*\.py\(\d+\): (\S+))$"
@@ -96,9 +96,9 @@ class Kineto(System):
     })  # fmt: skip
 
     def recognises(self, trace: Trace) -> bool:
-        """Whether the header has a member, or the events a category, that only Kineto writes.
+        """Recognise members of the header and categories of events that only Kineto writes.
 
-        A `baseTimeNanoseconds` of this program's own says nothing: its timelines of all systems have one.
+        Files that this program wrote have `baseTimeNanoseconds` for every system, so that does not count.
         """
         header = trace.header.keys() - ({BASE} if MEMBER in trace.header else set())
         return bool(_HEADER & header or _CATS & set(trace.cats))
@@ -115,29 +115,29 @@ class Kineto(System):
         return "" if name.startswith("localhost") else name
 
     def finished(self, trace: Trace) -> Trace:
-        """Leave out spans such as ``PyTorch Profiler (0)``; mend and note what is wrong with device work."""
+        """Leave out spans such as ``PyTorch Profiler (0)``; correct impossible device work, with notes."""
         from analyzer.reading.dialects.kineto.lost_work import with_lost_launches, with_sound_durations
 
         return with_lost_launches(with_sound_durations(without_recording(trace)))
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,); see `rule`."""
-        found = framed(trace)
+        roles = framed(trace)
         on_device = has_device(trace)
-        found[by_cat(trace, (KERNEL_CATS if on_device else CPU_OP_CATS).__contains__)] = Role.COMPUTE
+        roles[by_cat(trace, (KERNEL_CATS if on_device else CPU_OP_CATS).__contains__)] = Role.COMPUTE
         if on_device:
             works = by_cat(trace, DEVICE_CATS.__contains__)
-            found[by_name(trace, _BETWEEN_STREAMS.fullmatch, works)] = Role.WAIT
+            roles[by_name(trace, _BETWEEN_STREAMS.fullmatch, works)] = Role.WAIT
             comm = by_name(trace, is_collective_kernel, works) | lasting_collectives(trace)
         else:
             comm = by_name(trace, is_collective_call)
-            found[by_name(trace, awaits_collective)] = Role.WAIT
-        found[comm] = Role.COMM
+            roles[by_name(trace, awaits_collective)] = Role.WAIT
+        roles[comm] = Role.COMM
         if on_device and "correlation" in trace.args:
             from analyzer.reading.dialects.kineto.completion import leftovers
 
-            found[leftovers(trace)] = Role.IGNORED
-        return found
+            roles[leftovers(trace)] = Role.IGNORED
+        return roles
 
     def named_comm(self, trace: Trace) -> Mask:
         """Mask the slices (n,) that the user calls communication: a device's where its work is recorded."""
@@ -158,9 +158,9 @@ class Kineto(System):
         )
 
     def marked_steps(self, trace: Trace) -> Steps:
-        """Return ``ProfilerStep#N`` of the host; without launches that of the device, another interval."""
-        found = ((i, step_mark(name)) for i, name in enumerate(trace.names))
-        numbers = {i: mark.number for i, mark in found if mark}
+        """Find ``ProfilerStep#N`` of the host, or of the device where its launches are not recorded."""
+        marked = ((i, step_mark(name)) for i, name in enumerate(trace.names))
+        numbers = {i: mark.number for i, mark in marked if mark}
         if not numbers:
             return NO_STEPS
         marks = np.isin(trace.name_id, list(numbers))
@@ -172,12 +172,14 @@ class Kineto(System):
 
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
         """Return the steps, from completion to completion where launches of work on a device are recorded."""
-        steps, _, _, *tables = self._told(trace, by)
-        whole, partial = (tuple(map(Step._make, one.tolist())) for one in tables)
+        steps, _, _, *tables = self._steps_and_tables(trace, by)
+        whole, partial = (tuple(map(Step._make, table.tolist())) for table in tables)
         return steps._replace(whole=whole, partial=partial)
 
-    def _told(self, trace: Trace, by: str | None) -> tuple[Steps, Int64, Completed | None, Int64, Int64]:
-        """Find the steps: how, the host's (n, 3), the device's, and tables of whole and partial ones."""
+    def _steps_and_tables(
+        self, trace: Trace, by: str | None
+    ) -> tuple[Steps, Int64, Completed | None, Int64, Int64]:
+        """Find the steps: tables (n, 3) of the host, of the device, of whole and of partial ones."""
         from analyzer.reading.dialects.kineto.completion import from_completion, goes_on
         from analyzer.reading.dialects.kineto.inference_steps import chosen_kind
         from analyzer.reading.dialects.step_windows import windows
@@ -195,17 +197,17 @@ class Kineto(System):
         if kinds:
             kind, note = chosen_kind(whole, kinds, by)
             steps = steps._replace(kind=kind, note=note)
-            whole, partial = (one[np.array(kinds)[one[:, 0] - 1] == kind] for one in (whole, partial))
+            whole, partial = (table[np.array(kinds)[table[:, 0] - 1] == kind] for table in (whole, partial))
         return steps, host, completed, whole, partial
 
     def _lacks_launches(self, trace: Trace) -> bool:
-        """Whether work of a device is recorded, but not what launched it."""
+        """Check for device work without its launches."""
         from analyzer.reading.dialects.kineto.completion import launched
 
         return has_device(trace) and "correlation" in trace.args and not launched(trace).is_known
 
     def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:
-        """Return the steps as the host runs them, and the kind of each in inference, numbered from 1."""
+        """List the host's steps, numbered from 1 in inference, and the kind of each there."""
         from analyzer.reading.dialects.kineto.inference_steps import annotated_steps
 
         served, kinds = annotated_steps(trace)
@@ -220,13 +222,13 @@ class Kineto(System):
         return by_cat(trace, {"user_annotation"}.__contains__)
 
     def annotations(self, trace: Trace) -> Mask:
-        """Return the annotations of the host (n,), but for the loader's, where it is the host that works."""
+        """Mask the host's annotations (n,); without a device those of the DataLoader are left out."""
         if has_device(trace):
             return super().annotations(trace)
         return self.loop_spans(trace) & ~by_name(trace, lambda name: "DataLoader" in name)
 
     def category(self, name: str, cat: str) -> str:
-        """Return the event's own category; of work on a device its kind, of some annotations theirs."""
+        """Category of an event: the kind of device work; for others the recorded category."""
         if cat in DEVICE_CATS:
             from analyzer.reading.dialects.name_rules import COMMUNICATION, kernel_kind
 
@@ -236,11 +238,11 @@ class Kineto(System):
         return "data loading" if cat == "user_annotation" and "DataLoader" in name else cat
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """Return the name of a collective: its kernel's, or that of its call on the host."""
+        """Return the names by which `--filter` selects a collective."""
         return (name,) if is_collective(name, cat) else ()
 
     def may_synchronise(self, name: str) -> bool:
-        """Whether a kernel or a call of that name may be a collective, or marks a step."""
+        """Accept names of collectives and of marks of steps."""
         is_known = is_collective_kernel(name) or is_collective_call(name) or self.is_named_comm(name)
         return is_known or step_mark(name) is not None
 
@@ -252,34 +254,34 @@ class Kineto(System):
         return wanted & ~by_name(trace, step_mark)
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
-        """Return a collective (gloo's annotation from entering to leaving, NCCL's kernel) or a step mark."""
+        """Read a collective (an annotation of gloo, a kernel of NCCL) or the mark of a step."""
         mark = None if cat == "gpu_user_annotation" else step_mark(name)
         if mark is not None:
             return SyncPart(mark)
         return collective(name, cat, args, is_known=self.is_named_comm(name))
 
     def sync_points(self, trace: Trace) -> SyncPoints:
-        """Find the collectives, those of the host in the group that the header tells."""
+        """Find the collectives; those of the host are in the group that the header lists."""
         return grouped(super().sync_points(trace), trace.header)
 
     def collectives(self, rank: RankTrace) -> Collectives:
-        """Return the kernels of collectives; without work of a device what the host carries out."""
+        """Table of collectives: kernels, or calls of the host where no device is recorded."""
         from analyzer.reading.dialects.kineto.kineto_sizes import recorded_collectives
 
         return recorded_collectives(rank, self.roles(rank.trace))
 
     def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
-        """Return the samples, which the host takes, each in the device's step that is the host's then."""
-        found = super().memory(trace, samples)
-        _, host, completed, *_ = self._told(trace, None)
-        if found is None or completed is None or len(host) != len(completed.table):
-            return found
+        """Move each sample, which the host took, into the same step of the device."""
+        memory = super().memory(trace, samples)
+        _, host, completed, *_ = self._steps_and_tables(trace, None)
+        if memory is None or completed is None or len(host) != len(completed.table):
+            return memory
         from analyzer.reading.dialects.kineto.completion import places
 
-        place = places(host, found.at_ns)
-        _, begin, end = completed.table[place].T
-        at_ns = np.where(place < 0, found.at_ns, np.minimum(begin + found.at_ns - host[place, 1], end - 1))
-        return replace(found, at_ns=at_ns)
+        step = places(host, memory.at_ns)
+        _, begin, end = completed.table[step].T
+        at_ns = np.where(step < 0, memory.at_ns, np.minimum(begin + memory.at_ns - host[step, 1], end - 1))
+        return replace(memory, at_ns=at_ns)
 
     def device_work(self, trace: Trace) -> Mask:
         """Return the kernels, copies and fills (n,)."""
@@ -295,13 +297,13 @@ class Kineto(System):
         return attributed(trace, np.flatnonzero(self.device_work(trace)), by)
 
     def loads_ahead(self, trace: Trace) -> bool:
-        """Whether a DataLoader has workers."""
+        """Check for a DataLoader with workers."""
         return any("_MultiProcessingDataLoaderIter" in name for name in trace.names)
 
     def frames(self, trace: Trace) -> Frames | None:
-        """Return the long Python functions (`with_stack`), and what else the host of a device was long in.
+        """List the long Python functions (`with_stack`) and other long slices of a device's host.
 
-        Not those of threads that do nothing else, nor functions that only wait: their callers tell for what.
+        Threads of functions alone and functions that only wait are left out: their callers say more.
         """
         from analyzer.reading.dialects.kineto.inference_steps import kind_of_step
 
@@ -311,12 +313,12 @@ class Kineto(System):
         long_ns = (
             min(LONG_FUNCTION_NS, np.ptp(trace.end_ns) * LONG_FUNCTION) if len(trace) else LONG_FUNCTION_NS
         )
-        found = by_cat(trace, cats.__contains__) & (trace.dur_ns >= long_ns)
-        found &= ~by_name(trace, lambda name: kind_of_step(name) is not None, found)
+        is_frame = by_cat(trace, cats.__contains__) & (trace.dur_ns >= long_ns)
+        is_frame &= ~by_name(trace, lambda name: kind_of_step(name) is not None, is_frame)
         is_function = by_cat(trace, "python_function".__eq__)
         works = np.isin(np.arange(len(trace.tracks)), trace.track_id[~is_function])[trace.track_id]
-        found &= ~is_function | (works & ~by_name(trace, _WAITS_IN_PYTHON.fullmatch))
-        rows = np.flatnonzero(found & (self.roles(trace) != Role.IGNORED))
+        is_frame &= ~is_function | (works & ~by_name(trace, _WAITS_IN_PYTHON.fullmatch))
+        rows = np.flatnonzero(is_frame & (self.roles(trace) != Role.IGNORED))
         if not len(rows):
             return None
         names = [re.sub(_FUNCTION, r"\1\2\3", trace.names[i]) for i in trace.name_id[rows].tolist()]
@@ -327,11 +329,11 @@ class Kineto(System):
         """Return the steps of one rank; see `kineto_graph`."""
         from analyzer.reading.dialects.kineto.kineto_graph import record
 
-        steps, host, completed, whole, _ = self._told(rank.trace, by)
-        found = record(rank, host, whole, self.roles(rank.trace), completed)
-        return replace(found, notes=[*found.notes, *filter(None, [steps.note])], step_kind=steps.kind)
+        steps, host, completed, whole, _ = self._steps_and_tables(rank.trace, by)
+        recorded = record(rank, host, whole, self.roles(rank.trace), completed)
+        return replace(recorded, notes=[*recorded.notes, *filter(None, [steps.note])], step_kind=steps.kind)
 
 
 def has_device(trace: Trace) -> bool:
-    """Whether the trace holds work of a device (kernels and copies)."""
+    """Check for kernels, copies or fills of a device."""
     return any(trace.cats[i] in DEVICE_CATS for i in ids_in(trace.cat_id))

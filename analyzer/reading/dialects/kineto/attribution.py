@@ -94,18 +94,18 @@ class _Launches:
 
     def first_known(self, *rows: Int64) -> Int64:
         """Return the first of some rows that is known for each launch (k,)."""
-        found = rows[0]
+        known = rows[0]
         for others in rows[1:]:
-            found = np.where(found < 0, others, found)
-        return found
+            known = np.where(known < 0, others, known)
+        return known
 
     def phases(self) -> list[str]:
         """Name the phase in which each work was launched (k,); "" where that is not known."""
         trace = self.trace
         updates = np.flatnonzero(by_name(trace, lambda name: name.startswith(_UPDATE)))
         is_known = (self.operator >= 0) | (self.annotation >= 0)
-        place = np.select([self.around(updates) >= 0, self.is_backward, is_known], [3, 2, 1], 0)
-        return [("", "forward", "backward", "update")[i] for i in place.tolist()]
+        phase = np.select([self.around(updates) >= 0, self.is_backward, is_known], [3, 2, 1], 0)
+        return [("", "forward", "backward", "update")[i] for i in phase.tolist()]
 
     def paths(self) -> tuple[list[str], Int64]:
         """Return the modules from the outermost on, ``Net_0.Linear_3``, and which each slice (n + 1,) is."""
@@ -122,8 +122,8 @@ class _Launches:
         ):
             while around and (around[-1][0] != thread or around[-1][1] < end or around[-1][1] <= begin):
                 around.pop()
-            own = trace.names[trace.name_id[row]].removeprefix(_MODULE)
-            path = f"{around[-1][2]}.{own}" if around else own
+            name = trace.names[trace.name_id[row]].removeprefix(_MODULE)
+            path = f"{around[-1][2]}.{name}" if around else name
             around.append((thread, end, path))
             of_row[row] = number.setdefault(path, len(number))
         return list(number), of_row
@@ -134,10 +134,10 @@ class _Launches:
         Autograd adds gradients up as soon as they are there, so that is for the operator that began last.
         """
         operators, trace = np.flatnonzero(self.is_operator), self.trace
-        own = operators[integers(trace, "Fwd thread id", operators) > 0]
-        found = self.around(own)
-        begun = as_of(trace.track_id[own], trace.ts_ns[own], self.thread, self.at_ns)
-        return np.where((found < 0) & self.is_backward, np.append(own, -1)[begun], found)
+        marked = operators[integers(trace, "Fwd thread id", operators) > 0]
+        enclosing = self.around(marked)
+        begun = as_of(trace.track_id[marked], trace.ts_ns[marked], self.thread, self.at_ns)
+        return np.where((enclosing < 0) & self.is_backward, np.append(marked, -1)[begun], enclosing)
 
 
 def _around(trace: Trace, slices: Int64, thread: Int64, at_ns: Int64) -> Int64:
@@ -160,16 +160,16 @@ def _forward_operators(trace: Trace, operators: Int64, backward: Int64) -> Int64
     track = trace.track_id[forward]
     wanted, thread = (integers(trace, key, backward) for key in ("Sequence number", "Fwd thread id"))
     wanted, thread = np.where(backward >= 0, wanted, -1), np.where(backward >= 0, thread, -1)
-    found = np.full(len(backward), -1, np.int64)
-    for one in unique(thread[wanted >= 0]).tolist():
-        here = np.flatnonzero((thread == one) & (wanted >= 0))
+    forward_of = np.full(len(backward), -1, np.int64)
+    for thread_id in unique(thread[wanted >= 0]).tolist():
+        here = np.flatnonzero((thread == thread_id) & (wanted >= 0))
         best = np.full(len(here), -1, np.int64)
-        for own in unique(track).tolist():
-            on_thread = forward[track == own]
+        for track_id in unique(track).tolist():
+            on_thread = forward[track == track_id]
             last = as_of(
-                number[track == own], trace.ts_ns[on_thread], wanted[here], trace.ts_ns[backward[here]]
+                number[track == track_id], trace.ts_ns[on_thread], wanted[here], trace.ts_ns[backward[here]]
             )
             if (last >= 0).sum() > (best >= 0).sum():
                 best = np.append(on_thread, -1)[last]
-        found[here] = best
-    return found
+        forward_of[here] = best
+    return forward_of

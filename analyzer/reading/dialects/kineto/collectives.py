@@ -59,17 +59,17 @@ _EXCHANGE = r"(?i)send|recv|receive"
 
 @lru_cache(maxsize=65536)  # ranks have the same kernels, with long names
 def is_collective_kernel(name: str) -> bool:
-    """Whether a kernel of that name moves data between ranks."""
+    """Recognise the name of a kernel that moves data between ranks."""
     return bool(re.search(_COLLECTIVE_KERNEL, name)) and not re.match(_COMPUTES, name)
 
 
 def is_collective_call(name: str) -> bool:
-    """Whether a host's annotation of that name is a collective's (``gloo:all_reduce``)."""
+    """Recognise the annotation of a collective on the host (``gloo:all_reduce``)."""
     return is_library_call(name) or name.startswith("c10d:")
 
 
 def is_lasting_call(name: str) -> bool:
-    """Whether a host's annotation lasts from entering a collective to leaving it: it is carried out there."""
+    """Recognise an annotation that lasts from entering a collective to leaving it."""
     return is_collective_call(name) and not re.match(_HANDS_OVER, name)
 
 
@@ -80,17 +80,17 @@ def lasting_collectives(trace: Trace) -> Mask:
 
 
 def is_call_of_all(name: str) -> bool:
-    """Whether a host's annotation lasts for a collective, and is not one half of a transfer."""
+    """Recognise an annotation that lasts for a collective of all members, not for a send or receive."""
     return is_lasting_call(name) and not re.match(_HALF, name)
 
 
 def awaits_collective(name: str) -> bool:
-    """Whether an operator of that name does nothing but wait for a collective that was begun before."""
+    """Recognise an operator that only waits for a collective."""
     return bool(re.fullmatch(_WAIT, name))
 
 
 def is_collective(name: str, cat: str) -> bool:
-    """Whether an event is a collective: a kernel, a copy of its library, a call on the host."""
+    """Recognise a collective: a kernel, a copy of its library or a call on the host."""
     return is_collective_kernel(name) if cat in DEVICE_CATS else is_collective_call(name)
 
 
@@ -108,9 +108,9 @@ class HalfTransfer(Struct, frozen=True):
         members = [int(number) for number in re.findall(_NUMBER, self.members)]
         others = [member for member in members if member != rank]
         peer = others[0] if len(members) == 2 and len(others) == 1 else None
-        own = (rank, peer) if self.sends else (peer, rank)
-        source = own[0] if self.source is None else self.source
-        target = own[1] if self.target is None else self.target
+        ends = (rank, peer) if self.sends else (peer, rank)
+        source = ends[0] if self.source is None else self.source
+        target = ends[1] if self.target is None else self.target
         return None if source is None or target is None else (source, target)
 
 
@@ -178,13 +178,13 @@ def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
         for begin_ns in mark.begin_ns.tolist()
     ]
     begins_ns, labels = np.array(sorted(marks), np.int64).reshape(-1, 2).T
-    found: dict[Hashable, SyncPoint] = {}
+    by_key: dict[Hashable, SyncPoint] = {}
     for key, point in points.items():
         known = None if isinstance(key, StepMark) else known_key(key, rank, group)
         if known is not None:
             is_numbered = bool(marks) and _is_host_call(key)
-            found[known] = numbered(point, labels, begins_ns) if is_numbered else point
-    return found
+            by_key[known] = numbered(point, labels, begins_ns) if is_numbered else point
+    return by_key
 
 
 def collective(name: str, cat: str, args: Mapping[str, Any], *, is_known: bool = False) -> SyncPart | None:
@@ -214,9 +214,9 @@ def groups_of(header: Mapping[str, Any], rank: int | None) -> list[tuple[str, tu
     info = header.get("distributedInfo")
     groups = info.get("pg_config") if isinstance(info, Mapping) else None
     listed = [
-        (str(one.get("pg_desc", "")), tuple(map(integer, one["ranks"])))
-        for one in (groups if isinstance(groups, list) else ())
-        if isinstance(one, Mapping) and isinstance(one.get("ranks"), list)
+        (str(group.get("pg_desc", "")), tuple(map(integer, group["ranks"])))
+        for group in (groups if isinstance(groups, list) else ())
+        if isinstance(group, Mapping) and isinstance(group.get("ranks"), list)
     ]
     return [(about, ranks) for about, ranks in listed if rank in ranks and len(ranks) > 1]
 
@@ -227,7 +227,7 @@ def host_group(header: Mapping[str, Any], rank: int | None) -> tuple[int | None,
     The calls do not say. Where a mesh of devices divides the ranks, they are done along a dimension of it
     (other than that of a pipeline, whose ranks send to each other).
     """
-    groups = [one for one in groups_of(header, rank) if not re.search(_PIPELINE, one[0])]
+    groups = [group for group in groups_of(header, rank) if not re.search(_PIPELINE, group[0])]
     mesh = {ranks for about, ranks in groups if about.startswith("mesh_")}
     if mesh:
         return mesh.pop() if len(mesh) == 1 else None

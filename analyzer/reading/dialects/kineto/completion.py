@@ -58,8 +58,8 @@ def launched(trace: Trace) -> Launched:
     call_ns = np.where(call >= 0, trace.ts_ns[call], -FARTHEST_NS)
     track = trace.track_id[row].astype(np.int64)
     is_first = np.zeros(len(row), np.bool_)
-    for one in unique(track[call >= 0]).tolist():
-        low, high = np.searchsorted(track, [one, one + 1])
+    for stream in unique(track[call >= 0]).tolist():
+        low, high = np.searchsorted(track, [stream, stream + 1])
         is_first[low : low + int((call[low:high] >= 0).argmax())] = True
     is_known = 2 * int((call >= 0).sum()) > len(call)
     is_leftover = is_first & (integers(trace, "correlation", row) >= 0) & is_known
@@ -70,16 +70,16 @@ def launched(trace: Trace) -> Launched:
 def leftovers(trace: Trace) -> Mask:
     """Mask the work (n,) of an iteration before the recording; see `Launched.is_leftover`."""
     works = launched(trace)
-    found = np.zeros(len(trace), np.bool_)
-    found[works.row[works.is_leftover]] = True
-    return found
+    is_leftover = np.zeros(len(trace), np.bool_)
+    is_leftover[works.row[works.is_leftover]] = True
+    return is_leftover
 
 
 def places(steps: Int64, moments: Int64) -> Int64:
     """Find the step of the host, of (n, 3) in order, in which each of `moments` lies; -1 for none."""
     _, begins, ends = windows(steps).T
-    place = np.searchsorted(begins, moments, side="right") - 1
-    return np.where((place >= 0) & (moments < np.append(ends, 0)[place]), place, -1)
+    step = np.searchsorted(begins, moments, side="right") - 1
+    return np.where((step >= 0) & (moments < np.append(ends, 0)[step]), step, -1)
 
 
 class Completed(Struct, frozen=True):
@@ -137,8 +137,8 @@ def from_completion(trace: Trace, whole: Int64, partial: Int64, how: Steps) -> C
     is_lost = _lost(trace, host)
     is_lost &= not (is_lost | is_late)[is_told].all()
     fills &= _longer(complete - begin, is_told & ~is_late & ~is_lost & ~fills)
-    found = np.column_stack((host[:, 0], begin, complete))
-    made = Completed(np.where(is_late[:, None], host, found), is_told, is_late, fills, is_lost)
+    table = np.column_stack((host[:, 0], begin, complete))
+    made = Completed(np.where(is_late[:, None], host, table), is_told, is_late, fills, is_lost)
     made.table[made.is_whole] = windows(made.table[made.is_whole])
     return made
 
@@ -156,15 +156,15 @@ def _lost(trace: Trace, host: Int64) -> Mask:
     if not notes_of(NoteKind.LOST_WORK, trace.repairs):
         return np.zeros(len(host), np.bool_)
     launches, is_lost = launches_of(trace)
-    place = places(host, trace.ts_ns[launches])
-    n_launches = np.bincount(place[place >= 0], minlength=len(host))
-    n_lost = np.bincount(place[(place >= 0) & is_lost], minlength=len(host))
+    step = places(host, trace.ts_ns[launches])
+    n_launches = np.bincount(step[step >= 0], minlength=len(host))
+    n_lost = np.bincount(step[(step >= 0) & is_lost], minlength=len(host))
     lost: Mask = n_lost > LOST_LAUNCHES * n_launches
     return lost
 
 
 def goes_on(trace: Trace, host: Int64) -> bool:
-    """Whether a device works on for longer than a step after the last one of its host (n, 3)."""
+    """Check for a device that works on for longer than a step after its host's last step (n, 3)."""
     works, (_, begin, end) = launched(trace), host.T
     return len(host) > 0 and int(works.end_ns.max(initial=0)) > int(end.max() + (end - begin).max())
 
@@ -194,20 +194,20 @@ class _Turns:
         host waited for these before it launched any.
         """
         works = self.works
-        own = self.order[slice(*np.searchsorted(self.ordered, [step, step + 1]))]
-        if not len(own):
+        works_of_step = self.order[slice(*np.searchsorted(self.ordered, [step, step + 1]))]
+        if not len(works_of_step):
             return begin_ns
-        first_ns = int(works.start_ns[own].min())
+        first_ns = int(works.start_ns[works_of_step].min())
         until_ns = over_ns = begin_ns
         for low, high in pairwise(self.tracks):
-            first = own[np.searchsorted(own, low) :][:1]
+            first = works_of_step[np.searchsorted(works_of_step, low) :][:1]
             if len(first) and low < first[0] < high:
                 before_ns = int(self.done_ns[first[0] - 1])
                 until_ns = before_ns if before_ns > max(works.call_ns[first[0]], until_ns) else until_ns
             before = low + int(np.searchsorted(works.start_ns[low:high], first_ns))
             over_ns = max(over_ns, int(self.done_ns[before - 1])) if before > low else over_ns
         starts, ends = self.waits_ns
-        low, high = np.searchsorted(starts, [begin_ns, min(works.call_ns[own].min(), over_ns)])
+        low, high = np.searchsorted(starts, [begin_ns, min(works.call_ns[works_of_step].min(), over_ns)])
         if (over_ns <= ends[low:high] + AGREE_NS).any():
             until_ns = over_ns
         return max(first_ns, until_ns) if until_ns > begin_ns else begin_ns

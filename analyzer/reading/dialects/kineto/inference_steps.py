@@ -71,15 +71,15 @@ def chosen_kind(steps: Int64, kinds: Sequence[str], by: str | None = None) -> tu
     Of two kinds with equally many it is the one that takes more time.
     """
     kind_of = np.array(kinds)[steps[:, 0] - 1]
-    found = Counter(kind_of.tolist())
-    if len(found) < 2 and by is None:
-        return next(iter(found), ""), ""
+    counts = Counter(kind_of.tolist())
+    if len(counts) < 2 and by is None:
+        return next(iter(counts), ""), ""
     took_ns = steps[:, 2] - steps[:, 1]
-    kind = max(found, key=lambda one: (found[one], took_ns[kind_of == one].sum())) if by is None else by
+    kind = max(counts, key=lambda name: (counts[name], took_ns[kind_of == name].sum())) if by is None else by
     others = []
-    for other in sorted(found.keys() - {kind}):
+    for other in sorted(counts.keys() - {kind}):
         usual = median(took_ns[kind_of == other])
-        n_steps = f"{found[other]:,} {other} step{'' if found[other] == 1 else 's'}".replace("  ", " ")
+        n_steps = f"{counts[other]:,} {other} step{'' if counts[other] == 1 else 's'}".replace("  ", " ")
         look = f" (--step_by {other} looks at them)" if other else ""
         others.append(f"{n_steps}, {in_ms(usual)} in the median{look}")
     return kind, f"steps of other kinds are not in these figures: {listed(others)}" if others else ""

@@ -102,16 +102,16 @@ def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
 
 def integers(trace: Trace, key: str, rows: Int64) -> Int64:
     """Return an argument of `rows`; -1 where it is missing or no number."""
-    found = np.full(len(trace) + 1, -1, np.int64)
+    numbers = np.full(len(trace) + 1, -1, np.int64)
     if key in trace.args:
         column = trace.args[key]
         try:
-            found[column.rows] = np.array(column.values, np.int64)
+            numbers[column.rows] = np.array(column.values, np.int64)
         except (TypeError, ValueError, OverflowError):
-            found[column.rows] = [
+            numbers[column.rows] = [
                 value if type(value) is int and value < 1 << 62 else -1 for value in column.values
             ]
-    return found[rows]
+    return numbers[rows]
 
 
 def _streams(trace: Trace, rows: Int64) -> tuple[list[tuple[Any, Any]], Int64]:
@@ -196,18 +196,20 @@ def _likely_waits(trace: Trace, works: Works) -> Int64:
         usual[number] = np.median(pause[low:high][follows]) if follows.any() else 0.0
     most = np.rint(UNUSUAL * usual).astype(np.int64)[works.stream]
     targets = np.flatnonzero(waits & (pause > most))
-    start, own, kind = (one[targets] for one in (works.start_ns, works.stream, trace.name_id[works.row]))
+    start, stream, kind = (
+        column[targets] for column in (works.start_ns, works.stream, trace.name_id[works.row])
+    )
     if len(works.streams) > _MOST_STREAMS:
         return edge_rows(nearest[targets], targets, Joint.END_TO_HEAD, Rule.STREAM_TIMES)
     last = np.tile(nearest[targets], (len(works.streams), 1))  # of each stream, where it ended just before
     is_near = np.zeros(last.shape, np.bool_)
     for number, (_, low, high) in enumerate(works.by_stream()):
         by_end = low + np.argsort(works.end_ns[low:high], kind="stable")
-        found = by_end[np.searchsorted(works.end_ns[by_end], start + ROUNDED_NS, side="right") - 1]
-        end = works.end_ns[found]
+        ended = by_end[np.searchsorted(works.end_ns[by_end], start + ROUNDED_NS, side="right") - 1]
+        end = works.end_ns[ended]
         fits = (end > ready[targets]) & (end <= start + ROUNDED_NS) & (start - end <= most[targets])
-        is_near[number] = fits & (works.start_ns[found] < start) & (own != number)
-        last[number, is_near[number]] = found[is_near[number]]
+        is_near[number] = fits & (works.start_ns[ended] < start) & (stream != number)
+        last[number, is_near[number]] = ended[is_near[number]]
     alone = np.flatnonzero(is_near.sum(axis=0) == 1)
     cell = kind[alone].astype(np.int64) * len(last) + is_near[:, alone].argmax(axis=0)
     often = np.bincount(cell, minlength=len(trace.names) * len(last)).reshape(-1, len(last))
@@ -257,8 +259,8 @@ def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, 
     blocks = 2 * int(is_over.sum()) > int((works.call >= 0).sum())
     if not blocks or late_ns > (works.end_ns - works.start_ns)[is_over].sum():  # else launches wait, too
         is_over &= _blocking_copies(trace, works.row)
-    own, found = np.flatnonzero(is_over), work >= 0
-    return np.concatenate([work[found], own]), np.concatenate([calls[found], works.call[own]])
+    blocking, is_known = np.flatnonzero(is_over), work >= 0
+    return np.concatenate([work[is_known], blocking]), np.concatenate([calls[is_known], works.call[blocking]])
 
 
 def _blocking_copies(trace: Trace, rows: Int64) -> Mask:

@@ -139,8 +139,8 @@ def record(
             events = replace(events, leads=np.zeros(len(events.kind), np.bool_))
         notes.append(UNMARKED)
     elif completed is not None:
-        place = places(steps, events.issued_ns)
-        iteration = np.where(place >= 0, steps[:, 0][place] if len(steps) else 0, NO_STEP)
+        step_row = places(steps, events.issued_ns)
+        iteration = np.where(step_row >= 0, steps[:, 0][step_row] if len(steps) else 0, NO_STEP)
         events = replace(events, iteration=iteration)
         asked = completed.is_told & (len(bounds) == completed.is_whole.sum())  # not of several kinds
         notes += [
@@ -204,13 +204,13 @@ def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tup
     called = np.flatnonzero(around >= 0)
     around, row = around[called], host.row[called]
     is_inside = (trace.ts_ns[row] >= begins[around]) & (end_ns[row] <= ends[around])
-    own, inside = around[is_inside], called[is_inside]
-    calls = unique(own)
-    piece_of, begin = np.append(calls, own), np.append(begins[calls], host.end_ns[inside])
+    outer, inside = around[is_inside], called[is_inside]
+    calls = unique(outer)
+    piece_of, begin = np.append(calls, outer), np.append(begins[calls], host.end_ns[inside])
     order = np.lexsort((begin, piece_of))
     piece_of, begin = piece_of[order], begin[order]
     until = np.append(host.start_ns[inside], ends[calls])
-    until = until[np.lexsort((until, np.append(own, calls)))]
+    until = until[np.lexsort((until, np.append(outer, calls)))]
     longest = np.lexsort((until - begin, piece_of))
     longest = longest[until[longest] > begin[longest]]
     begins[piece_of[longest]], ends[piece_of[longest]] = begin[longest], until[longest]
@@ -236,7 +236,7 @@ def _events(rank: _Rank) -> RecordedEvents:
         _enqueuing(trace, host, trace.ts_ns[rank.aside]),
         np.where(works.call >= 0, first[works.call], -1),
     )
-    phase = np.concatenate([host.phase, *(_passed_on(host, one) for one in asked)])
+    phase = np.concatenate([host.phase, *(_passed_on(host, calls) for calls in asked)])
     start = np.concatenate([host.start_ns, rank.aside_start_ns, works.start_ns])
     meetings, communicates = _meetings_of(rank, rows, start)
     kinds, kind = _kinds(rank, rows, phase, communicates)
@@ -265,7 +265,7 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
     together = communicates & (np.arange(len(rows)) >= len(rank.host))
     on_device = np.arange(len(rows)) >= rank.first_work
     names, name_of = numbered(
-        _COMPILED.sub(r"\1\2", one) if _IS_COMPILED in one else one for one in trace.names
+        _COMPILED.sub(r"\1\2", text) if _IS_COMPILED in text else text for text in trace.names
     )
     name_ids, cat_ids, tracks = name_of[trace.name_id[rows]], trace.cat_id[rows], trace.track_id[rows]
     phase = np.where(communicates & ~together, Phase.NONE, phase)
@@ -403,12 +403,12 @@ def _handed_over(rank: _Rank) -> list[Int64]:
         (Joint.END_TO_BODY, host.start_ns, host.end_ns, host.is_around),
     ):
         resumed = np.flatnonzero(may_wait & (idle_to - idle_from >= UNRECORDED_NS))
-        found = ended_last(end_ns, group, idle_to[resumed], host.thread[resumed])
-        late = np.where(found >= 0, end_ns[found], 0)
+        ended = ended_last(end_ns, group, idle_to[resumed], host.thread[resumed])
+        late = np.where(ended >= 0, end_ns[ended], 0)
         since = np.where(host.thread[resumed] == host.main, SOON, 1.0) * (idle_to - idle_from)[resumed]
-        waited = (found >= 0) & (late > idle_from[resumed]) & (idle_to[resumed] - late <= since)
-        waited &= starts[found] < idle_to[resumed]
-        handed.append(edge_rows(ends[found[waited]], resumed[waited], joint, Rule.IDLE_THREAD))
+        waited = (ended >= 0) & (late > idle_from[resumed]) & (idle_to[resumed] - late <= since)
+        waited &= starts[ended] < idle_to[resumed]
+        handed.append(edge_rows(ends[ended[waited]], resumed[waited], joint, Rule.IDLE_THREAD))
     return handed
 
 
@@ -423,10 +423,10 @@ def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     at_once = np.append(False, works.start_ns[1:] <= works.end_ns[:-1] + TOLERANCE_NS)[: len(works)]
     at_once &= np.append(False, np.diff(works.stream) == 0)[: len(works)]
     targets = rank.first_work + np.flatnonzero(~at_once)
-    found = ended_nearest(start_ns, end_ns, group, targets)
-    found, targets = found[found >= 0], targets[found >= 0]
-    start_ns[targets] = np.maximum(start_ns[targets], end_ns[found])
-    return edge_rows(found, targets, Joint.END_TO_HEAD, Rule.UNLAUNCHED)
+    ended = ended_nearest(start_ns, end_ns, group, targets)
+    ended, targets = ended[ended >= 0], targets[ended >= 0]
+    start_ns[targets] = np.maximum(start_ns[targets], end_ns[ended])
+    return edge_rows(ended, targets, Joint.END_TO_HEAD, Rule.UNLAUNCHED)
 
 
 # ---- collectives
@@ -489,11 +489,11 @@ class _Asked:
         works, work = self.rank.works, event - self.rank.first_work
         if not self.begins_ns or (work >= 0 and not self.has_launches):
             return key
-        at = (
+        step = (
             bisect_right(self.begins_ns, works.call_start_ns[work] if work >= 0 else self.start_ns[event]) - 1
         )
-        if at >= 0 and (work < 0 or works.call[work] >= 0):
-            self.latest[key] = int(self.rank.steps[at, 0])
+        if step >= 0 and (work < 0 or works.call[work] >= 0):
+            self.latest[key] = int(self.rank.steps[step, 0])
         return (key, self.latest[key]) if key in self.latest else key
 
 

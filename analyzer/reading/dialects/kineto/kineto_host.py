@@ -132,17 +132,17 @@ def _gapless(trace: Trace, end_ns: Int64, rows: Int64, outermost: Int64, phase: 
 def _with_annotations(host: Segments, trace: Trace, end_ns: Int64, rows: Int64, phase: Int64) -> Segments:
     """Return the segments and those of the annotations `rows` (k,) where nothing else runs."""
     which, begin, end, before = (np.empty(0, np.int64) for _ in range(4))
-    for one in unique(trace.track_id[rows]).tolist():
-        own = np.flatnonzero(trace.track_id[rows] == one)
-        inner, start, until = innermost(trace.ts_ns[rows[own]], end_ns[rows[own]])
-        low, high = np.searchsorted(host.thread, [one, one + 1])
+    for thread in unique(trace.track_id[rows]).tolist():
+        of_thread = np.flatnonzero(trace.track_id[rows] == thread)
+        inner, start, until = innermost(trace.ts_ns[rows[of_thread]], end_ns[rows[of_thread]])
+        low, high = np.searchsorted(host.thread, [thread, thread + 1])
         idle_from = np.append(-FARTHEST_NS, host.end_ns[low:high])
         idle_to = np.append(host.start_ns[low:high], FARTHEST_NS)
-        at, piece = ranges(np.searchsorted(idle_to, start, "right"), np.searchsorted(idle_from, until))
-        which = np.append(which, own[inner[piece]])
-        begin = np.append(begin, np.maximum(start[piece], idle_from[at]))
-        end = np.append(end, np.minimum(until[piece], idle_to[at]))
-        before = np.append(before, low + at)
+        gap, piece = ranges(np.searchsorted(idle_to, start, "right"), np.searchsorted(idle_from, until))
+        which = np.append(which, of_thread[inner[piece]])
+        begin = np.append(begin, np.maximum(start[piece], idle_from[gap]))
+        end = np.append(end, np.minimum(until[piece], idle_to[gap]))
+        before = np.append(before, low + gap)
     kept = np.flatnonzero(end > begin)
     order = np.insert(np.arange(len(host)), before[kept], len(host) + np.arange(len(kept)))
     which = which[kept]
@@ -161,8 +161,8 @@ def _with_annotations(host: Segments, trace: Trace, end_ns: Int64, rows: Int64, 
 def _outermost(thread: NDArray[np.int32], start_ns: Int64, end_ns: Int64) -> Int64:
     """Return the slice (n,) around each, of slices by (thread, start, longest first); itself for none."""
     begins = np.ones(len(thread), np.bool_)
-    for one in unique(thread).tolist():
-        low, high = np.searchsorted(thread, [one, one + 1])
+    for thread_id in unique(thread).tolist():
+        low, high = np.searchsorted(thread, [thread_id, thread_id + 1])
         begins[low + 1 : high] = start_ns[low + 1 : high] >= np.maximum.accumulate(end_ns[low : high - 1])
     return np.maximum.accumulate(np.where(begins, np.arange(len(thread)), 0))
 
@@ -190,7 +190,7 @@ def _annotations(trace: Trace, end_ns: Int64, rows: Int64) -> tuple[Mask, Mask]:
 def _are_around_steps(start_ns: Int64, end_ns: Int64, steps: Int64) -> Mask:
     """Mask the slices (n,) that last for a whole step, or on into another one."""
     order = np.argsort(steps[:, 1], kind="stable")
-    begin, end = (np.append(one, FARTHEST_NS) for one in steps[order, 1:].T)
+    begin, end = (np.append(column, FARTHEST_NS) for column in steps[order, 1:].T)
     since = np.searchsorted(begin, start_ns)
     is_whole: Mask = (end[since] <= end_ns) | (begin[np.searchsorted(begin, start_ns, "right")] < end_ns)
     return is_whole

@@ -100,7 +100,7 @@ def _of_args(trace: Trace, name: str, cat: str, args: Mapping[str, Any], groups:
         tuple(map(int, re.findall(r"\d{1,18}", text))) if "..." not in text else ()
     )
     n_ranks = int_or_zero(args.get("Group size")) or len(members)
-    listed = [one for one in groups if len(one[1]) == n_ranks and members in ((), one[1])]
+    listed = [group for group in groups if len(group[1]) == n_ranks and members in ((), group[1])]
     about = args.get("Process Group Description") or (listed[0][0] if len(listed) == 1 else "")
     members = members or (listed[0][1] if len(listed) == 1 else ())
     item = 0 if args.get("dtype") is None else _item_bytes(args["dtype"])
@@ -156,7 +156,7 @@ def _group_of_all(trace: Trace) -> _Group | None:
     ranks, listed = host_group(trace.header, trace.rank), groups_of(trace.header, trace.rank)
     if ranks is None:
         return None
-    return next((one for one in listed if not ranks or one[1] == ranks), ("", ()))
+    return next((group for group in listed if not ranks or group[1] == ranks), ("", ()))
 
 
 def _group_text(group: _Group) -> str:
