@@ -50,7 +50,6 @@ def test_a_breakdown_of_many_streams_is_linear(tmp_path: Path) -> None:
     assert time.process_time() - begin < 10
 
 
-@pytest.mark.xfail(reason="a packed monitor's file is not told from a damaged profile", strict=False)
 def test_a_packed_monitor_is_no_profile(shared_data: Path, tmp_path: Path) -> None:
     for path in (shared_data / "dasf" / "two-hosts-4workers" / "trace").glob("*.msgpack"):
         (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))

@@ -33,6 +33,7 @@ from analyzer.reading.formats.builder import Builder
 from analyzer.reading.formats.columns import Trace, Track
 from analyzer.reading.formats.event import UNDECODABLE, ExactEvent
 from analyzer.reading.formats.rows import ROLE, EndRule, columns
+from analyzer.reading.formats.stream import GZIP, ByteStream
 from analyzer.reading.formats.values import FARTHEST_NS, cleaned, microseconds
 
 COMPUTE = "Compute"
@@ -72,17 +73,14 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
     repairs: list[str] = []
     is_empty = True
     samples: list[dict[str, Any]] = []
-    try:
-        with opened(path) as file:
-            records = _with_ends(_records(file.fileno(), path.stat().st_size, repairs))
-            while batch := list(itertools.islice(records, _BATCH)):
-                is_empty = False
-                builder.add([_event(record, args) for record in batch])
-                if points:
-                    samples += [cleaned(record.args or {}) for record in batch if record.phase not in ROLE]
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if is_empty and path.stat().st_size:
+    data = _content(path, repairs)
+    records = _with_ends(_records(data, repairs))
+    while batch := list(itertools.islice(records, _BATCH)):
+        is_empty = False
+        builder.add([_event(record, args) for record in batch])
+        if points:
+            samples += [cleaned(record.args or {}) for record in batch if record.phase not in ROLE]
+    if is_empty and len(data):
         raise TraceError(f"{path}: not a DASF profile: none of its records is an event")
     trace = columns(builder.rows(), EndRule.NESTED_BY_NAME)
     header = {"point_args": samples} if points else {}
@@ -123,40 +121,51 @@ class _Record(msgspec.Struct):
     args: dict[str, Any] | None = None
 
 
-def _records(fileno: int, size: int, repairs: list[str]) -> Iterator[_Record]:
+def _content(path: Path, repairs: list[str]) -> bytes | mmap.mmap:
+    """Return the content of a file, unpacked where it is gzip; that it is empty or cut goes to `repairs`."""
+    stream = ByteStream(path)
+    try:
+        with opened(path) as file:
+            is_plain = file.read(2) not in (b"", GZIP)
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if is_plain else b"".join(stream)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    repairs += [] if len(data) else ["empty, no records"]
+    repairs += [stream.damage] if stream.damage else []
+    return data
+
+
+def _records(data: bytes | mmap.mmap, repairs: list[str]) -> Iterator[_Record]:
     """Yield the whole records of a file; what is cut, damaged or foreign goes to `repairs`."""
-    if size == 0:
-        repairs.append("empty, no records")
-        return
     decoder = msgspec.msgpack.Decoder(_Record)
     skipped = damaged = at = 0
-    with mmap.mmap(fileno, 0, access=mmap.ACCESS_READ) as data:
-        while at < size:
-            end = at + _HEAD + int.from_bytes(data[at : at + _HEAD], "big")
-            if end > size or end <= at + _HEAD:
-                if (after := _next_record(data, at + 1)) is None:
-                    repairs.append(f"cut off in its last record: {size - at} bytes left out")
-                    break
-                damaged += after - at
-                at = after
-                continue
-            try:
-                record = decoder.decode(data[at + _HEAD : end])
-            except UNDECODABLE:
-                skipped += 1
+    size = len(data)
+    while at < size:
+        end = at + _HEAD + int.from_bytes(data[at : at + _HEAD], "big")
+        if end > size or end <= at + _HEAD:
+            if (after := _next_record(data, at + 1)) is None:
+                repairs.append(f"cut off in its last record: {size - at} bytes left out")
+                break
+            damaged += after - at
+            at = after
+            continue
+        try:
+            record = decoder.decode(data[at + _HEAD : end])
+        except UNDECODABLE:
+            skipped += 1
+        else:
+            if abs(record.timestamp) < _MAX_SECONDS and abs(record.duration) < _MAX_SECONDS:
+                yield record
             else:
-                if abs(record.timestamp) < _MAX_SECONDS and abs(record.duration) < _MAX_SECONDS:
-                    yield record
-                else:
-                    skipped += 1
-            at = end
+                skipped += 1
+        at = end
     if damaged:
         repairs.append(f"{damaged} bytes between whole records are damaged and were left out")
     if skipped:
         repairs.append(f"{skipped} records are not events and were left out")
 
 
-def _next_record(data: mmap.mmap, at: int) -> int | None:
+def _next_record(data: bytes | mmap.mmap, at: int) -> int | None:
     mark = data.find(b"\xa4name", at + _HEAD + 1)
     while mark >= 0:
         start = mark - 1 - _HEAD

@@ -15,7 +15,7 @@ from analyzer.base.inputs import opened, unreadable
 
 PIECE = 1 << 20  # bytes handed on at a time: measured best between 256 KiB and 4 MiB
 _READ = PIECE // 4  # packed bytes read at a time
-_GZIP = b"\x1f\x8b"
+GZIP = b"\x1f\x8b"
 #: Bytes that any packed file may unpack to.
 _ALWAYS_UNPACKED = 256 << 20
 _USUAL_TIMES = 64  # its size: recordings unpack to 10 to 30 times theirs
@@ -74,7 +74,7 @@ class ByteStream:
             with opened(self.path) as file:
                 head = file.read(2)
                 file.seek(0)
-                pieces = self._limited(self._inflated(file)) if head == _GZIP else self._plain(file)
+                pieces = self._limited(self._inflated(file)) if head == GZIP else self._plain(file)
                 first = next(pieces, b"")
                 whole = itertools.chain((first,) if first else (), pieces)
                 yield from self._from_packets(whole) if _may_be_packets(first) else whole
