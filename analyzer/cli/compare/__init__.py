@@ -113,9 +113,7 @@ def _lost_work(runs: Sequence[JobFigures], names: Sequence[str]) -> list[str]:
     return [
         f"{name}: not passed by --fail_above: {note.partition(':')[0]}"
         for run, name in zip(runs, names, strict=True)
-        for note in dict.fromkeys(
-            note for file in run.files for note in notes_of(NoteKind.LOST_WORK, file.repairs)
-        )
+        for note in dict.fromkeys(note for file in run.files for note in file.lost_work)
     ]
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.intervals import lies_inside
-from analyzer.base.errors import AnalyzeError, in_words, listed, meant
+from analyzer.base.errors import AnalyzeError, NoteKind, in_words, listed, meant, notes_of
 from analyzer.base.inputs import short_names
 from analyzer.reading import dialects
 from analyzer.reading.dialects.owners import Owned, names_in, split_by_field, split_by_sources
@@ -139,21 +139,22 @@ _SHOWN = 4
 
 
 class TraceFile(Struct, frozen=True):
-    """One file that was read; `ranks` are those whose events it holds."""
+    """One file that was read; `ranks` are those whose events it holds, `lost_work` repairs of that kind."""
 
     path: Path
     dialect: str
     phases: Mapping[str, int]
     ranks: Sequence[int]
     repairs: Sequence[str]
+    lost_work: Sequence[str] = ()  # a digest keeps the text of a note, not its kind
 
     @classmethod
     def of(cls, trace: Trace, owners: Sequence[Source]) -> TraceFile:
         """Note the facts of a file that outlive its events."""
         ranks = sorted(owner.rank for owner in owners if owner.rank is not None)
-        return cls(
-            owners[0].path if owners else Path(trace.path), trace.dialect, trace.phases, ranks, trace.repairs
-        )
+        path = owners[0].path if owners else Path(trace.path)
+        lost_work = notes_of(NoteKind.LOST_WORK, trace.repairs)
+        return cls(path, trace.dialect, trace.phases, ranks, trace.repairs, lost_work)
 
     @property
     def n_events(self) -> int:

@@ -53,7 +53,7 @@ def capture_quality(view: JobView) -> Iterator[Finding | Skipped]:
 def _lost_work(view: JobView) -> Iterator[Finding]:
     """Find files with launches whose kernels are not recorded; without any kernel that leads."""
     for file in view.loaded.files:
-        for note in notes_of(NoteKind.LOST_WORK, file.repairs):
+        for note in file.lost_work:
             yield Finding(
                 kind="capture_quality",
                 title=note.partition(":")[0],
@@ -82,7 +82,7 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
         )
     losses = {}
     for file in view.loaded.files:
-        known = [*notes_of(NoteKind.WHOLE, file.repairs), *notes_of(NoteKind.LOST_WORK, file.repairs)]
+        known = [*notes_of(NoteKind.WHOLE, file.repairs), *file.lost_work]
         if lost := [repair for repair in file.repairs if repair not in known]:
             losses[file.path.name] = lost
     if losses:
