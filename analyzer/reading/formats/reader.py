@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analyzer.base.errors import TraceError
+from analyzer.base.errors import Note, NoteKind, TraceError
 from analyzer.reading.formats.builder import Scanned
 from analyzer.reading.formats.event import (
     UNDECODABLE,
@@ -37,15 +37,12 @@ _MOST_DAMAGED = 150_000
 _DAMAGED_PER_BYTE = 1 / 4
 _HEAD = 1 << 10  # bytes by which it is judged what a file is
 HEADLESS = "the file has no beginning: it is a part of a recording"
-FURTHER_LIST = "a further list of events after the first was not read"
-INTERLEAVED = (
-    "a second recording begins inside the first: the file mixes ranks and its numbers are no rank's; record "
-    "each rank into its own file"
-)
-_MOST_LISTS = 64  # places that may be the beginning of the list of events
+FURTHER_LIST = Note("several lists of events follow one another", NoteKind.WHOLE)
+_MOST_LISTS = 64  # lists of events, and places that may be the beginning of the first one
 _BOM = b"\xef\xbb\xbf"
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_NEXT_OBJECT = re.compile(rb"\}\s*\{")
 _LINE_END = re.compile(rb"\}[ \t\r]*\n\s*\{")
 #: Bytes around a damaged event, or one that the scanner leaves to Python, that are decoded with it.
 _WINDOW = 32 << 10
@@ -89,6 +86,7 @@ class EventReader:
         self._scan = scan
         self._repair = Repair(decode)
         self._is_closed = False  # the end of the list was read
+        self._n_lists = 1
         self._end = 0  # of the events that were taken off the current piece
 
     @property
@@ -107,19 +105,21 @@ class EventReader:
     def parts(self) -> Iterator[Scanned | Piece]:
         """Yield the events in the order of the file; those of a scan are valid until the next ones."""
         chunks: Iterator[bytes] = itertools.islice(self.stream, self._pieces)
-        rest = self._read_head(chunks)
-        for chunk in itertools.chain((b"",), chunks):  # what came with the head is a piece of its own
-            data = rest + chunk
-            if self._repair.is_lines:
-                data = _LINE_END.sub(b"},{", data)
-            yield from self._parts(data)
-            rest = data[self._end :]
-            if self._is_closed:
-                break
-        else:
-            yield from self._parts(rest, at_end=True)
-            rest = rest[self._end :]
-        self._read_rest(rest, chunks)
+        further: bytes | None = self._read_head(chunks)
+        while further is not None:
+            rest, self._is_closed = further, False
+            for chunk in itertools.chain((b"",), chunks):  # what came with the head is a piece of its own
+                data = rest + chunk
+                if self._repair.is_lines:
+                    data = _LINE_END.sub(b"},{", data)
+                yield from self._parts(data)
+                rest = data[self._end :]
+                if self._is_closed:
+                    break
+            else:
+                yield from self._parts(rest, at_end=True)
+                rest = rest[self._end :]
+            further = self._read_rest(rest, chunks)
 
     def _parts(self, data: bytes, *, at_end: bool = False) -> Iterator[Scanned | Piece]:
         """Yield the whole events of `data`; `_end` says where they end."""
@@ -227,37 +227,58 @@ class EventReader:
             raise TraceError(f"{self.path}: not a trace: {reason}")
         raise TraceError(f'{self.path}: JSON, but no trace: there is no list "traceEvents"')
 
-    def _read_rest(self, rest: bytes, chunks: Iterator[bytes]) -> None:
-        """Read what follows the events, or say how the file ends without an end of their list."""
+    def _read_rest(self, rest: bytes, chunks: Iterator[bytes]) -> bytes | None:
+        """Read what follows a list of events up to the next one, or say how the file ends without an end."""
         notes = self.damage.notes
+        further = None
         if self._is_closed:
-            self._read_tail(rest, chunks)
+            further = self._read_tail(rest, chunks)
         elif self._repair.is_adrift:
             notes.append(ENDS_EARLY)
         elif not self._repair.is_lines and not self.stream.damage and ENDS_EARLY not in notes:
             notes.append("the list of events is not closed")
-        if self.stream.damage:
+        if self.stream.damage and further is None:
             notes.append(self.stream.damage)
+        return further
 
-    def _read_tail(self, data: bytes, chunks: Iterator[bytes]) -> None:
-        for chunk in chunks:
+    def _read_tail(self, data: bytes, chunks: Iterator[bytes]) -> bytes | None:
+        """Read the members after a list of events; return what follows the beginning of the next list.
+
+        Where another process wrote into the file, its events may go on without a beginning.
+        """
+        notes, searched = self.damage.notes, 0
+        while not (match := _LIST_KEY.search(data, searched)) and (chunk := next(chunks, b"")):
+            searched = max(0, len(data) - 64)
             if len(data) > _TAIL_LIMIT:
-                self.damage.notes.append("the members after the events are too large and were not read")
-                return
+                notes.append("the members after the events are too large and were not read")
+                return None
             data += chunk
-        text = data.strip()
-        if not text or text == b"}":
-            return
-        if _LIST_KEY.search(text) or text[:1] == b"[":
-            self.damage.notes.append(INTERLEAVED if self.damage.lost else FURTHER_LIST)
-        closed = text.endswith(b"}")
-        members = members_of(text[:-1] if closed else text)
-        if members is None:
-            self.damage.notes.append("the members after the events are unreadable")
+        text, further = data.strip(), None
+        if match:
+            text = _NEXT_OBJECT.split(data[: match.start()], 1)[0].strip() + b"}"
+            further = data[match.end() :]
+        elif text[:1] == b"[":
+            text, further = b"", text[1:]
+        members = members_of(text.removesuffix(b"}"))
+        if members is not None:
+            self.header = {**members, **self.header}
+            if text and not text.endswith(b"}"):
+                notes.append("the object is not closed")
+        elif further is None and b'"ph"' in text and (start := fragment_start(text)) is not None:
+            further = text[start:]
         else:
-            self.header.update(members)
-            if not closed:
-                self.damage.notes.append("the object is not closed")
+            notes.append("the members after the events are unreadable")
+        return None if further is None else self._next_list(further)
+
+    def _next_list(self, data: bytes) -> bytes | None:
+        """Return the beginning of a further list of events, unless it is one too many."""
+        self._n_lists += 1
+        if self._n_lists == 2:
+            self.damage.notes.append(FURTHER_LIST)
+        if self._n_lists <= _MOST_LISTS:
+            return data
+        self.damage.notes.append(f"only the first {_MOST_LISTS} lists of events were read")
+        return None
 
 
 def join_dumps(paths: Sequence[Path], into: Path) -> None:

@@ -106,7 +106,7 @@ def mixed_ranks(trace: Trace) -> str:
         return ""
     devices = _processes(trace, _rows_of(trace, _ON_DEVICE))
     who = in_words(owners, "pid") + (f", {in_words(devices, 'device')}" if devices else "")
-    remedy = "" if is_damaged else ", or tell them apart by --rank_by pid"
+    remedy = "" if is_damaged or devices else ", or tell them apart by --rank_by pid"
     return (
         f"{len(owners)} processes wrote this file ({who}): it mixes ranks and its numbers are no rank's; "
         f"record each rank into its own file{remedy}"

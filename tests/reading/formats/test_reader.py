@@ -71,9 +71,9 @@ def text(*events: object, head: str = '{"traceEvents": [', tail: str = "]}") -> 
         ('{"traceEvents": [' + json.dumps(EVENT) + json.dumps(EVENT) + "]}", 2, None),
         (text(EVENT, tail='], "x": [{"a":1},{"b":2}], "y": "},{"}'), 1, None),
         ('{"traceEvents": []}', 0, None),
-        (text(EVENT) + text(EVENT, EVENT), 1, "a further list of events after the first was not read"),
-        (text(EVENT, head="[", tail="]") + text(EVENT, head="[", tail="]"), 1, "a further list of events"),
-        (text(EVENT, tail='], "traceEvents": []}'), 1, "a further list of events"),
+        (text(EVENT) + text(EVENT, EVENT), 3, "several lists of events follow one another"),
+        (text(EVENT, head="[", tail="]") + text(EVENT, head="[", tail="]"), 2, "several lists of events"),
+        (text(EVENT, tail='], "traceEvents": []}'), 1, "several lists of events"),
         ("[]", 0, None),
     ],
 )

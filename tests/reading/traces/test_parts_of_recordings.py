@@ -52,11 +52,16 @@ def test_three_dumps_of_mxnet_are_joined(shared_data: Path) -> None:
     assert (trace.end_ns.max() - trace.ts_ns.min()) == 448_000_000
 
 
-@pytest.mark.parametrize("name", ["trace.json.gz", "1k.json.gz", "append.json.gz"])
-def test_a_file_of_two_writers_is_told(shared_data: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "lost"), [("trace.json.gz", 4), ("1k.json.gz", 19), ("append.json.gz", 5), ("two.json.gz", 0)]
+)
+def test_a_file_of_two_writers_is_told(shared_data: Path, name: str, lost: int) -> None:
     read = read_ranks([shared_data / "cases" / "interleaved-writers" / name])
     (line,) = read.repairs
-    assert "it mixes ranks" in line or "the file mixes ranks" in line
+    assert "it mixes ranks" in line
+    assert (f"{lost} damaged events lost" in line) == (lost > 0)
+    if name in ("append.json.gz", "two.json.gz"):  # which have all 2 x 116 events
+        assert read.files[0].n_events == 232 - lost
 
 
 def test_two_owners_of_one_step_are_two_ranks(tmp_path: Path) -> None:
