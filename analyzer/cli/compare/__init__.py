@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from analyzer.base.errors import NoteKind, UsageError, counted, notes_of
+from analyzer.base.errors import UsageError, counted
 from analyzer.base.inputs import is_digest
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.units import ms_of

@@ -99,4 +99,6 @@ def recognised(raw: Trace) -> Trace:
     system = recognise(raw)
     rank, world_size = system.rank(raw)
     trace = raw.shifted(epoch_ns(system, raw))
-    return system.finished(replace(trace, dialect=system.name, rank=rank, world_size=world_size))
+    return system.finished(
+        system.timed(replace(trace, dialect=system.name, rank=rank, world_size=world_size))
+    )

@@ -30,7 +30,8 @@ from analyzer.reading.dialects.recorded_collectives import (
 from analyzer.reading.dialects.roles import Role, by_cat, by_name, idle, is_communication
 from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.rows import EndRule
+from analyzer.reading.formats.event import NO_TIME
+from analyzer.reading.formats.rows import EndRule, with_known_durations
 from analyzer.reading.formats.values import NO_TIME
 
 if TYPE_CHECKING:
@@ -231,6 +232,10 @@ class System:
     def machine(self, trace: Trace) -> str:
         """Return the machine by whose clock the file's times are; "" where it does not say."""
         return ""
+
+    def timed(self, trace: Trace) -> Trace:
+        """Return the trace with the durations that its events do not tell."""
+        return with_known_durations(trace)
 
     def finished(self, trace: Trace) -> Trace:
         """Return the trace without the slices that stand for the recording itself."""

@@ -131,18 +131,11 @@ class Builder:
             ids, kinds, ts, dur = ids[rows], kinds[rows], ts[rows], dur[rows]
         if kinds.any() or dur.min(initial=0) < 0 or dur.max(initial=0) > LONGEST_NS:  # SLICE is 0
             is_x = kinds == SLICE
-            missing = is_x & ((dur == NO_TIME) | (dur > LONGEST_NS))
-            self._repaired(missing, "X event", "without a duration taken as 0 long")
-            self._repaired(is_x & (dur < 0) & ~missing, "negative duration", "taken as 0")
-            dur = np.where(is_x & (dur > 0) & ~missing, dur, 0)
+            dur = np.where(is_x, np.where((dur < 0) | (dur > LONGEST_NS), LONGEST_NS, dur), 0)
         self._key.frombytes(ids.view(np.uint8).data)
         self._ts.frombytes(ts.view(np.uint8).data)
         self._dur.frombytes(dur.view(np.uint8).data)
         return rows
-
-    def _repaired(self, where: NDArray[np.bool_], noun: str, fate: str) -> None:
-        if n := int(np.count_nonzero(where)):
-            self._repairs[noun, fate] += n
 
     def rows(self) -> Rows:
         """Return the rows gathered so far."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from analyzer.base.arrays import Int32, Int64, Mask, NDArray
 from analyzer.base.arrays.numbering import numbered, unique
@@ -24,7 +25,7 @@ Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
 SLICE, BEGIN, END, META, OTHER_PHASE = range(5)
 _PHASES = frozenset("XBEiInsftMCbeSTpFPNODVvRc()=L")  # of the format, also of its older versions
 ROLE = {"X": SLICE, "B": BEGIN, "E": END, "M": META}
-LONGEST_NS = 1 << 61  # 73 years: no slice is longer
+LONGEST_NS = 1 << 61  # 73 years: no slice is longer; the duration of an X event without a sound one
 
 
 class EndRule(Enum):
@@ -107,6 +108,15 @@ def columns(rows: Rows, pairing: EndRule = EndRule.NESTED) -> Trace:
         phases=dict(phases),
         repairs=repairs,
     )
+
+
+def with_known_durations(trace: Trace) -> Trace:
+    """Take X events without a duration, or with one that cannot be, as 0 long."""
+    unknown = trace.dur_ns == LONGEST_NS
+    if not unknown.any():
+        return trace
+    note = f"{counted(int(unknown.sum()), 'X event')} without a sound duration taken as 0 long"
+    return replace(trace, dur_ns=np.where(unknown, 0, trace.dur_ns), repairs=[*trace.repairs, note])
 
 
 def _odd_phases(phases: Mapping[str, int]) -> list[str]:

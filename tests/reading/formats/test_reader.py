@@ -160,7 +160,7 @@ def test_an_event_without_a_time_is_counted(tmp_path: Path) -> None:
     assert len(trace) == 2
     assert trace.dur_ns.tolist() == [5000, 0]
     assert any("without a time ignored" in line for line in trace.repairs)
-    assert any("negative duration taken as 0" in line for line in trace.repairs)
+    assert any("1 X event without a sound duration taken as 0 long" in line for line in trace.repairs)
 
 
 def test_a_cut_gzip_stream_keeps_what_was_unpacked(tmp_path: Path) -> None:

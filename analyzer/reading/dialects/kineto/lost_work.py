@@ -15,6 +15,7 @@ from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
 from analyzer.reading.dialects.tolerances import AGREE_NS, JITTER_NS, LOST_LAUNCHES, OVERLAP
 from analyzer.reading.formats.columns import Trace
+from analyzer.reading.formats.values import FARTHEST_NS
 
 # ---- launches without work
 
@@ -89,6 +90,7 @@ def with_sound_durations(trace: Trace) -> Trace:
     A stream runs one thing at a time. What overlaps because clocks jitter, or because branches of a graph
     share a stream, stays. A lane in which most works overlap is no stream.
     """
+    trace = _without_untimed(trace)
     rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
     rows = rows[np.lexsort((trace.ts_ns[rows], trace.track_id[rows]))]
     if len(rows) < 2:
@@ -109,6 +111,16 @@ def with_sound_durations(trace: Trace) -> Trace:
         cut = cut.select(~np.isin(np.arange(len(cut)), endless))
         notes.append(f"{_works(len(endless), 'takes', 'take')} longer than the recording: left out")
     return replace(cut, repairs=[*trace.repairs, *notes]) if notes else trace
+
+
+def _without_untimed(trace: Trace) -> Trace:
+    """Leave out device work of no length before all else: CUPTI writes 0 for times that it cannot tell."""
+    works = by_cat(trace, DEVICE_CATS.__contains__)
+    untimed = works & (trace.dur_ns == 0) & (trace.ts_ns < trace.ts_ns[~works].min(initial=FARTHEST_NS))
+    if not untimed.any() or works.all():
+        return trace
+    note = f"{_works(int(untimed.sum()), 'has', 'have')} no time: left out"
+    return replace(trace.select(~untimed), repairs=[*trace.repairs, note])
 
 
 def _works(n: int, verb: str, verb_of_many: str) -> str:
