@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Int64, Mask
+from analyzer.base.arrays import Int64
 from analyzer.base.arrays.intervals import lies_inside
 from analyzer.base.errors import AnalyzeError, NoteKind, in_words, listed, meant, notes_of
 from analyzer.base.inputs import short_names
@@ -93,15 +93,15 @@ _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"
 def mixed_ranks(trace: Trace) -> str:
     """Say that several processes wrote one recording of PyTorch's profiler; "" for any other file.
 
-    The profiler writes a file for each process. Two that have the same step in one file, or two that work in
-    a damaged file, were given one path: each overwrote parts of what the other had written.
+    The profiler writes a file for each process. Two that have steps in one file, or two that work in a
+    damaged file, were given one path: each overwrote parts of what the other had written.
     """
     is_step = np.array([_STEP.fullmatch(name) is not None for name in trace.names], np.bool_)
     if not is_step.any():
         return ""
     is_damaged = any("damaged event" in repair for repair in trace.repairs)
     on_host = _rows_of(trace, _ON_HOST)
-    owners = _processes(trace, on_host if is_damaged else _rows_of_shared_steps(trace, on_host, is_step))
+    owners = _processes(trace, on_host if is_damaged else on_host[is_step[trace.name_id[on_host]]])
     if len(owners) < 2:
         return ""
     devices = _processes(trace, _rows_of(trace, _ON_DEVICE))
@@ -116,16 +116,6 @@ def mixed_ranks(trace: Trace) -> str:
 def _rows_of(trace: Trace, cats: Collection[str]) -> Int64:
     is_of = np.array([cat in cats for cat in trace.cats], np.bool_)
     return np.flatnonzero(is_of[trace.cat_id]) if len(trace) else np.empty(0, np.int64)
-
-
-def _rows_of_shared_steps(trace: Trace, rows: Int64, is_step: Mask) -> Int64:
-    """Return the slices of steps that several processes have."""
-    rows = rows[is_step[trace.name_id[rows]]]
-    owners: dict[int, set[object]] = {}
-    names = trace.name_id[rows].tolist()
-    for name, track in zip(names, trace.track_id[rows].tolist(), strict=True):
-        owners.setdefault(name, set()).add(trace.tracks[track].pid)
-    return rows[np.array([len(owners[name]) > 1 for name in names], np.bool_)] if names else rows
 
 
 def _processes(trace: Trace, rows: Int64) -> list[int]:

@@ -64,8 +64,9 @@ def test_a_file_of_two_writers_is_told(shared_data: Path, name: str, lost: int) 
         assert read.files[0].n_events == 232 - lost
 
 
-def test_two_owners_of_one_step_are_two_ranks(tmp_path: Path) -> None:
-    steps = [_slice("ProfilerStep#3", 0, pid, "user_annotation") for pid in (40, 41)]
+@pytest.mark.parametrize("second", [3, 4])
+def test_two_owners_of_steps_are_two_ranks(tmp_path: Path, second: int) -> None:
+    steps = [_slice(f"ProfilerStep#{n}", 0, pid, "user_annotation") for n, pid in ((3, 40), (second, 41))]
     trace = read_trace(write(tmp_path / "a.json", steps, schemaVersion=1))
     assert mixed_ranks(trace).startswith("2 processes wrote this file (pids 40 and 41)")
     told = read_ranks([tmp_path / "a.json"], request=Request(rank_by="pid"))
