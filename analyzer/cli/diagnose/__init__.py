@@ -142,7 +142,7 @@ def _result(
 
     numbered = list(enumerate(diagnosis.findings, 1))[: args.head]
     flaws = [ranked for _, ranked in numbered if ranked.finding.kind == _QUALITY]
-    shown = [(number, ranked) for number, ranked in numbered if ranked.finding.kind != _QUALITY]
+    shown = list(enumerate((ranked for _, ranked in numbered if ranked.finding.kind != _QUALITY), 1))
     charts: Sequence[Chart] = ()
     if diagnosis.view is not None:
         from analyzer.cli.diagnose.diagnosis_charts import path_shares
