@@ -272,7 +272,8 @@ def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
         length = f"No step is marked; the recording takes {in_ms(max(rank.mean_ns for rank in ranks))}{on}"
     most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
     if not any(rank.comm_ns for rank in ranks):
-        return f"{length}; no communication was recorded."
+        lost = [note.partition(":")[0] for file in job.files for note in file.lost_work]
+        return f"{length}; {lost[0] if lost else 'no communication was recorded'}."
     share = in_percent(most.exposed_comm_ns / max(most.mean_ns, 1))
     where = f", most on {most.rank}" if len(ranks) > 1 else ""
     if not any(rank.compute_ns for rank in ranks):
