@@ -110,6 +110,23 @@ def columns(rows: Rows, pairing: EndRule = EndRule.NESTED) -> Trace:
     )
 
 
+def with_spans(rows: Rows) -> Rows:
+    """Take asynchronous spans, whose begins and ends share an id, for the slices of a file without others."""
+    key, ts_ns, ids, _ = rows.points
+    if not len(key):
+        return rows
+    phase, name, cat, pid, _ = zip(*(rows.keys[i] for i in key.tolist()), strict=True)
+    order = np.flatnonzero([each in ("b", "e", "S", "F") for each in phase])
+    is_begin = np.array([each in ("b", "S") for each in phase], np.bool_)
+    _, span = numbered(zip(cat, pid, ids, strict=True))
+    _, names = numbered(map(str, name))
+    pairs = pair(is_begin[order], span[order], ts_ns[order], names[order], EndRule.NESTED_BY_NAME)
+    begin, end = (order[place] for place in pairs)
+    keys = [("X" if key[0] in ("b", "e", "S", "F") else key[0], *key[1:]) for key in rows.keys]
+    dur_ns = np.maximum(ts_ns[end] - ts_ns[begin], 0)
+    return replace(rows, keys=keys, key=key[begin], ts_ns=ts_ns[begin], dur_ns=dur_ns)
+
+
 def with_known_durations(trace: Trace) -> Trace:
     """Take X events without a duration, or with one that cannot be, as 0 long."""
     unknown = trace.dur_ns == LONGEST_NS

@@ -34,6 +34,16 @@ def test_the_tail_of_a_horovod_timeline_is_read(shared_data: Path) -> None:
     assert sum(trace.names[i] == "NCCL_ALLREDUCE" for i in trace.name_id) == 8
 
 
+def test_asynchronous_spans_are_slices_where_nothing_else_is(tmp_path: Path) -> None:
+    events = [
+        {"ph": phase, "cat": "c", "id": span_id, "name": "a", "pid": 1, "tid": 1, "ts": ts}
+        for phase, span_id, ts in [("b", 1, 0), ("b", 2, 5), ("e", 1, 20), ("e", 2, 95), ("b", 3, 99)]
+    ]
+    for others, durations in (([], [20_000, 90_000]), ([_slice("x", 0)], [10_000])):
+        trace = read_trace(write(tmp_path / "a.json", events + others))
+        assert trace.dur_ns.tolist() == durations
+
+
 def test_dumps_that_continue_each_other_are_one_recording(tmp_path: Path) -> None:
     opened = {"ph": "B", "name": "b", "pid": 1, "tid": 1, "ts": 20}
     closed = {"ph": "E", "name": "b", "pid": 1, "tid": 1, "ts": 50}
