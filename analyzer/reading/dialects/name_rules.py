@@ -95,7 +95,7 @@ _LIBRARY_CALL = r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|mccl|cncl|bkcl):"
 #: What passes activations and gradients from one stage of a pipeline to the next.
 _POINT_TO_POINT = r"(?i)send|recv|p2p|pp[-_]?comm"
 #: What moves between workers and parameter servers: by TensorFlow, and by MXNet's KVStore.
-_SERVER_TRANSFER = r"_(?:Host)?(?:Send|Recv)|KVStore\w*(?:Push|Pull)\w*"
+_SERVER_TRANSFER = r"_(?:Host)?(?:Send|Recv)|KVStore\w*(?:Push|Pull)\w*|.+\.(?:PUSH|PULL)(?:_RE[QS])?"
 #: Operators that update parameters: TensorFlow's, and MXNet's.
 _UPDATE = r"(?:Resource)?(?:Sparse)?Apply[A-Z]\w*|\w+_update(?:_phase[12])?"
 _WAIT = (
@@ -118,8 +118,8 @@ def is_collective(name: str, cat: str) -> bool:
 def is_server_transfer(name: str) -> bool:
     """Whether an operation moves data between a worker and a parameter server.
 
-    >>> is_server_transfer("_Recv"), is_server_transfer("KVStoreDistDefaultPush"), is_server_transfer("Push")
-    (True, True, False)
+    >>> [is_server_transfer(name) for name in ("_Recv", "KVStoreDistDefaultPush", "w0.PULL_RES", "Push")]
+    [True, True, True, False]
     """
     return re.fullmatch(_SERVER_TRANSFER, name) is not None
 
