@@ -21,7 +21,7 @@ from analyzer.reading.formats.stream import ByteStream
 _UNREAD = (
     (r"perfetto_trace\.json(\.gz)?", "the same profile as the .trace.json.gz beside it"),
     (
-        r"(comm_detail|nccl_rank_graph)\.json(\.gz)?|(nccl_graph|ip_to_rank|key_dict)\.txt",
+        r"(comm_detail|nccl_rank_graph|bps_comm_aligned)\.json(\.gz)?|(nccl_graph|ip_to_rank|key_dict)\.txt",
         "files of dPRO beside the ranks' recordings",
     ),
 )
@@ -95,8 +95,8 @@ def _is_mlflow_store(path: Path) -> bool:
 
 JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
 
-#: Files that this program writes beside its inputs; a directory's traces are the others.
-PRODUCTS = ("combined", "synthetic", "comm_timeline", "server_timeline")
+#: Files that this program and dPRO write beside their inputs; a directory's traces are the others.
+PRODUCTS = ("combined", "synthetic", "comm_timeline", "server_timeline", "bps_comm_aligned")
 
 _RANK_IN_NAME = r"(?i)rank[-_.=\[(]?(\d+)"
 #: In front of the only number in which the names of files differ: it counts something else than ranks.

@@ -103,9 +103,10 @@ def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
     write(tmp_path / "0" / "comm.json", [_slice("Comm.a", 0)])
     for name in ("comm_detail.json", "nccl_graph.txt"):
         (tmp_path / "0" / name).write_text("{}")
+    write(tmp_path / "bps_comm_aligned.json", [_slice("Comm.a", 0)])
     notes = [note for note in read_ranks([tmp_path]).job.notes if "not read" in note]
     assert notes == [
-        f"{tmp_path}: not read: 0/comm_detail.json and 0/nccl_graph.txt "
+        f"{tmp_path}: not read: 0/comm_detail.json, 0/nccl_graph.txt and bps_comm_aligned.json "
         "(files of dPRO beside the ranks' recordings)"
     ]
 
