@@ -86,7 +86,7 @@ class EventReader:
         self._scan = scan
         self._repair = Repair(decode)
         self._is_closed = False  # the end of the list was read
-        self._n_lists = 1
+        self._n_lists = 0  # that were closed
         self._end = 0  # of the events that were taken off the current piece
 
     @property
@@ -268,17 +268,13 @@ class EventReader:
             further = text[start:]
         else:
             notes.append("the members after the events are unreadable")
-        return None if further is None else self._next_list(further)
-
-    def _next_list(self, data: bytes) -> bytes | None:
-        """Return the beginning of a further list of events, unless it is one too many."""
+        if further is not None and self._n_lists == 0:
+            notes.append(FURTHER_LIST)
         self._n_lists += 1
-        if self._n_lists == 2:
-            self.damage.notes.append(FURTHER_LIST)
-        if self._n_lists <= _MOST_LISTS:
-            return data
-        self.damage.notes.append(f"only the first {_MOST_LISTS} lists of events were read")
-        return None
+        if further is not None and self._n_lists == _MOST_LISTS:
+            notes.append(f"only the first {_MOST_LISTS} lists of events were read")
+            return None
+        return further
 
 
 def join_dumps(paths: Sequence[Path], into: Path) -> None:

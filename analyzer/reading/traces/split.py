@@ -13,13 +13,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Int64
 from analyzer.base.arrays.intervals import lies_inside
 from analyzer.base.errors import AnalyzeError, NoteKind, in_words, listed, meant, notes_of
 from analyzer.base.inputs import short_names
 from analyzer.reading import dialects
 from analyzer.reading.dialects.owners import Owned, names_in, split_by_field, split_by_sources
-from analyzer.reading.dialects.roles import is_communication
+from analyzer.reading.dialects.roles import by_cat, by_name, is_communication
 from analyzer.reading.dialects.system import System
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.traces.paths import JobFiles, Source, rank_notes
@@ -85,7 +84,7 @@ class CommFilter:
                 raise AnalyzeError(f"--filter {name}: no communication in this job has that name{near}")
 
 
-_STEP = re.compile(r"ProfilerStep#\d{1,9}")
+_STEP = r"ProfilerStep#\d{1,9}"
 _ON_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "Operator", "Runtime")
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset")
 
@@ -94,17 +93,13 @@ def mixed_ranks(trace: Trace) -> str:
     """Say that several processes wrote one recording of PyTorch's profiler; "" for any other file.
 
     The profiler writes a file for each process. Two that have steps in one file, or two that work in a
-    damaged file, were given one path: each overwrote parts of what the other had written.
+    damaged file, were given one path: each may have overwritten parts of what the other had written.
     """
-    is_step = np.array([_STEP.fullmatch(name) is not None for name in trace.names], np.bool_)
-    if not is_step.any():
-        return ""
     is_damaged = any("damaged event" in repair for repair in trace.repairs)
-    on_host = _rows_of(trace, _ON_HOST)
-    owners = _processes(trace, on_host if is_damaged else on_host[is_step[trace.name_id[on_host]]])
+    owners = _processes(trace, _ON_HOST, ".*" if is_damaged else _STEP)
     if len(owners) < 2:
         return ""
-    devices = _processes(trace, _rows_of(trace, _ON_DEVICE))
+    devices = _processes(trace, _ON_DEVICE)
     who = in_words(owners, "pid") + (f", {in_words(devices, 'device')}" if devices else "")
     remedy = "" if is_damaged or devices else ", or tell them apart by --rank_by pid"
     return (
@@ -113,15 +108,11 @@ def mixed_ranks(trace: Trace) -> str:
     )
 
 
-def _rows_of(trace: Trace, cats: Collection[str]) -> Int64:
-    is_of = np.array([cat in cats for cat in trace.cats], np.bool_)
-    return np.flatnonzero(is_of[trace.cat_id]) if len(trace) else np.empty(0, np.int64)
-
-
-def _processes(trace: Trace, rows: Int64) -> list[int]:
-    """Return the numbers of the processes, or of the devices, of slices; other pids are labels."""
+def _processes(trace: Trace, cats: Collection[str], name: str = ".*") -> list[int]:
+    """List the numbers of the processes, or devices, that have slices of `cats` called `name`."""
+    rows = by_cat(trace, cats.__contains__) & by_name(trace, re.compile(name, re.DOTALL).fullmatch)
     pids = {trace.tracks[track].pid for track in set(trace.track_id[rows].tolist())}
-    return sorted(pid for pid in pids if isinstance(pid, int))
+    return sorted(pid for pid in pids if isinstance(pid, int))  # others are labels
 
 
 #: Files that a line on their ranks names.

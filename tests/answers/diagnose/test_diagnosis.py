@@ -176,8 +176,7 @@ def test_a_job_that_only_computes_names_its_longest_operations(tmp_path: Path) -
     spans = [(f"aten::op_{j}", 60_000 * i + 6_500 * j) for i in range(6) for j in range(9)]
     events = [step(i, 60_000 * i, 60_000) for i in range(6)]
     write(tmp_path / "a.json", events + [span(*at, 6_000, "cpu_op") for at in spans], schemaVersion=1)
-    said = "A step takes 60.0 ms: computation makes up 90 % of the critical path"
-    assert headline(diagnosed(tmp_path)).startswith(said)
+    assert "60.0 ms: computation makes up 90 % of the critical path" in headline(diagnosed(tmp_path))
 
 
 def waits_unseen(directory: Path) -> Path:

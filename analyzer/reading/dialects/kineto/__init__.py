@@ -115,16 +115,10 @@ class Kineto(System):
         return "" if name.startswith("localhost") else name
 
     def timed(self, trace: Trace) -> Trace:
-        """Cut device work that runs into the next one of its stream; leave out the profiler's own spans."""
-        from analyzer.reading.dialects.kineto.lost_work import with_sound_durations
+        """Leave out spans such as ``PyTorch Profiler (0)``; correct impossible device work, with notes."""
+        from analyzer.reading.dialects.kineto.lost_work import with_lost_launches, with_sound_durations
 
-        return super().timed(with_sound_durations(without_recording(trace)))
-
-    def finished(self, trace: Trace) -> Trace:
-        """Note how many launches have no work of a device."""
-        from analyzer.reading.dialects.kineto.lost_work import with_lost_launches
-
-        return with_lost_launches(trace)
+        return with_lost_launches(super().timed(with_sound_durations(without_recording(trace))))
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,); see `rule`."""
