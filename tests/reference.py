@@ -36,6 +36,9 @@ def slices(events: list[Event]) -> list[Slice]:
     """
     by_name = any(event["name"] == "clock_sync_timestamp_us" for event in events if event["ph"] == "M")
     found: list[tuple[int, Slice]] = []
+    if not any(event["ph"] in "XBE" for event in events):  # begins and ends of asynchronous spans share an id
+        by_name, phases = True, {"b": "B", "e": "E"}
+        events = [{**e, "ph": phases.get(e["ph"], e["ph"]), "tid": e.get("id")} for e in events]
     if is_mxnet(events):
         pairs = [(b, e) for b, e in pairwise(events) if b["ph"] == "B" and e["ph"] == "E"]
         return [_slice(b, Fraction(b["ts"]), Fraction(e["ts"] - b["ts"])) for b, e in pairs]

@@ -98,7 +98,6 @@ def recognised(raw: Trace) -> Trace:
     """Return a trace as its system understands it, from the columns as they were read."""
     system = recognise(raw)
     rank, world_size = system.rank(raw)
-    trace = raw.shifted(epoch_ns(system, raw))
-    return system.finished(
-        system.timed(replace(trace, dialect=system.name, rank=rank, world_size=world_size))
-    )
+    shifted = raw.shifted(epoch_ns(system, raw))
+    trace = replace(shifted, dialect=system.name, rank=rank, world_size=world_size)
+    return system.finished(system.timed(trace))

@@ -25,6 +25,7 @@ Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
 SLICE, BEGIN, END, META, OTHER_PHASE = range(5)
 _PHASES = frozenset("XBEiInsftMCbeSTpFPNODVvRc()=L")  # of the format, also of its older versions
 ROLE = {"X": SLICE, "B": BEGIN, "E": END, "M": META}
+SPANS = {"b": BEGIN, "S": BEGIN, "e": END, "F": END}  # of asynchronous spans, now and in older files
 LONGEST_NS = 1 << 61  # 73 years: no slice is longer; the duration of an X event without a sound one
 
 
@@ -113,16 +114,14 @@ def columns(rows: Rows, pairing: EndRule = EndRule.NESTED) -> Trace:
 def with_spans(rows: Rows) -> Rows:
     """Take asynchronous spans, whose begins and ends share an id, for the slices of a file without others."""
     key, ts_ns, ids, _ = rows.points
-    if not len(key):
-        return rows
-    phase, name, cat, pid, _ = zip(*(rows.keys[i] for i in key.tolist()), strict=True)
-    order = np.flatnonzero([each in ("b", "e", "S", "F") for each in phase])
-    is_begin = np.array([each in ("b", "S") for each in phase], np.bool_)
-    _, span = numbered(zip(cat, pid, ids, strict=True))
-    _, names = numbered(map(str, name))
-    pairs = pair(is_begin[order], span[order], ts_ns[order], names[order], EndRule.NESTED_BY_NAME)
+    kinds = [rows.keys[i] for i in key.tolist()]
+    order = np.flatnonzero([kind[0] in SPANS for kind in kinds])
+    is_begin = np.array([SPANS.get(kind[0]) == BEGIN for kind in kinds], np.bool_)
+    _, span = numbered((*kind[2:4], span_id) for kind, span_id in zip(kinds, ids, strict=True))
+    _, name = numbered(str(kind[1]) for kind in kinds)
+    pairs = pair(is_begin[order], span[order], ts_ns[order], name[order], EndRule.NESTED_BY_NAME)
     begin, end = (order[place] for place in pairs)
-    keys = [("X" if key[0] in ("b", "e", "S", "F") else key[0], *key[1:]) for key in rows.keys]
+    keys = [("X" if phase in SPANS else phase, *others) for phase, *others in rows.keys]
     dur_ns = np.maximum(ts_ns[end] - ts_ns[begin], 0)
     return replace(rows, keys=keys, key=key[begin], ts_ns=ts_ns[begin], dur_ns=dur_ns)
 

@@ -18,7 +18,7 @@ from analyzer.reading.formats import dasf_records as dasf
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.event import args_object, decode_objects
 from analyzer.reading.formats.reader import EventReader
-from analyzer.reading.formats.rows import with_spans
+from analyzer.reading.formats.rows import SPANS, with_spans
 from analyzer.reading.traces.paths import head_of
 
 _FIRST = 64  # bytes of a file, in which its first character is
@@ -63,7 +63,7 @@ def _read_chrome(path: Path, decoding: Decoding) -> Trace:
     part = chrome.read_part(
         path, decoding.args, decoding.points, on_read=decoding.on_read, scan=decoding.scan
     )
-    if not len(part.rows.key) and any(key[0] in ("b", "S") for key in part.rows.keys):
+    if not len(part.rows.key) and any(key[0] in SPANS for key in part.rows.keys):
         part = chrome.read_part(path, decoding.args, points=True)
         part = replace(part, rows=with_spans(part.rows))
     return dialects.finish(path, part)

@@ -56,15 +56,13 @@ def test_parts_of_recorded_runs_are_read(shared_data: Path, case: str, n: int) -
     assert len(trace) == n
 
 
-@pytest.mark.parametrize(
-    ("name", "lost"), [("trace.json.gz", 4), ("1k.json.gz", 19), ("append.json.gz", 5), ("two.json.gz", 0)]
-)
+@pytest.mark.parametrize(("name", "lost"), [("trace", 4), ("1k", 19), ("append", 5), ("two", 0)])
 def test_a_file_of_two_writers_is_told(shared_data: Path, name: str, lost: int) -> None:
-    read = read_ranks([shared_data / "cases" / "interleaved-writers" / name])
+    read = read_ranks([shared_data / "cases" / "interleaved-writers" / f"{name}.json.gz"])
     (line,) = read.repairs
     assert "it mixes ranks" in line
     assert (f"{lost} damaged events lost" in line) == (lost > 0)
-    if name in ("append.json.gz", "two.json.gz"):  # which have all 2 x 116 events
+    if name in ("append", "two"):  # which have all 2 x 116 events
         assert read.files[0].n_events == 232 - lost
 
 

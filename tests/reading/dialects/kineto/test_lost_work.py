@@ -73,8 +73,7 @@ def test_a_kernel_is_cut_where_the_next_of_its_stream_begins(tmp_path: Path, dur
 )
 def test_kernels_that_may_be_true_stay(tmp_path: Path, durations: list[float], stream: int) -> None:
     events = [launch(500 * i, i + 1) for i in range(4)]
-    streams = [7, stream, 7, 7]
-    events += [kernel(500 * i + 10, durations[i], i + 1, streams[i]) for i in range(4)]
+    events += [kernel(500 * i + 10, durations[i], i + 1, stream if i == 1 else 7) for i in range(4)]
     trace = read(tmp_path, *events)
     assert sorted(kernels_us(trace)) == sorted(durations)
     assert not trace.repairs
