@@ -312,9 +312,14 @@ def headline(diagnosis: Diagnosis) -> str:
     """Say in one sentence how long a step takes, and the first finding."""
     if diagnosis.answer:
         return diagnosis.answer
-    step = f"{diagnosis.one_step} takes {in_ms(float(diagnosis.iteration_ns.mean()))}"
-    main = _main(diagnosis)
-    return f"{step}: {_with_gain(main[0])}." if main else f"{step}; nothing stands out."
+    lasts_ns = float(diagnosis.iteration_ns.mean())
+    step = f"{diagnosis.one_step} takes {in_ms(lasts_ns)}"
+    if main := _main(diagnosis):
+        return f"{step}: {_with_gain(main[0])}."
+    view = diagnosis.view
+    if view is not None and view.has_device and (idle_ns := device_idle_ns(view)) > HALF * lasts_ns:
+        return f"{step}: the device is idle {in_percent(idle_ns / lasts_ns)} of it."
+    return f"{step}; nothing stands out."
 
 
 def further(diagnosis: Diagnosis) -> str:

@@ -32,7 +32,7 @@ from analyzer.base.errors import counted
 from analyzer.reading.dialects.owners import SHARED, Owned, split_by_slices
 from analyzer.reading.dialects.recorded_collectives import Call, Collectives, SyncPart
 from analyzer.reading.dialects.roles import Role, by_name
-from analyzer.reading.dialects.steps import Step, Steps, step_table
+from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, step_table
 from analyzer.reading.dialects.system import Need, System
 from analyzer.reading.formats.columns import Trace
 
@@ -140,13 +140,15 @@ class Jax(System):
         """Return the steps of the device, else those that the host numbers, else the runs of a program.
 
         A device has a thread of steps where the profiler knows them; it may lag behind the host. Where its
-        numbers are not those of the host they count something else.
+        numbers are not those of the host they count something else. Without one, a step that the host numbers
+        is complete with its program on a device that has threads of its own.
         """
         from analyzer.reading.dialects.jax.xla_slices import (
             calls,
             numbered_spans,
             runs,
             steps_of_device,
+            thread_kinds,
         )
 
         on_host, on_device = numbered_spans(trace), steps_of_device(trace)
@@ -154,7 +156,8 @@ class Jax(System):
         if on_device.whole and (not labels or labels.issuperset(step.label for step in on_device.whole)):
             return on_device
         if on_host.whole:
-            return on_host
+            completed = calls(trace, on_host.whole) if thread_kinds(trace).works.any() else NO_STEPS
+            return completed if completed.whole else on_host
         of_program = runs(trace)
         return of_program if of_program.whole else calls(trace)
 

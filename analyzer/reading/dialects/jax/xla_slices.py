@@ -25,7 +25,7 @@ from analyzer.reading.dialects.steps import (
     spans,
 )
 from analyzer.reading.dialects.system import int_or_zero
-from analyzer.reading.dialects.tolerances import LEAST_REPEATS, ROUNDED_NS
+from analyzer.reading.dialects.tolerances import ROUNDED_NS
 from analyzer.reading.formats.columns import Trace
 
 #: By XLA's names (all-reduce.1), JAX's of the same (psum_invariant.49), and those of NCCL's kernels.
@@ -312,23 +312,23 @@ def steps_of_device(trace: Trace) -> Steps:
 
 
 def runs(trace: Trace) -> Steps:
-    """Return the runs of the program that takes longest, on the device where that tells, as steps."""
-    if "run_id" not in trace.args or not len(trace.args["run_id"].rows):
+    """Return the runs of the program that takes longest on the device, where it numbers them, as steps."""
+    if "run_id" not in trace.args:
         return NO_STEPS
     run, lines, device = trace.args["run_id"].as_dict(), thread_kinds(trace), device_of_slices(trace)
     module = trace.args["hlo_module"].as_dict() if "hlo_module" in trace.args else {}
     rows = trace.args["run_id"].rows
     is_run = lines.programs[trace.track_id[rows]] | np.isin(rows, list(module))
-    of_device = rows[(device[rows] != SHARED) & is_run]
     bounds: dict[str, dict[str, tuple[int, int]]] = {}
-    for row in (of_device if len(of_device) else rows).tolist():
+    for row in rows[(device[rows] != SHARED) & is_run].tolist():
         program = re.sub(_RUN, "", str(module.get(row, trace.names[trace.name_id[row]])))
         begin, end = int(trace.ts_ns[row]), int(trace.end_ns[row])
         runs = bounds.setdefault(program, {})
         known = runs.get(str(run[row]), (begin, end))
         runs[str(run[row])] = min(begin, known[0]), max(end, known[1])
-    main = max(bounds, key=lambda program: sum(end - begin for begin, end in bounds[program].values()))
-    ordered = sorted(bounds[main].values())
+    took = {program: sum(end - begin for begin, end in bounds[program].values()) for program in bounds}
+    main = max(bounds, key=took.__getitem__, default="")
+    ordered = sorted(bounds.get(main, {}).values())
     if len(ordered) < 2:
         return NO_STEPS
     steps = [Step(i, *times) for i, times in enumerate(ordered, 1)]
@@ -338,11 +338,12 @@ def runs(trace: Trace) -> Steps:
 _CALL = re.compile(r"PjitFunction\((.*)\)")
 
 
-def calls(trace: Trace) -> Steps:
+def calls(trace: Trace, marks: Sequence[Step] = ()) -> Steps:
     """Take each call of the program that takes longest on the device as a step.
 
-    Where each call has as many operations there, from the completion of these to that of the next call's;
-    else from one call on the host to the next.
+    Of those that the host calls: XLA tries others while it compiles. Where each call, or each step that the
+    host `marks`, has as many operations there, from the completion of these to that of the next one's; else
+    from one call on the host to the next.
     """
     if "hlo_module" not in trace.args:
         return NO_STEPS
@@ -354,20 +355,24 @@ def calls(trace: Trace) -> Steps:
     if not programs:
         return NO_STEPS
     of_program = column.rows[named]
-    main = int(np.bincount(program, trace.dur_ns[of_program]).argmax())
+    is_called = np.isin(programs, list(map(_program_of, trace.names)))
+    main = int((np.bincount(program, trace.dur_ns[of_program]) * is_called).argmax())
     host = outer_rows(trace, lambda name: _program_of(name) == programs[main])
-    if len(host) < LEAST_REPEATS:
+    numbers = [mark.label for mark in marks] or range(1, len(host) + 1)
+    if len(numbers) < 2:
         return NO_STEPS
     work = of_program[program == main]
     work = work[np.argsort(trace.ts_ns[work], kind="stable")]
-    if len(work) % len(host) == 0:
-        runs = work.reshape(len(host), -1)
-        bounds = zip(trace.ts_ns[runs].min(axis=1), trace.end_ns[runs].max(axis=1), strict=True)
-        steps = [Step(i, int(start), int(end)) for i, (start, end) in enumerate(bounds, 1)]
-        return _to_completion(trace, steps, f"calls of {programs[main]}")
+    if len(work) % len(numbers) == 0:
+        runs = work.reshape(len(numbers), -1)
+        bounds = np.column_stack((numbers, trace.ts_ns[runs].min(axis=1), trace.end_ns[runs].max(axis=1)))
+        return _to_completion(trace, list(map(Step._make, bounds.tolist())), f"calls of {programs[main]}")
+    if marks:
+        return NO_STEPS
     end_ns = max(int(trace.end_ns[host[-1]]), int(trace.end_ns[work].max()))
-    marks = np.append(trace.ts_ns[host], end_ns)
-    return Steps(tuple(between(marks)), (), f"one call of {programs[main]} to the next")
+    return Steps(
+        tuple(between(np.append(trace.ts_ns[host], end_ns))), (), f"one call of {programs[main]} to the next"
+    )
 
 
 def _program_of(call: str) -> str:

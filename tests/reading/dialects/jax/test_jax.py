@@ -160,19 +160,20 @@ def test_two_processes_are_workers_whose_clocks_are_aligned(tmp_path: Path) -> N
     assert [worker["offset_us"] for worker in ask(*combined)["workers"]] == [0, -5000]
 
 
-def test_gpus_keep_the_laws_and_one_that_only_copies_is_no_rank(tmp_path: Path) -> None:
-    system_laws.check_system(write(tmp_path / "log", gpu()), ["rank0", "rank1"], tmp_path)
-
-
-def test_hosts_whose_gpus_have_the_same_numbers_are_workers(tmp_path: Path) -> None:
-    for host in ("a", "b"):
-        write(tmp_path / "log", gpu(), host)
-    ranks = ["wk0.rank0", "wk0.rank1", "wk1.rank0", "wk1.rank1"]
+@pytest.mark.parametrize(
+    ("events", "hosts", "ranks"),
+    [
+        (gpu(), ("vm",), ["rank0", "rank1"]),  # a third one only copies
+        (gpu(), ("a", "b"), ["wk0.rank0", "wk0.rank1", "wk1.rank0", "wk1.rank1"]),
+        (tpu(), ("vm",), [f"rank{i}" for i in range(4)]),
+    ],
+)
+def test_devices_keep_the_laws_of_systems(
+    tmp_path: Path, events: Sequence[Event], hosts: Sequence[str], ranks: Sequence[str]
+) -> None:
+    for host in hosts:
+        write(tmp_path / "log", events, host)
     system_laws.check_system(tmp_path / "log", ranks, tmp_path)
-
-
-def test_tpus_keep_the_laws_of_systems(tmp_path: Path) -> None:
-    system_laws.check_system(write(tmp_path / "log", tpu()), [f"rank{i}" for i in range(4)], tmp_path)
 
 
 def test_what_devices_share_is_counted_once_and_marks_of_the_profiler_not_at_all(tmp_path: Path) -> None:
@@ -322,43 +323,45 @@ def test_the_kind_that_the_recording_states_counts(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def calls_on_a_gpu() -> list[Event]:
-    """Four calls, 100 us apart, without marks: two kernels take 30 us, and Python waits for them.
+def calls_on_a_gpu(*, is_marked: bool = False) -> list[Event]:
+    """Four calls, 100 us apart, whose marks end at once: two kernels take 30 us, and Python waits for them.
 
-    The profiler starts and stops for 1 ms each.
+    XLA tries a kernel for 35 us after each. The profiler starts and stops for 1 ms each.
     """
     events = [
         *named(HOST, "/host:CPU", {PYTHON: "python"}),
         *named(1, "/device:GPU:0", {1: "Stream #16(Kernel)"}),
-    ]
-    events += [
         span("$contextlib.py:141 __enter__", HOST, PYTHON, 0, 1001),
         span("$profiler.py:151 start_trace", HOST, PYTHON, 0, 1000),
         span("$profiler.py:271 stop_trace", HOST, PYTHON, 1500, 1000),
     ]
-    for call in range(4):
-        begin = 1100 + 100 * call
+    for call, begin in enumerate(range(1100, 1500, 100)):
+        events += [span("train", HOST, PYTHON, begin, 12, step_num=call + 17)] * is_marked
         events += [
             span("PjitFunction(step)", HOST, PYTHON, begin, 10),
-            span("$api.py:2757 block_until_ready", HOST, PYTHON, begin + 10, 40),
+            span("Execute (jit_step)", HOST, PYTHON, begin + 1, 3, run_id=call),
+            span("Execute (jit_stage)", HOST, PYTHON, begin + 5, 3, run_id=-call),
+            span("$api.py:2757 block_until_ready", HOST, PYTHON, begin + 12, 40),
             span("fusion", 1, 1, begin + 15, 10, hlo_op="fusion", hlo_module="jit_step"),
             span("gemm", 1, 1, begin + 25, 20, hlo_op="dot", hlo_module="jit_step"),
+            span("tried", 1, 1, begin + 60, 35, hlo_op="tried", hlo_module="tried"),
         ]
     return events
 
 
-def test_calls_without_marks_are_steps(tmp_path: Path) -> None:
-    path = write(tmp_path, calls_on_a_gpu())
+@pytest.mark.parametrize(("is_marked", "labels"), [(False, (2, 3, 4)), (True, (18, 19, 20))])
+def test_a_step_ends_with_the_program_that_the_host_calls(
+    tmp_path: Path, *, is_marked: bool, labels: Sequence[int]
+) -> None:
+    path = write(tmp_path, calls_on_a_gpu(is_marked=is_marked))
     steps = [(row["step"], row["wall_ms"], row["compute_ms"], row["idle_ms"]) for row in breakdown_of(path)]
-    assert steps == [
-        (step, pytest.approx(0.1), pytest.approx(0.03), pytest.approx(0.07)) for step in (2, 3, 4)
-    ]
+    assert steps == [(step, *map(pytest.approx, (0.1, 0.065, 0.035))) for step in labels]
 
 
 def test_starting_and_stopping_the_profiler_is_not_of_the_job(tmp_path: Path) -> None:
     trace = traces(write(tmp_path, calls_on_a_gpu()))[0]
     assert not [name for name in roles_of(trace) if "profiler.py" in name or "contextlib" in name]
-    assert int(trace.end_ns.max() - trace.ts_ns.min()) == 350_000
+    assert int(trace.end_ns.max() - trace.ts_ns.min()) == 395_000
 
 
 def test_python_that_waits_for_a_device_is_called_so(tmp_path: Path) -> None:

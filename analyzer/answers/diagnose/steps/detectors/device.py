@@ -59,7 +59,8 @@ def long_operation(view: JobView, least: float = LIMIT) -> Iterator[Finding]:
     yield Finding(
         kind="host_bound",
         title=f"the device waits for {brief(largest[0])}",
-        cause=f"it takes {in_ms(alone_ns)} on the critical path",
+        cause=f"it takes {in_ms(alone_ns)} on the critical path; the device is busy "
+        f"{in_percent(busy_share(view))} of the step",
         action="make this faster, or do it ahead: in another thread or process, while the device works",
         edits=[edit(largest[0], GONE)],
         scope=FindingScope(operations=largest[:1]),
