@@ -11,8 +11,7 @@ from analyzer.base.arrays.numbering import connected, occurrence_number
 from analyzer.base.errors import UsageError, meant
 from analyzer.base.names import brief
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
-from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
-from analyzer.reading.dialects.name_rules import is_point_to_point
+from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.roles import Phase, Role
 from analyzer.reading.dialects.step_parts import Operation
 from replay.edit import EditRequest
@@ -178,14 +177,10 @@ def pipeline_stages(recording: Recording) -> list[int] | None:
     Owners that send to each other make one pipeline; the n-th of each are stage n. In an all-to-all, which
     NCCL makes of sends, a group meets.
     """
-    is_sent = recording.which(lambda op: is_point_to_point(op.name))
-    if not is_sent.any():
-        return None
     ends = []
     for step in recording.steps[:_LOOKED_AT]:
         source, target = step.edges[:, 0], step.edges[:, 1]
-        crosses = (step.owner[source] != step.owner[target]) & is_sent[step.operation[target]]
-        crosses &= kinds_of(step.edges) != EdgeKind.GROUP
+        crosses = (step.owner[source] != step.owner[target]) & (step.edges[:, 3] == Rule.TRANSFER)
         ends.append(np.stack([step.owner[source[crosses]], step.owner[target[crosses]]]))
     pairs, count = np.unique(np.concatenate(ends, axis=1), axis=1, return_counts=True)
     usual = pairs[:, count >= _BY_CHANCE * count.max(initial=0)]

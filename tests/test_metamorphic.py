@@ -252,6 +252,15 @@ def test_doubled_times_double_the_answer(job: Recorded, tmp_path: Path, factor: 
     assert after.path_ms == pytest.approx(path, rel=0.01, abs=factor * 0.1)
 
 
+@job_files(DDP, MADE)
+def test_kernels_whose_args_name_a_collective_are_met_under_any_name(job: Recorded, tmp_path: Path) -> None:
+    def change(_: int, event: Document) -> Document:
+        return event | {"name": event["name"][:: -1 if "Collective name" in event.get("args", {}) else 1]}
+
+    after = answer(tmp_path / "renamed", changed(job.files, change))
+    assert (after.findings[0], after.gain_ms) == (job.before.findings[0], pytest.approx(job.before.gain_ms))
+
+
 @job_files(DDP, MADE, PIPELINE, GLOO, fails=GLOO, why="1 ms hides that a broadcast waits for its last rank")
 @pytest.mark.parametrize("skew_ms", few(1, [1, 1000]))
 def test_clocks_that_collectives_tie_change_no_answer(job: Recorded, tmp_path: Path, skew_ms: float) -> None:

@@ -284,7 +284,7 @@ def test_a_reduction_of_two_ranks_is_not_one_of_all() -> None:
     assert slowdown(replace(recording, operations=same_name)).ratio == 1, "all ranks are alike"
 
 
-def pipeline(rule: Rule = Rule.RESULT) -> Recording:
+def pipeline(rule: Rule = Rule.TRANSFER) -> Recording:
     """Two pipelines of two stages: the first stage computes 10 and sends, the second one 30."""
     ranks = []
     for number in range(4):

@@ -14,10 +14,12 @@ from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.numbering import ids_in
 from analyzer.base.inputs import MEMBER
 from analyzer.reading.dialects.kineto.collectives import (
+    COLLECTIVE,
     SIZE_ARGS,
     SYNC_ARGS,
     awaits_collective,
     collective,
+    collective_kernels,
     grouped,
     is_call_of_all,
     is_collective,
@@ -88,6 +90,7 @@ class Kineto(System):
     memory_setting = "profile_memory=True"
     never_shows = frozenset(("server", "priority_inversion", "negotiation"))
     args = MappingProxyType({
+        Need.ALWAYS: (COLLECTIVE,),
         Need.SYNC: SYNC_ARGS,
         Need.STEPS: ("correlation",),
         Need.EDGES: ("correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"),
@@ -128,7 +131,7 @@ class Kineto(System):
         if on_device:
             works = by_cat(trace, DEVICE_CATS.__contains__)
             roles[by_name(trace, _BETWEEN_STREAMS.fullmatch, works)] = Role.WAIT
-            comm = by_name(trace, is_collective_kernel, works) | lasting_collectives(trace)
+            comm = collective_kernels(trace) | lasting_collectives(trace)
         else:
             comm = by_name(trace, is_collective_call)
             roles[by_name(trace, awaits_collective)] = Role.WAIT
@@ -248,7 +251,7 @@ class Kineto(System):
 
     def synchronises(self, trace: Trace) -> Mask:
         """Mask the slices (n,) that may be collectives; marks of steps only where the host calls some."""
-        wanted = super().synchronises(trace)
+        wanted = super().synchronises(trace) | collective_kernels(trace)
         if any(map(is_call_of_all, trace.names)):
             return wanted
         return wanted & ~by_name(trace, step_mark)
@@ -290,7 +293,7 @@ class Kineto(System):
     def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> WorkGroups | None:
         """Return the operators, modules or annotations of kernels, copies and fills; see `attribution`."""
         if by == KERNEL_KIND:
-            roles = np.where(by_name(trace, is_collective_kernel), Role.COMM, roles).astype(np.int8)
+            roles = np.where(collective_kernels(trace), Role.COMM, roles).astype(np.int8)
             return super().work_groups(trace, roles, by)
         from analyzer.reading.dialects.kineto.attribution import attributed
 

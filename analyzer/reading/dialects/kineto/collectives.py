@@ -20,8 +20,9 @@ from analyzer.reading.formats.columns import Trace
 if TYPE_CHECKING:
     from analyzer.reading.dialects.edge_rules import Rule
 
-#: Keys of the args that tell collectives apart.
-SYNC_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")
+#: Key of the args of a kernel that names its collective, and keys of those that tell collectives apart.
+COLLECTIVE = "Collective name"
+SYNC_ARGS = (COLLECTIVE, "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")
 
 #: Collectives' names of the two sides of a transfer from one rank to another, in which one waits for one.
 TRANSFERS = ("send", "recv")
@@ -61,6 +62,19 @@ _EXCHANGE = r"(?i)send|recv|receive"
 def is_collective_kernel(name: str) -> bool:
     """Recognise the name of a kernel that moves data between ranks."""
     return bool(re.search(_COLLECTIVE_KERNEL, name)) and not re.match(_COMPUTES, name)
+
+
+def collective_kernels(trace: Trace) -> Mask:
+    """Mask the kernels and copies (n,) that move data between ranks.
+
+    PyTorch names the collective in the args of its kernel, whatever that is called; the kernel's own name
+    counts where it does not, as before PyTorch 2.2, and of libraries that it does not know.
+    """
+    found = by_name(trace, is_collective_kernel, by_cat(trace, DEVICE_CATS.__contains__))
+    if COLLECTIVE in trace.args:
+        rows = trace.args[COLLECTIVE].rows
+        found[rows[by_cat(trace, KERNEL_CATS.__contains__)[rows]]] = True
+    return found
 
 
 def is_collective_call(name: str) -> bool:
@@ -195,9 +209,9 @@ def collective(name: str, cat: str, args: Mapping[str, Any], *, is_known: bool =
     """
     if cat not in KERNEL_CATS:
         return _all_ranks((name,), name) if is_call_of_all(name) else None
-    if not (is_known or is_collective_kernel(name)):
-        return None
     kind, group, ranks, sequence, *ends = (args.get(key) for key in SYNC_ARGS)
+    if not (is_known or kind is not None or is_collective_kernel(name)):
+        return None
     if kind in TRANSFERS:
         source, target = map(integer, ends)
         half = HalfTransfer(kind == TRANSFERS[0], source, target, str(group), str(ranks))

@@ -13,7 +13,7 @@ from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import as_of, numbered, unique
 from analyzer.reading.dialects.edge_rules import Rule
-from analyzer.reading.dialects.kineto.collectives import is_collective_kernel
+from analyzer.reading.dialects.kineto.collectives import collective_kernels
 from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.step_parts import Joint, edge_rows
 from analyzer.reading.dialects.step_windows import ended_last
@@ -224,7 +224,7 @@ def _fed(trace: Trace, works: Works) -> Int64:
 
     PyTorch's process groups do so. A stream on which a collective began earlier (a prefetch) is left alone.
     """
-    communicates = by_name(trace, is_collective_kernel)[works.row]
+    communicates = collective_kernels(trace)[works.row]
     sends = np.isin(works.stream, works.stream[communicates])
     targets = np.flatnonzero(communicates & (works.call >= 0))
     if sends.all() or not len(targets):

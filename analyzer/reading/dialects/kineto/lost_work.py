@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.numbering import as_of, unique
 from analyzer.base.errors import Note, NoteKind
-from analyzer.reading.dialects.kineto.collectives import is_collective_kernel
+from analyzer.reading.dialects.kineto.collectives import collective_kernels
 from analyzer.reading.dialects.kineto.kineto_device import calls_of, integers
 from analyzer.reading.dialects.name_rules import is_capture_begin, is_capture_end, is_launch
 from analyzer.reading.dialects.roles import by_cat, by_name
@@ -140,7 +140,7 @@ def _endless(trace: Trace, lasts: Int64) -> Int64:
     """
     longest = int(trace.end_ns.argmax())
     is_call = by_cat(trace, RUNTIME_CATS.__contains__)
-    if longest not in lasts or not is_call.any() or is_collective_kernel(trace.names[trace.name_id[longest]]):
+    if longest not in lasts or not is_call.any() or collective_kernels(trace)[longest]:
         return lasts[:0]
     others = np.arange(len(trace)) != longest
     end_ns = trace.end_ns[others].max()

@@ -160,20 +160,14 @@ def test_two_processes_are_workers_whose_clocks_are_aligned(tmp_path: Path) -> N
     assert [worker["offset_us"] for worker in ask(*combined)["workers"]] == [0, -5000]
 
 
-@pytest.mark.parametrize(
-    ("events", "hosts", "ranks"),
-    [
-        (gpu(), ("vm",), ["rank0", "rank1"]),  # a third one only copies
-        (gpu(), ("a", "b"), ["wk0.rank0", "wk0.rank1", "wk1.rank0", "wk1.rank1"]),
-        (tpu(), ("vm",), [f"rank{i}" for i in range(4)]),
-    ],
-)
-def test_devices_keep_the_laws_of_systems(
-    tmp_path: Path, events: Sequence[Event], hosts: Sequence[str], ranks: Sequence[str]
-) -> None:
-    for host in hosts:
-        write(tmp_path / "log", events, host)
-    system_laws.check_system(tmp_path / "log", ranks, tmp_path)
+def test_gpus_keep_the_laws_of_systems_on_one_host_and_on_two(tmp_path: Path) -> None:
+    system_laws.check_system(write(tmp_path / "log", gpu()), ["rank0", "rank1"], tmp_path)  # one only copies
+    log, _ = (write(tmp_path / "two" / "log", gpu(), host) for host in ("a", "b"))
+    system_laws.check_system(log, [f"wk{i // 2}.rank{i % 2}" for i in range(4)], tmp_path / "two")
+
+
+def test_tpus_keep_the_laws_of_systems(tmp_path: Path) -> None:
+    system_laws.check_system(write(tmp_path / "log", tpu()), [f"rank{i}" for i in range(4)], tmp_path)
 
 
 def test_what_devices_share_is_counted_once_and_marks_of_the_profiler_not_at_all(tmp_path: Path) -> None:
@@ -349,22 +343,14 @@ def calls_on_a_gpu(*, is_marked: bool = False) -> list[Event]:
     return events
 
 
-@pytest.mark.parametrize(("is_marked", "labels"), [(False, (2, 3, 4)), (True, (18, 19, 20))])
-def test_a_step_ends_with_the_program_that_the_host_calls(
-    tmp_path: Path, *, is_marked: bool, labels: Sequence[int]
-) -> None:
-    path = write(tmp_path, calls_on_a_gpu(is_marked=is_marked))
-    steps = [(row["step"], row["wall_ms"], row["compute_ms"], row["idle_ms"]) for row in breakdown_of(path)]
-    assert steps == [(step, *map(pytest.approx, (0.1, 0.065, 0.035))) for step in labels]
+def test_a_step_ends_with_the_program_that_the_host_calls(tmp_path: Path) -> None:
+    for is_marked, labels in ((False, (2, 3, 4)), (True, (18, 19, 20))):
+        rows = breakdown_of(write(tmp_path / str(is_marked), calls_on_a_gpu(is_marked=is_marked)))
+        steps = [(row["step"], row["wall_ms"], row["compute_ms"], row["idle_ms"]) for row in rows]
+        assert steps == [(step, *map(pytest.approx, (0.1, 0.065, 0.035))) for step in labels]
 
 
 def test_starting_and_stopping_the_profiler_is_not_of_the_job(tmp_path: Path) -> None:
     trace = traces(write(tmp_path, calls_on_a_gpu()))[0]
     assert not [name for name in roles_of(trace) if "profiler.py" in name or "contextlib" in name]
     assert int(trace.end_ns.max() - trace.ts_ns.min()) == 395_000
-
-
-def test_python_that_waits_for_a_device_is_called_so(tmp_path: Path) -> None:
-    system = dialects.of(traces(write(tmp_path, calls_on_a_gpu()))[0])
-    assert system.category("$api.py:2757 block_until_ready", "python") == "wait for device"
-    assert system.category("$train.py:9 main", "python") == "python"
