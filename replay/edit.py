@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,13 +34,7 @@ class EditRequest(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> EditRequest:
-        """Parse a user's ``name=value``; the name may contain ``=`` itself.
-
-        Raises
-        ------
-        UsageError
-            The text is not ``name=value``.
-        """
+        """Parse a user's ``name=value``; the name may contain ``=`` itself. Raises UsageError."""
         name, _, value = text.rpartition("=")
         if not name.strip() or not value.strip():
             raise UsageError(
@@ -50,12 +44,9 @@ class EditRequest(NamedTuple):
         return cls(name.strip(), value.strip())
 
     def asks(self, name: str, *values: str) -> bool:
-        """Whether this is the edit `name` with one of `values`; a number scales an operation of that name.
+        """Check for the edit `name`; a number as its value scales an operation of that name instead.
 
-        Raises
-        ------
-        UsageError
-            Another value, which is not a number.
+        Raises UsageError if the value is neither one of `values` nor a number.
         """
         if self.name != name or self.value.lstrip("+-.")[:1].isdigit():
             return False
@@ -65,7 +56,7 @@ class EditRequest(NamedTuple):
         return True
 
     def refused(self, why: str) -> UsageError:
-        """Make the error that explains why this edit is impossible."""
+        """Make the error of an impossible edit."""
         return UsageError(f"--set {self}: {why}")
 
 
@@ -89,22 +80,13 @@ class Order(IntEnum):
 
 
 class Edit(Struct, frozen=True):
-    """A change of a job.
-
-    Attributes
-    ----------
-    apply : makes the changed recording
-    order : edits are applied by `order`, then by `name`
-    as_recorded : whether it concerns single recorded steps, which keep their unusual gaps
-    error : standard deviation of the error of its effect, as a share of the effect
-    error_ns : further error of its effect (95 %)
-    """
+    """A change of a job; edits are applied by `order`, then by `name`."""
 
     apply: Callable[[Recording], Recording]
     order: Order = Order.TIMES
-    as_recorded: bool = False
-    error: float = EXTRAPOLATED
-    error_ns: float = 0.0
+    as_recorded: bool = False  # it concerns single recorded steps, which keep their unusual gaps
+    error: float = EXTRAPOLATED  # standard deviation of the error of the effect, as a share of the effect
+    error_ns: float = 0.0  # further error of the effect (95 %)
     name: str = ""  # as requested
     caution: str = ""  # a clause: an assumption of the answer, or why nothing changes
 
@@ -123,17 +105,13 @@ class Job:
         load_traces: Callable[[], Sequence[Trace]] = lambda: (),
     ) -> None:
         self.recording, self.ranks = recording, ranks
-        self._load_traces = load_traces
+        #: Reads the traces of the owners, in order, again from their files.
+        self.load_traces = cache(load_traces)
 
     @classmethod
     def of(cls, loaded: LoadedSteps) -> Job:
         """Make the job from loaded steps."""
         return cls(loaded.recording, loaded.ranks, loaded.load_traces)
-
-    @cached_property
-    def traces(self) -> Sequence[Trace]:
-        """The traces of the owners, in order, read again from their files."""
-        return self._load_traces()
 
     @cached_property
     def links(self) -> LinkRate | None:
@@ -187,14 +165,14 @@ def _put(step: StepGraph, was: StepGraph, new: StepGraph) -> StepGraph:
     """Copy the times of `new` that differ from the recorded ones (`was`) into a step."""
     times = {}
     for column in ("work_ns", "gap_ns", "tail_ns", "begin_ns"):
-        own, recorded, wanted = (getattr(one, column) for one in (step, was, new))
+        time, recorded, wanted = (getattr(graph, column) for graph in (step, was, new))
         if wanted is not recorded:
-            times[column] = np.where(wanted != recorded, wanted, own)
+            times[column] = np.where(wanted != recorded, wanted, time)
     return replace(step, **times)
 
 
 def _is_serial(recording: Recording) -> bool:
-    """Whether most PUSHes start when the PUSH before them ends."""
+    """Check whether most PUSHes start when the PUSH before them ends."""
     pushes = recording.which(lambda op: op.transfer.is_sent)
     held = [step.held[pushes[step.operation]] for step in recording.steps]
     return bool(np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _SERIAL)

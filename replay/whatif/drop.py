@@ -25,7 +25,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     """Parse `drop=`: remove the named events and the gaps inside; None for other requests."""
     if request.name != "drop":
         return None
-    spans = _spans_of(job.recording, job.traces, request.value)
+    spans = _spans_of(job.recording, job.load_traces(), request.value)
     if not spans:
         select(job.recording, request, request.value)
 

@@ -110,7 +110,7 @@ def two_rhythms(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 
 def test_repeated_steps_keep_the_recorded_rhythm(two_rhythms: Recording) -> None:
-    as_recorded, *others = foreseen(two_rhythms, "FW=1").bounds()  # by when workers begin
+    as_recorded, *others = foreseen(two_rhythms, "FW=1").rhythms  # by when workers begin
     rows = two_rhythms.whole_steps
     # a step of the job as it is, simulated in the third round, and as it was recorded
     assert as_recorded.mean() == pytest.approx(measured_ns(two_rhythms)[rows].mean(), rel=0.03)
