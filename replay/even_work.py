@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.arrays.distributions import medians_of_others
 from analyzer.base.arrays.numbering import places_by_value, unique
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
@@ -96,6 +96,14 @@ def scaled(recording: Recording, factor: Float64, fixed_ns: Float64 | None = Non
         return replace(step, work_ns=np.rint(work).astype(np.int64))
 
     return recording.edited(edited)
+
+
+def with_work(recording: Recording, work: Iterable[NDArray[np.number]]) -> Recording:
+    """Replace the work of each step's events (n,), rounded to nanoseconds."""
+    return recording.with_steps(
+        replace(step, work_ns=np.rint(of_step).astype(np.int64))
+        for step, of_step in zip(recording.steps, work, strict=True)
+    )
 
 
 def for_all(recording: Recording, column: Float64, added: float) -> Float64:

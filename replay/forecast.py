@@ -192,7 +192,7 @@ class Gain(Struct, frozen=True):
 
 def _mean(starts: Int64) -> Int64:
     """Mean step times (positions, m) over starts."""
-    return np.rint(starts.mean(axis=0)).astype(np.int64)
+    return np.asarray(np.rint(starts.mean(axis=0)), np.int64)
 
 
 def _usual_ns(simulated: Int64) -> float:

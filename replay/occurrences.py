@@ -111,6 +111,7 @@ class UsualGaps:
         self._operation, self._gap_ns = (
             [getattr(step, column) for step in recording.steps] for column in ("operation", "gap_ns")
         )
+        self._number: Sequence[Int64]
         if other is not None and all(map(operator.is_, self._operation, other._operation)):
             self._number = other._number
         else:
