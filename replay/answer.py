@@ -47,11 +47,6 @@ class Answer(Struct, frozen=True, dict=True):
         return _known_mean(measured.T), _known_mean(np.where(counts, self.replayed_ns, np.nan).T)
 
     @cached_property
-    def steps_ns(self) -> Float64:
-        """Recorded time of each step (steps,), the mean over owners; replayed times if no step is whole."""
-        return self.by_step_ns[0] if self.recorded_ns is not None else self.replayed_ns.mean(axis=1)
-
-    @cached_property
     def interval_ns(self) -> tuple[float, float] | None:
         """The 95 % interval of the mean of equally many further steps; None for too few steps."""
         return mean_interval(self.replayed_ns[: len(set(self.rows))].mean(axis=1))

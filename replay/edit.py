@@ -102,7 +102,7 @@ class Job:
         self,
         recording: Recording,
         ranks: Sequence[RankFacts] = (),
-        load_traces: Callable[[], Sequence[Trace]] = lambda: (),
+        load_traces: Callable[[], Sequence[Trace]] = tuple,
     ) -> None:
         self.recording, self.ranks = recording, ranks
         #: Reads the traces of the owners, in order, again from their files.
@@ -129,12 +129,16 @@ class Job:
     def apart(self) -> Recording:
         """The recording that edits change: transfers are split into messages if their bytes are known.
 
-        Transfers that each start when the one before ends are served in turn by something other than the
-        network, so they stay whole.
+        PUSHes of which most start when the one before ends are served in turn by something other than the
+        network, so transfers stay whole.
         """
-        if self.links is None or not self.recording.links or _is_serial(self.recording):
-            return self.recording
-        return as_messages(with_sizes(self.recording), self.links)
+        recording = self.recording
+        if self.links is None or not recording.links:
+            return recording
+        pushes = recording.which(lambda op: op.transfer.is_sent)
+        held = [step.held[pushes[step.operation]] for step in recording.steps]
+        is_serial = np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _SERIAL
+        return recording if is_serial else as_messages(with_sizes(recording), self.links)
 
 
 def measured(
@@ -155,8 +159,8 @@ def measured(
         changed = change(base)
         if recording is base:
             return changed
-        made = recording.with_steps(map(_put, recording.steps, base.steps, changed.steps))
-        return made if changed.carries == base.carries else replace(made, carries=changed.carries)
+        edited = recording.with_steps(map(_put, recording.steps, base.steps, changed.steps))
+        return edited if changed.carries == base.carries else replace(edited, carries=changed.carries)
 
     return Edit(apply, order=Order.MEASURED, error=error, error_ns=error_ns)
 
@@ -169,10 +173,3 @@ def _put(step: StepGraph, was: StepGraph, new: StepGraph) -> StepGraph:
         if wanted is not recorded:
             times[column] = np.where(wanted != recorded, wanted, time)
     return replace(step, **times)
-
-
-def _is_serial(recording: Recording) -> bool:
-    """Check whether most PUSHes start when the PUSH before them ends."""
-    pushes = recording.which(lambda op: op.transfer.is_sent)
-    held = [step.held[pushes[step.operation]] for step in recording.steps]
-    return bool(np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _SERIAL)

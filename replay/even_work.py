@@ -87,15 +87,14 @@ def work_by_owner(recording: Recording, chosen: Bool) -> Float64:
 
 def scaled(recording: Recording, factor: Float64, fixed_ns: Float64 | None = None) -> Recording:
     """Multiply the work of each operation (n,), except its fixed part, by a factor."""
-    known = for_all(recording, factor, 1.0)
+    factor = for_all(recording, factor, 1.0)
     fixed = for_all(recording, np.zeros(0) if fixed_ns is None else fixed_ns, 0.0)
 
-    def edited(step: StepGraph) -> StepGraph:
+    def work(step: StepGraph) -> Float64:
         stays = np.minimum(fixed[step.operation], step.work_ns)
-        work = stays + (step.work_ns - stays) * known[step.operation]
-        return replace(step, work_ns=np.rint(work).astype(np.int64))
+        return np.asarray(stays + (step.work_ns - stays) * factor[step.operation])
 
-    return recording.edited(edited)
+    return with_work(recording, map(work, recording.steps))
 
 
 def with_work(recording: Recording, work: Iterable[NDArray[np.number]]) -> Recording:
@@ -188,8 +187,8 @@ def as_peers(
 
     edited = recording
     if work:
-        own = recording.which(lambda op: not op.is_communication)
-        edited = as_usual(edited, "work_ns", of_peers, own & is_late, over_steps=over_steps)
+        computes = recording.which(lambda op: not op.is_communication)
+        edited = as_usual(edited, "work_ns", of_peers, computes & is_late, over_steps=over_steps)
     if gaps:
         begun = begun_by_owners(recording) & is_late
         edited = as_usual(edited, "gap_ns", of_peers, begun, over_steps=over_steps, most=1.0).edited(earlier)

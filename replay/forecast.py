@@ -15,6 +15,7 @@ from analyzer.base.arrays.distributions import FEWEST, longest_usual
 from analyzer.model.graph.step_graph import Bool, LazySteps, Recording, StepBounds, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Phase
+from analyzer.reading.dialects.step_parts import Operation
 from replay.answer import Answer, answer
 from replay.edit import Edit, EditRequest, Job
 from replay.edits import EditedJob, in_order
@@ -73,11 +74,11 @@ class Forecast(Struct, frozen=True, dict=True):
         """Mean step time without the edits; of outliers only what the edits change counts in full."""
         if self.scale:
             return self.scale * float(self._counted[0].mean())
-        recorded, steps = self.recorded, self.recorded.steps_ns
+        recorded_ns = self.recorded.recorded_ns
+        steps = self.recorded.replayed_ns.mean(axis=1) if recorded_ns is None else self.recorded.by_step_ns[0]
         counted = _without_alike(steps, steps * self._alike[0])
-        return (recorded.recorded_ns or recorded.iteration_ns) * float(
-            counted.mean() / max(steps.mean(), 1.0)
-        )
+        usual = float(counted.mean() / max(steps.mean(), 1.0))
+        return (recorded_ns or self.recorded.iteration_ns) * usual
 
     @property
     def scale_of_recorded(self) -> float:
@@ -147,7 +148,7 @@ class Forecast(Struct, frozen=True, dict=True):
 
     @property
     def is_certain(self) -> bool:
-        """Whether the saving is significant and larger than the error of the edits."""
+        """True if the saving is significant and larger than the error of the edits."""
         if self.paired is None or self.as_recorded:
             return True
         return self.paired[1] < 0 and self.saved_ns > self.error_ns
@@ -254,19 +255,18 @@ class Forecasts:
             edited = self._edited.after(edits)
             steps, most = [edited.steps[row] for row in self.rows], max(int(lengths.sum()), 1)
 
-            def share(chosen: Bool) -> float:
-                work_ns = sum(int(step.work_ns[chosen[step.operation]].sum()) for step in steps)
-                return min(work_ns / most, 1.0)
+            def share(accept: Callable[[Operation], bool]) -> float:
+                chosen = edited.which(accept)
+                return min(sum(int(step.work_ns[chosen[step.operation]].sum()) for step in steps) / most, 1.0)
 
-            on_device = share(edited.which(lambda op: op.on_device))
-            loads = share(edited.which(lambda op: op.phase is Phase.INPUT))
+            on_device, loads = share(lambda op: op.on_device), share(lambda op: op.phase is Phase.INPUT)
             host = max(1 - 2 * on_device, 0.0) * (1 - loads)
             error = DEVICE_ERROR + host * (HOST_ERROR - DEVICE_ERROR)
         return hypot(error, self._clock_error), host
 
     @cached_property
     def _all_devices(self) -> bool:
-        """Whether the device work of all ranks of the job is recorded."""
+        """True if the device work of all ranks of the job is recorded."""
         recording = self.job.recording
         owners = {op.owner for op in recording.table.kinds if op.is_kernel}
         return len(owners) == max([len(recording.owners), *(rank.world_size or 0 for rank in self.job.ranks)])
@@ -340,7 +340,6 @@ class Forecasts:
         return is_launched | (not is_launched[len(is_launched) // 2 :].all())
 
     def _steps(self, recording: Recording, own_gaps: bool, rows: Sequence[int]) -> Iterator[StepGraph]:
-        """Yield the steps to simulate, with usual gaps or their own."""
         gaps = None if own_gaps else self._usual_gaps
         if gaps is not None and not gaps.are_of(recording):
             gaps = UsualGaps(recording, gaps)

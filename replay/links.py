@@ -104,19 +104,19 @@ def link_rate(recording: Recording) -> LinkRate | None:
     slow = _slow_nodes(recording, sides)
     sides = [side for side in sides if side.link not in slow]
     best = [
-        max([side.most for side in sides if side.receives == which], default=0.0) for which in (False, True)
+        max([side.most for side in sides if side.receives == is_in], default=0.0) for is_in in (False, True)
     ]
     if not best[0]:
         return None
-    for which in (True, False):  # a receiving side is the limit if no side carries more
+    for is_in in (True, False):  # a receiving side is the limit if no side carries more
         level = [
             (side.most, side.usual)
             for side in sides
-            if side.receives == which and side.is_level and side.most >= _PLATEAU * best[which]
+            if side.receives == is_in and side.is_level and side.most >= _PLATEAU * best[is_in]
         ]
         most, usual = max(level, default=(0.0, 0.0))
         if _PLATEAU * best[0] <= most <= _THREADS:
-            only_sending = not which and best[1] * _PLATEAU > most
+            only_sending = not is_in and best[1] * _PLATEAU > most
             return LinkRate(most, most * most / usual, only_sending, machines, slow)
     usual = float(np.median(np.concatenate([side.rates for side in sides if not side.receives])))
     by_threads = _HIDDEN * best[0] if best[0] > _THREADS else 0.0

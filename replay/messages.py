@@ -127,15 +127,15 @@ class _Messages:
 
     def steps(self) -> list[StepGraph]:
         """Split the transfers of all steps."""
-        made: list[StepGraph] = []
+        split: list[StepGraph] = []
         ends: list[Int64] = []
         bounds = itertools.pairwise(np.cumsum([0, *map(len, self.split)]).tolist())
         for step, events, (low, high) in zip(self.recording.steps, self.split, bounds, strict=True):
             n, k = len(step), len(events)
             ends.append(np.arange(n))
             ends[-1][events] = n + k + np.arange(k)
-            made.append(self._step(step, events, slice(low, high), ends))
-        return made
+            split.append(self._step(step, events, slice(low, high), ends))
+        return split
 
     def _step(self, step: StepGraph, events: Int64, part: slice, so_far: Sequence[Int64]) -> StepGraph:
         """Split the transfers of a step; `so_far` has the last parts of events (n,) up to it."""

@@ -56,16 +56,16 @@ class Row:
             edges.append(self._launches(position))
         return edges
 
-    def lead_ns(self, position: int, own: Int64) -> Int64:
-        """Delay of each owner's start (m,) behind the first owner's; `own` if the step follows no other.
+    def lead_ns(self, position: int, recorded: Int64) -> Int64:
+        """Delay of each owner's start (m,) behind the first owner's; `recorded` if the step follows no other.
 
         If steps that share a network repeat, the drift between owners in the last round is undone: it was
         chance and would add up.
         """
         if position == 0 or self._follows_a_pause(position):
-            return own
+            return recorded
         if self._n_before[position] or not self.recording.sides:
-            return np.zeros_like(own)
+            return np.zeros_like(recorded)
         moved = self.step(position).lead_ns - self.step(position - 1).next_ns
         return np.asarray(moved - moved.min())
 
@@ -125,7 +125,6 @@ class Row:
         return np.stack([np.concatenate(column) for column in zip(*edges, strict=True)], axis=1)
 
     def _from_step_before(self, position: int) -> Int64:
-        """Edges from the operations of the step before."""
         first = 2 * self.owners
         begin = np.arange(self.owners)
         ends = self.owners + begin

@@ -177,7 +177,6 @@ class Runs:
         return np.append(bodies, bodies + 1)
 
     def _planned(self, edges: Int64) -> Plan:
-        """Make the plan of the runs, without times."""
         n = len(self._first)
         device, priority = np.full(n, UNLIMITED), np.zeros(n, np.int64)
         if self._row.has_links:

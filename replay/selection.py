@@ -182,7 +182,7 @@ def of_stage(recording: Recording, request: EditRequest, number: int, target: st
     """Select `target` ("": the computation) on the owners of stage `number`. Raises UsageError."""
     stages = pipeline_stages(recording)
     if stages is None:
-        raise request.refused("no pipeline stages: no rank sends to another one")
+        raise request.refused("no pipeline stages: no rank sends to another")
     if number not in stages:
         raise request.refused(f"the pipeline has the stages 0 to {max(stages)}")
     return select_of(recording, request, target, np.array(stages) == number)

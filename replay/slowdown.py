@@ -54,7 +54,7 @@ def slowdown(recording: Recording) -> Slowdown:
         by["stage"] = put_back(np.array(stages)[owner], {stage: str(stage) for stage in sorted(set(stages))})
     difference = np.zeros(len(names))
     for step in steps:
-        difference += np.bincount(kind[step.operation], np.abs(step.own - step.ideal), len(names))
+        difference += np.bincount(kind[step.operation], np.abs(step.recorded - step.ideal), len(names))
     most_different = np.argsort(-difference, kind="stable")[:_MOST_KINDS].tolist()
     by["kind"] = put_back(kind, {number: names[number] for number in most_different})
     return Slowdown(over_ideal([step.own_ns for step in steps]), by)
@@ -66,25 +66,24 @@ def slowdown_ratio(recording: Recording) -> float:
 
 
 def _simulated(recording: Recording) -> list[_Step]:
-    """Simulate the whole steps."""
     edited = at_mean_work(recording)
     return [_Step(recording, row, edited.steps[row].work_ns) for row in recording.every_whole_step]
 
 
 class _Step:
-    """A step without gaps, simulated with own work, ideal work, or a mixture."""
+    """A step without gaps, simulated with recorded work, ideal work, or a mixture."""
 
     def __init__(self, recording: Recording, row: int, ideal: Int64) -> None:
         step = recording.steps[row]
         zero = {name: np.zeros_like(getattr(step, name)) for name in ("gap_ns", "tail_ns", "begin_ns")}
-        self.operation, self.own, self.ideal = step.operation, step.work_ns, ideal
+        self.operation, self.recorded, self.ideal = step.operation, step.work_ns, ideal
         self._bare = replace(step, **zero)
         self._runs = Runs(replace(recording, steps=[self._bare]), [0])
         self.own_ns = self.with_own(np.ones(len(step), np.bool_))
         self.ideal_ns = self.with_own(np.zeros(len(step), np.bool_))
 
     def with_own(self, keeps: Bool) -> int:
-        """Time of the ideal step if some events (n,) keep their own work."""
-        work = np.where(keeps, self.own, self.ideal)
+        """Time of the ideal step if some events (n,) keep their recorded work."""
+        work = np.where(keeps, self.recorded, self.ideal)
         schedule = self._runs.simulate([replace(self._bare, work_ns=work)])
         return int(self._runs.iteration_ns(schedule).max())

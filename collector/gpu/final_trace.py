@@ -102,7 +102,7 @@ class _Gathering(Struct):
         path = self.gpu.final_trace()
         old = None if path is None else self._tried(path, partial(read_document, path))
         if old is None and set(parts) != set(PARTS):
-            self.notes.append(f"{self.gpu.path}: no final trace to renew a part of: all parts collected")
+            self.notes.append(f"{self.gpu.path}: no final trace to update: all parts collected")
             parts = PARTS
         kept: dict[PartName | None, list[Event]] = {part: [] for part in (*PARTS, None)}
         for event in old["traceEvents"] if old else ():
@@ -139,9 +139,10 @@ class _Gathering(Struct):
         self, part: PartName, names: GradientNames | None, inputs: Inputs, n_old: int
     ) -> Sequence[Event] | None:
         """Read the events of a part from its source; None if the part in the trace has to stay."""
-        path = self._source(part)
-        what = _CONTENT[part]
-        fate = f"{what} stay as they are in the final trace" if n_old else f"no {what} in the final trace"
+        path, content = self._source(part), _CONTENT[part]
+        fate = (
+            f"{content} stay as they are in the final trace" if n_old else f"no {content} in the final trace"
+        )
         if not path.is_file():
             if part != "step":  # only some wrappers write it, and the operators tell more
                 self.repairs.add(path, f"missing: {fate}")
@@ -155,7 +156,7 @@ class _Gathering(Struct):
         self.notes += [f"{path}: {line}" for line in new.notes]
         useless = not new.events or (damage and len(new.events) < n_old)
         if useless and not remarks:
-            remarks.append(f"no {what} in it")
+            remarks.append(f"no {content} in it")
         if useless and n_old:
             remarks.append(f"{len(new.events)} events: {fate}")
         if remarks:
@@ -200,7 +201,6 @@ class _Gathering(Struct):
         return graph
 
     def _fits(self, graph: DiGraph[str]) -> bool:
-        """Check that operations of the profile are in the DAG, or that there is no profile."""
         try:
             profile = self._profile()
         except AnalyzeError:  # the operations' part has a warning

@@ -111,7 +111,7 @@ def _lacks(traffic: Traffic) -> Iterator[str]:
     if capture.n_unanswered or capture.n_unasked:
         yield (
             f"{capture.n_unanswered:,} requests without response and {capture.n_unasked:,} responses "
-            "without request left out"
+            "without request ignored"
         )
 
 

@@ -126,7 +126,6 @@ def _packets(capture: Capture) -> Iterator[tuple[int, int, bytes, int]]:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a capture, packed or not."""
     try:
         file = opened(path)
     except OSError as error:

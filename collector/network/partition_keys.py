@@ -86,7 +86,7 @@ def read_keys(root: Path, repairs: Repairs) -> Keys:
         with attempt(path, repairs):
             _read_debug_log(lines_of(path), keys)
     if sum(tensor.n_parts or 0 for tensor in keys.tensors.values()) > _MOST_PARTS:
-        repairs.add(root, f"logs tell more than {_MOST_PARTS:,} partitions of tensors: taken as unknown")
+        repairs.add(root, f"logs have more than {_MOST_PARTS:,} partitions of tensors: ignored")
         for tensor in keys.tensors.values():
             tensor.n_parts = None
     home = root.parent if is_gpu_file(root.name) and root.is_file() else root

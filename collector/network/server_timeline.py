@@ -200,7 +200,9 @@ def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[Log]
                     log.path, log.node = path, _node(path)
                     logs.append(log)
                     if log.n_unpaired:
-                        repairs.add(path, f"{log.n_unpaired:,} pulls or responses without the other left out")
+                        repairs.add(
+                            path, f"{log.n_unpaired:,} pulls or responses without a counterpart ignored"
+                        )
                 elif any(name in path.name for name in _LOG_NAMES):
                     repairs.add(path, "no line of a known server log" if size else "empty")
             advance(size)
@@ -208,7 +210,6 @@ def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[Log]
 
 
 def _node(path: Path) -> str:
-    """Name the node that wrote a log after its path."""
     for role in ("server", "worker"):
         index = index_in_path(path, role)
         if index is not None:

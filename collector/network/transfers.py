@@ -85,8 +85,6 @@ def read_traffic(path: Path) -> Traffic:
 
 
 class _Side(NamedTuple):
-    """A request or a response."""
-
     start_ns: int
     end_ns: int
     key: int | None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
 
 from analyzer.base.errors import TraceError
 from analyzer.model.graph.step_graph import Recording
-from analyzer.reading.dialects.step_parts import Direction, Operation
+from analyzer.reading.dialects.step_parts import Direction
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.even_work import scaled, with_work
 from replay.links import LinkRate, bytes_of, is_sized, with_sizes
@@ -93,9 +92,8 @@ def _caution(job: Job) -> str:
 def _times(links: LinkRate | None, ratio: float | None, target: float | None) -> float:
     """Ratio of the wanted link rate to that of the unedited job."""
     if links is None:
-        return 1.0 if ratio is None else ratio
-    wanted = target * _GOODPUT / links.likely if target is not None else ratio
-    assert wanted is not None
+        return ratio or 1.0
+    wanted = ratio or 1.0 if target is None else target * _GOODPUT / links.likely
     return wanted * links.likely / links.at_most if wanted < 1 else wanted
 
 
@@ -110,7 +108,7 @@ def _crowded(recording: Recording, ratio: float | None) -> float:
 def _of_latency(request: EditRequest, job: Job) -> Edit:
     times, latency = as_ratio(request), job.collectives.latency
     if not latency.any():
-        raise request.refused("the bytes of collectives are not recorded, so that their latency is not known")
+        raise request.refused("the bytes of collectives are not recorded, so their latency is unknown")
     return Edit(lambda recording: with_latency(recording, latency, times), order=Order.LATENCY)
 
 
@@ -151,18 +149,14 @@ def times_faster(recording: Recording, factor: float, rate: float | None) -> Rec
 def _shorter_waits(recording: Recording, factor: float) -> Recording:
     """Divide by `factor` the time that messages wait longer than the quick ones of their kind."""
     work = [step.work_ns.astype(np.float64) for step in recording.steps]
-    for direction in (Direction.TO_SERVER, Direction.FROM_SERVER):
-        waits = recording.which(partial(_waits, direction))
-        if not waits.any():
+    directions, number_of = recording.numbered(lambda op: op.transfer.is_wait and op.transfer.direction)
+    for number, direction in enumerate(directions):
+        if direction not in (Direction.TO_SERVER, Direction.FROM_SERVER):
             continue
-        chosen = [waits[step.operation] for step in recording.steps]
+        chosen = [number_of[step.operation] == number for step in recording.steps]
         times = np.concatenate([of_step[events] for of_step, events in zip(work, chosen, strict=True)])
         quick = float(np.quantile(times, _QUICK))
         for of_step, events in zip(work, chosen, strict=True):
             longer = np.maximum(of_step[events] - quick, 0)
             of_step[events] = np.minimum(of_step[events], quick + longer / factor)
     return with_work(recording, work)
-
-
-def _waits(direction: Direction, operation: Operation) -> bool:
-    return operation.transfer.is_wait and operation.transfer.direction is direction

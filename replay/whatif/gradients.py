@@ -47,7 +47,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         buckets, n_bytes = _buckets(job, recording, step)
         reduced += [n_bytes[places] for places in places_by_value(step.owner[buckets])]
     if not reduced:
-        raise request.refused("no collective that reduces gradients is known to begin in a backward pass")
+        raise request.refused("no reduction of gradients begins in a recorded backward pass")
     if size is None:
         return Edit(without_overlap, order=Order.WAITS, error_ns=CROWDED * crowded_ns(recording)[0])
     if np.concatenate(reduced).min() == 0:
@@ -59,8 +59,8 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     )
     if full > _MOST_CAPS * cap:
         raise request.refused(
-            "which gradients are in a recorded bucket is not known, and the smallest full one has "
-            f"{full / _BYTES['M']:.3g} MB; a cap must be at least half of that"
+            f"recorded buckets cannot be divided, and the smallest full one has {full / _BYTES['M']:.3g} MB; "
+            "a cap must be at least half of that"
         )
     if full >= cap:  # it may be the recorded cap: the last gradient takes a bucket beyond the cap
         return Edit(lambda recording: recording)

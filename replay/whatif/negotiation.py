@@ -44,7 +44,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     rank_of = {op.name: op.whose and f"rank{op.whose.rank}" for op in recording.table.kinds}
     late = [name for name in waited if not ranks or rank_of[name] == ranks]
     if not late:
-        raise request.refused("no rank is waited for in negotiations" if not ranks else "no such rank")
+        raise request.refused("no negotiation waits for a rank" if not ranks else "no such rank")
     as_peers = request.value == "peers"
     scatter_ns = scatter_of_ready_ns(recording) if as_peers else 0.0
 

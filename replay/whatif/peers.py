@@ -66,7 +66,6 @@ def _without_extra(recording: Recording, late: Sequence[int]) -> Recording:
 
 
 def _gaps_even_in_each_step(recording: Recording) -> Recording:
-    """Limit the pauses of each owner in a step to those of the mean owner."""
     everything = np.ones(len(recording.operations), np.bool_)
     return as_usual(
         recording, "gap_ns", of_mean_owner, everything, kind_of=lambda op: "gap", over_steps=False, most=1.0

@@ -47,9 +47,9 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if pace is None:
         return Edit(lambda recording: recording)
     slow = () if job.links is None else job.links.slow
-    its_link = {op.transfer.link for op in job.recording.table.kinds if op.transfer.server == pace.server}
-    own_limit = next((link for link in slow if link in its_link), None)
-    return measured(job, lambda recording: _as_fast_as_others(recording, pace, own_limit), error=_QUEUES)
+    of_server = {op.transfer.link for op in job.recording.table.kinds if op.transfer.server == pace.server}
+    limit = next((link for link in slow if link in of_server), None)
+    return measured(job, lambda recording: _as_fast_as_others(recording, pace, limit), error=_QUEUES)
 
 
 class Pace(NamedTuple):
@@ -59,7 +59,7 @@ class Pace(NamedTuple):
     others: str
     own: float
     usual: float
-    of: str  # what the time was measured on
+    of: str  # the data that was measured
 
     @property
     def ratio(self) -> float:
@@ -124,13 +124,13 @@ def _slowest_side(recording: Recording, known: LinkRate) -> Pace | None:
     """Find the server whose best rates, both ways, are clearly the lowest."""
     server_of = {op.transfer.link: op.transfer.server for op in recording.table.kinds if is_pull(op)}
     sides = busy_sides(recording, known.machines)
-    for link, own in slower_nodes(recording, sides).items():
+    for link, pair in slower_nodes(recording, sides).items():
         if link in server_of:
             others = {side.link for side in sides if side.link in server_of and side.link != link}
             name = server_of[next(iter(others))] if len(others) == 1 else "the others"
             usual = [_for_a_byte([side for side in sides if side.link == other]) for other in others]
             of = "what it receives and sends at best"
-            return Pace(server_of[link], name, _for_a_byte(own), float(np.median(usual)), of)
+            return Pace(server_of[link], name, _for_a_byte(pair), float(np.median(usual)), of)
     return None
 
 
@@ -139,29 +139,29 @@ def _for_a_byte(sides: Sequence[Side]) -> float:
     return float(np.mean([1 / side.usual for side in sides]))
 
 
-def _as_fast_as_others(recording: Recording, pace: Pace, own_limit: str | None) -> Recording:
+def _as_fast_as_others(recording: Recording, pace: Pace, limit: str | None) -> Recording:
     """Make a server answer, and take pushes, in the usual time.
 
     Its messages wait no longer per byte than those of other servers, which includes its queue. A link with
-    its `own_limit` becomes as fast as the others.
+    its own `limit` becomes as fast as the others.
     """
     keys = {op.transfer.key for op in recording.table.kinds if op.transfer.server == pace.server}
     waits = recording.which(lambda op: op.transfer.is_wait)
-    own = recording.which(lambda op: op.transfer.key in keys)
+    is_slow = recording.which(lambda op: op.transfer.key in keys)
     answers = recording.which(is_pull)
     n_bytes, waited = np.zeros((2, 2))
     sizes = recording.column(lambda op: op.transfer.n_bytes)
     for step in recording.steps:
-        for group, members in enumerate((~own, own)):
+        for group, members in enumerate((~is_slow, is_slow)):
             chosen = members[step.operation]
             n_bytes[group] += sizes[step.operation][chosen & answers[step.operation]].sum()
             waited[group] += step.work_ns[chosen & waits[step.operation]].sum()
     usual, slow = waited / np.maximum(n_bytes, 1)
     share = min(1 / pace.ratio, usual / slow) if slow and n_bytes[0] else 1 / pace.ratio
-    factor = np.where(own & waits, share, 1.0)
-    if own_limit is None or not recording.carries:
-        return scaled(recording, np.where(own & answers, 1 / pace.ratio, factor))
-    carries, index = list(recording.carries), recording.links.index(own_limit)
+    factor = np.where(is_slow & waits, share, 1.0)
+    if limit is None or not recording.carries:
+        return scaled(recording, np.where(is_slow & answers, 1 / pace.ratio, factor))
+    carries, index = list(recording.carries), recording.links.index(limit)
     carries[index] = carries[index + len(recording.links)] = 1.0
     return replace(scaled(recording, factor), carries=carries)
 

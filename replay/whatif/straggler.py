@@ -81,15 +81,13 @@ def without_stragglers(recording: Recording) -> Recording:
 
 
 def _evened(recording: Recording) -> Recording:
-    """Share out the work of each kind evenly over the owners, if all of them have it."""
-    own = recording.which(lambda op: not op.is_communication)
-    return as_usual(recording, "work_ns", of_mean_owner, own & done_by_all(recording))
+    work = recording.which(lambda op: not op.is_communication)
+    return as_usual(recording, "work_ns", of_mean_owner, work & done_by_all(recording))
 
 
 def _even_in_each_step(recording: Recording) -> Recording:
-    """Give each kind of own work the mean owner's time in that step."""
-    own = recording.which(lambda op: not op.is_communication)
-    return as_usual(recording, "work_ns", of_mean_owner, own, over_steps=False)
+    work = recording.which(lambda op: not op.is_communication)
+    return as_usual(recording, "work_ns", of_mean_owner, work, over_steps=False)
 
 
 def at_mean_work(recording: Recording) -> Recording:

@@ -72,9 +72,10 @@ def plans(draw: st.DrawFn, contention: bool = True) -> Plan:
 def test_a_device_runs_one_operation_at_a_time(plan: Plan) -> None:
     schedule = simulate(plan)
     for device in np.unique(plan.device[plan.device >= 0]):
-        mine = np.flatnonzero(plan.device == device)
-        mine = mine[np.lexsort((schedule.end_ns[mine], schedule.start_ns[mine]))]
-        assert (schedule.start_ns[mine][1:] >= schedule.end_ns[mine][:-1]).all()
+        operations = np.flatnonzero(plan.device == device)
+        order = np.lexsort((schedule.end_ns[operations], schedule.start_ns[operations]))
+        operations = operations[order]
+        assert (schedule.start_ns[operations][1:] >= schedule.end_ns[operations][:-1]).all()
 
 
 @given(plans())

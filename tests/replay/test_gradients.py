@@ -25,7 +25,7 @@ _INPUTS = {"BW.b": ["FW.a"], "BW.a": ["BW.b"], "reduce_b": ["BW.b"], "reduce_a":
 def reducing(
     *ranks: Times, inputs: Mapping[str, Sequence[str]] = _INPUTS, end: float, extra: Sequence[str] = ()
 ) -> Recording:
-    """Ranks that reduce two gradients in a step of so many ms."""
+    """Ranks that reduce two gradients in a step of `end` ms."""
     together = ["reduce_a", "reduce_b", *extra]
     return job(
         *(rank(f"rank{i}", [(one, (0, end))], inputs, together=together) for i, one in enumerate(ranks))
@@ -33,7 +33,7 @@ def reducing(
 
 
 def ends_ms(recording: Recording, *edits: str) -> dict[str, float]:
-    """When each event of the first step ends on rank 0, after edits."""
+    """Ends of the events of the first step on rank 0, after edits."""
     return ends_of(apply(recording, edits))
 
 
@@ -76,17 +76,15 @@ def test_copying_a_bucket_back_is_not_backward_pass() -> None:
 
 @pytest.mark.parametrize("recording", [one_gpu(), lockstep([10.0], [12.0])])
 def test_without_reductions_in_a_backward_pass_the_edit_is_refused(recording: Recording) -> None:
-    none = replace(
-        recording, operations=[operation._replace(is_collective=False) for operation in recording.operations]
-    )
-    with pytest.raises(UsageError, match="no collective that reduces gradients"):
+    none = replace(recording, operations=[op._replace(is_collective=False) for op in recording.operations])
+    with pytest.raises(UsageError, match="no reduction of gradients"):
         apply(none, ["overlap=off"])
     with pytest.raises(UsageError, match="overlap is off"):
         apply(recording, ["overlap=on"])
 
 
 def sized(recording: Recording, times: Times, sizes: Mapping[str, int]) -> Job:
-    """The job of two ranks in which these collectives have so many MB."""
+    """The job of two ranks with the `sizes` of collectives in MB."""
     rows = np.arange(len(sizes))
     calls = [Call("all-reduce", n_ranks=2, sent=size << 20, key=name) for name, size in sizes.items()]
     known = Collectives.of(rows, calls, np.zeros_like(rows), rows)
@@ -97,14 +95,8 @@ def sized(recording: Recording, times: Times, sizes: Mapping[str, int]) -> Job:
 
 
 def test_collectives_are_alike_at_an_absolute_bandwidth() -> None:
-    times = {
-        "FW.a": (0, 10),
-        "reduce_a": (10, 26),
-        "reduce_b": (26, 42),
-        "reduce_c": (42, 58),
-        "reduce_d": (58, 106),
-    }
-    order = list(times)
+    order = ["FW.a", "reduce_a", "reduce_b", "reduce_c", "reduce_d"]
+    times = dict(zip(order, itertools.pairwise((0, 10, 26, 42, 58, 106)), strict=True))
     inputs = {b: [a] for a, b in itertools.pairwise(order)}
     recording = reducing(times, times, inputs=inputs, end=106, extra=["reduce_c", "reduce_d"])
     edited = EditedJob(sized(recording, times, dict.fromkeys(order[1:], 4)))
@@ -128,7 +120,7 @@ def test_a_line_through_times_tells_a_latency_that_can_be(ends: tuple[int, int, 
 
 
 def in_buckets(sizes: Mapping[str, int], cap: str, *edits: str) -> dict[str, float]:
-    """When each event ends, with buckets of so many MB that take 1 ms and 4 more for each MB."""
+    """Ends of events, with buckets of `sizes` (MB) that take 1 ms and 4 more for each MB."""
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.c": (20, 25), "BW.a": (25, 45), "reduce_b": (20, 29),
              "pack": (29, 29), "reduce_c": (29, 34), "reduce_a": (45, 62), "UPDATE.b": (62, 63)}  # fmt: skip
     inputs = {"BW.b": ["FW.a"], "BW.c": ["BW.b"], "BW.a": ["BW.c"], "reduce_b": ["BW.b"],

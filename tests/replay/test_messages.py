@@ -54,10 +54,10 @@ def test_the_rate_of_a_busy_link_is_found(recording: Recording) -> None:
     assert rate.at_least == pytest.approx(JOB.rate / 1.045 / 1e6, rel=0.03)
 
 
-@pytest.mark.parametrize("receives", [False, True])
-def test_transfers_taken_apart_replay_as_recorded(receives: bool, recording: Recording) -> None:
+@pytest.mark.parametrize("only_sending", [False, True])
+def test_transfers_taken_apart_replay_as_recorded(only_sending: bool, recording: Recording) -> None:
     rate = JOB.rate / 1.045 / 1e6
-    apart = as_messages(recording, LinkRate(rate, rate, receives))
+    apart = as_messages(recording, LinkRate(rate, rate, only_sending))
     rows = recording.whole_steps
     # but for transfers that are over before the bytes would be, by the rate
     assert simulated(apart, rows).iteration_ns == pytest.approx(measured_ns(recording)[rows], rel=0.01)

@@ -1,4 +1,4 @@
-"""How sure a prediction is."""
+"""Intervals of predictions."""
 
 from __future__ import annotations
 

@@ -135,9 +135,7 @@ def test_an_annotation_is_dropped_with_all_that_runs_inside_it() -> None:
     times = {"FW.a": (0, 4), "extra": (4, 14), "mm": (5, 9), "add": (9, 13), "BW.a": (14, 20)}
     inputs = {"extra": ["FW.a"], "mm": ["FW.a"], "add": ["mm"], "BW.a": ["extra", "add"]}
     recording = job(rank("rank0", [(times, (0, 20))], inputs))
-    one_thread = [
-        operation._replace(track=recording.operations[0].track) for operation in recording.operations
-    ]
+    one_thread = [op._replace(track=recording.operations[0].track) for op in recording.operations]
     assert iteration_ms(replace(recording, operations=one_thread), "drop=extra") == 10
 
 
@@ -177,16 +175,12 @@ def test_a_plateau_of_threads_shows_no_link_rate() -> None:
     assert (rate.at_least, rate.at_most) == pytest.approx((1, 2))
 
 
-def test_on_a_faster_link_only_the_time_of_the_bytes_is_shorter() -> None:
-    # the last acknowledgement came 3 ms after the bytes, the others at once; at twice the rate each of ten
-    # takes 1 ms, and those 3 ms, a wait for other bytes, half of them
+def test_bandwidth_changes_only_the_time_of_the_bytes() -> None:
+    # the last acknowledgement came 3 ms after the bytes, the others at once
     recording = partitions([100_000] * 10, [2.0] * 9 + [5.0])
+    # at twice the rate each of ten takes 1 ms, and those 3 ms, a wait for other bytes, half of them
     assert iteration_ms(recording, "bandwidth=2") == pytest.approx(20 + 10 * 1 + 1.5 + 1)
-
-
-def test_on_a_slower_link_the_bytes_take_longer_and_the_rest_stays() -> None:
-    # at half the rate the bytes of each take 4 ms; the last acknowledgement comes 3 ms after them
-    recording = partitions([100_000] * 10, [2.0] * 9 + [5.0])
+    # at half the rate the bytes of each take 4 ms; the 3 ms stay
     assert iteration_ms(recording, "bandwidth=0.5") == pytest.approx(20 + 10 * 4 + 3 + 1)
 
 

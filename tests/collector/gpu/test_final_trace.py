@@ -61,7 +61,7 @@ UPDATE = [("DeleteVariable", 139, 1), ("BytePSPushPull", 141, 20), ("sgd_update"
 
 
 def profile_events(starts: Iterable[int] = (0, 100), *, form: str = "BE", pid: int = 0) -> list[Event]:
-    """Return what MXNet's profiler writes of a step at each of `starts` (relative to 100)."""
+    """Events of MXNet's profiler for a step at each of `starts` (relative to 100)."""
     events: list[Event] = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": f"cpu/{pid}"}}]
     for start in starts:
         for name, ts, dur in PASS + UPDATE:
@@ -75,7 +75,7 @@ def profile_events(starts: Iterable[int] = (0, 100), *, form: str = "BE", pid: i
 
 
 def comm_events(starts: Iterable[int] = (0, 100)) -> list[Event]:
-    """Return what BytePS writes of the two gradients: main tasks and one stage of one partition."""
+    """Events of BytePS for the two gradients: main tasks and one stage of one partition."""
     events: list[Event] = []
     for i, key in ((0, partition_key(3, 0)), (1, partition_key(4, 1))):
         name = f"Comm.byteps.gradient_{i}"

@@ -1,4 +1,4 @@
-"""What captures and logs of servers tell where a worker's own log does not."""
+"""Partitions and times from captures and server logs, if a worker's own log lacks them."""
 
 from __future__ import annotations
 

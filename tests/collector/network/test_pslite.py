@@ -61,7 +61,7 @@ def test_the_protobuf_of_a_recorded_job() -> None:
     assert (response.request, response.push, response.timestamp) == (False, True, 3)
 
 
-def test_the_scheduler_announces_the_nodes_in_a_struct() -> None:
+def test_the_scheduler_announces_the_nodes() -> None:
     node = bytearray(552)
     struct.pack_into("<ii", node, 0, 1, 9)
     node[8:17] = b"10.77.0.5"
@@ -72,10 +72,8 @@ def test_the_scheduler_announces_the_nodes_in_a_struct() -> None:
     assert found is not None
     assert (found.control, found.nodes) == (2, (Node("worker", 9, "10.77.0.5", 58639),))
 
-
-def test_the_scheduler_announces_the_nodes_in_protobuf() -> None:
-    node = b"\x08\x00\x10\x0a\x1a\x0910.77.0.2\x20" + varint(33823) + b"\x28\x00"
-    control = b"\x08\x02\x12" + varint(len(node)) + node
+    node = bytearray(b"\x08\x00\x10\x0a\x1a\x0910.77.0.2\x20" + varint(33823) + b"\x28\x00")
+    control = b"\x08\x02\x12" + varint(len(node)) + bytes(node)
     found = read_meta(b"\x08\x00\x1a" + varint(len(control)) + control + b"\x40\x01")
     assert found is not None
     assert found.nodes == (Node("server", 10, "10.77.0.2", 33823),)

@@ -132,7 +132,7 @@ def test_each_bad_log_is_one_line(tmp_path: Path) -> None:
     assert read_served(tmp_path).repairs == [
         f"{tmp_path}/server_1.key_log.txt: empty",
         f"{tmp_path}/server_2.key_log.txt: no line of a known server log",
-        f"{tmp_path}/server_3.txt: 1 pulls or responses without the other left out",
+        f"{tmp_path}/server_3.txt: 1 pulls or responses without a counterpart ignored",
     ]
 
 
