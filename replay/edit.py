@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -18,9 +18,7 @@ from dag_utils import LoadedSteps, RankFacts
 from replay.links import LinkRate, link_rate, with_sizes
 from replay.messages import as_messages
 from replay.uncertainty import EXTRAPOLATED
-
-if TYPE_CHECKING:
-    from replay.whatif.sized_collectives import SizedCollectives
+from replay.whatif.sized_collectives import SizedCollectives
 
 
 class EditRequest(NamedTuple):
@@ -121,8 +119,6 @@ class Job:
     @cached_property
     def collectives(self) -> SizedCollectives:
         """The collectives whose bytes are recorded."""
-        from replay.whatif.sized_collectives import SizedCollectives
-
         return SizedCollectives(self.recording, self.ranks)
 
     @cached_property
@@ -142,11 +138,7 @@ class Job:
 
 
 def measured(
-    job: Job,
-    change: Callable[[Recording], Recording],
-    *,
-    error: float = EXTRAPOLATED,
-    error_ns: float = 0.0,
+    job: Job, change: Callable[[Recording], Recording], *, error: float = EXTRAPOLATED, error_ns: float = 0.0
 ) -> Edit:
     """Make an edit that sets the event times that a `change` of the recorded job sets.
 

@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -90,13 +90,12 @@ def gather(gpu: GpuDir, parts: Collection[PartName] = PARTS) -> Collected:
     return _Gathering(gpu).run(parts)
 
 
-class _Gathering(Struct):
+class _Gathering(Struct, dict=True):
     """The state of one `gather`: the remarks so far, and files that several parts need."""
 
     gpu: GpuDir
     repairs: Repairs = field(default_factory=Repairs)
     notes: list[str] = field(default_factory=list)
-    profile: Trace | None = None
 
     def run(self, parts: Collection[PartName]) -> Collected:
         path = self.gpu.final_trace()
@@ -168,7 +167,7 @@ class _Gathering(Struct):
     ) -> tuple[TracePart, Sequence[str]]:
         """Read the events of a part, and list the damage in its source."""
         if part == "operator":
-            return collect_operators(self._profile(), inputs), self._profile().repairs
+            return collect_operators(self._profile, inputs), self._profile.repairs
         document = read_document(self._source(part))
         events, damage = document["traceEvents"], document["repairs"]
         if part == "comm":
@@ -178,10 +177,9 @@ class _Gathering(Struct):
     def _source(self, part: PartName) -> Path:
         return self.gpu.file(SOURCES[part]) or self.gpu.path / SOURCES[part]
 
+    @cached_property
     def _profile(self) -> Trace:
-        if self.profile is None:
-            self.profile = read_trace(self._source("operator"))
-        return self.profile
+        return read_trace(self._source("operator"))
 
     def _graph(self) -> DiGraph[str] | None:
         """Read the DAG: the recorded one if it fits the profile, else that of the symbol dump."""
@@ -202,11 +200,11 @@ class _Gathering(Struct):
 
     def _fits(self, graph: DiGraph[str]) -> bool:
         try:
-            profile = self._profile()
+            names = self._profile.names if len(self._profile) else ()
         except AnalyzeError:  # the operations' part has a warning
             return True
         inputs = inputs_of(graph)
-        return not len(profile) or any(node_of(name, inputs) for name in profile.names)
+        return not names or any(node_of(name, inputs) for name in names)
 
     def _described(self) -> DiGraph[str] | None:
         """Build the DAG of the symbol dumps; None without a model's dump."""

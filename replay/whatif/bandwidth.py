@@ -140,8 +140,7 @@ def times_faster(recording: Recording, factor: float, rate: float | None) -> Rec
     else:
         more_ns = np.where(moves, bytes_of(with_sizes(recording)) / rate * (1 / factor - 1), 0.0)
         edited = with_work(
-            recording,
-            (np.maximum(step.work_ns + more_ns[step.operation], 0.0) for step in recording.steps),
+            recording, (np.maximum(step.work_ns + more_ns[step.operation], 0.0) for step in recording.steps)
         )
     return edited if factor < 1 else _shorter_waits(edited, factor)
 

@@ -49,8 +49,8 @@ def test_reductions_begin_when_their_rank_has_ended_its_backward_pass() -> None:
     second = {**first, "BW.a": (20, 50), "reduce_a": (50, 55)}
     recording = reducing(first, second, end=55)
     assert ends_ms(recording)["reduce_a"] == 55
-    found = ends_ms(recording, "overlap=off")
-    assert (found["reduce_b"], found["reduce_a"]) == (65, 70)
+    ends = ends_ms(recording, "overlap=off")
+    assert (ends["reduce_b"], ends["reduce_a"]) == (65, 70)
     assert foreseen(recording, "overlap=off").after_ns == 70 * MS
     # with half the pass after the forward pass: 10 + 5 + 15, and then 15 and 5
     for edits in permutations(("BW=0.5", "overlap=off")):
@@ -62,16 +62,16 @@ def test_a_collective_the_backward_pass_waits_for_reduces_no_gradients() -> None
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "norm": (20, 25), "BW.a": (25, 45), "reduce_b": (20, 35),
              "reduce_a": (45, 50)}  # fmt: skip
     inputs = {**_INPUTS, "norm": ["BW.b"], "BW.a": ["norm"]}
-    found = ends_ms(reducing(times, times, inputs=inputs, end=50, extra=["norm"]), "overlap=off")
-    assert found == {"FW.a": 10, "BW.b": 20, "norm": 25, "BW.a": 45, "reduce_b": 60, "reduce_a": 65}
+    ends = ends_ms(reducing(times, times, inputs=inputs, end=50, extra=["norm"]), "overlap=off")
+    assert ends == {"FW.a": 10, "BW.b": 20, "norm": 25, "BW.a": 45, "reduce_b": 60, "reduce_a": 65}
 
 
 def test_copying_a_bucket_back_is_not_backward_pass() -> None:
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.a": (20, 40), "reduce_b": (20, 35), "reduce_a": (40, 50),
              "BW.copy": (50, 52)}  # fmt: skip
     inputs = {**_INPUTS, "BW.copy": ["reduce_b", "reduce_a"]}
-    found = ends_ms(reducing(times, times, inputs=inputs, end=52), "overlap=off")
-    assert (found["reduce_b"], found["reduce_a"], found["BW.copy"]) == (55, 65, 67)
+    ends = ends_ms(reducing(times, times, inputs=inputs, end=52), "overlap=off")
+    assert (ends["reduce_b"], ends["reduce_a"], ends["BW.copy"]) == (55, 65, 67)
 
 
 @pytest.mark.parametrize("recording", [one_gpu(), lockstep([10.0], [12.0])])
@@ -150,9 +150,9 @@ _SIZES = {"reduce_b": 2, "reduce_c": 1, "reduce_a": 4}
 def test_joined_buckets_start_with_their_last_gradient_and_one_latency(
     cap: str, edits: list[str], expected: Mapping[str, float]
 ) -> None:
-    found = in_buckets(_SIZES, cap, *edits)
-    assert {name: found[name] for name in expected} == expected
-    assert found["UPDATE.b"] == expected["reduce_a"] + 1
+    ends = in_buckets(_SIZES, cap, *edits)
+    assert {name: ends[name] for name in expected} == expected
+    assert ends["UPDATE.b"] == expected["reduce_a"] + 1
 
 
 @pytest.mark.parametrize(

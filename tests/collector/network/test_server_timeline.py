@@ -31,8 +31,8 @@ def lines(text: str) -> list[bytes]:
 
 
 def events(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(path.read_bytes())["traceEvents"]
-    return found
+    events: list[dict[str, Any]] = json.loads(path.read_bytes())["traceEvents"]
+    return events
 
 
 # ---- the formats
@@ -101,8 +101,8 @@ def test_a_servers_profile_is_decoded_by_its_key_range(tmp_path: Path) -> None:
     (tmp_path / "server_0.kvapp.txt").write_text(
         "262144\tserver_process_push\t50\n262145\tserver_process_push\t60\n"
     )
-    found = events(timeline(tmp_path, tmp_path))
-    assert [e["args"]["key"] for e in found if e["ph"] == "i"] == [262145, 262146]
+    shown = events(timeline(tmp_path, tmp_path))
+    assert [e["args"]["key"] for e in shown if e["ph"] == "i"] == [262145, 262146]
 
 
 def test_a_server_of_absurd_number_takes_no_time(tmp_path: Path) -> None:
@@ -120,8 +120,8 @@ def test_the_clock_of_a_key_log_is_set_by_a_profile(tmp_path: Path) -> None:
     (tmp_path / "server_0.van.txt").write_text(f"1\tserver_van_recv_push\t{at_us}\n")
     # the log's clock is two hours ahead
     (tmp_path / "server_0.key_log.txt").write_text("[02:19:41] server.cc:1: push key=1\t sender=9\t size=4\n")
-    found = [e for e in events(timeline(tmp_path, tmp_path)) if e["ph"] == "X"]
-    assert [(e["name"], e["ts"]) for e in found] == [("1 x push", 1_795_220_381_000_000)]
+    slices = [e for e in events(timeline(tmp_path, tmp_path)) if e["ph"] == "X"]
+    assert [(e["name"], e["ts"]) for e in slices] == [("1 x push", 1_795_220_381_000_000)]
 
 
 def test_each_bad_log_is_one_line(tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ def test_recorded_logs_become_a_trace(shared_data: Path, tmp_path: Path, name: s
 
 def test_pulls_served_by_the_recorded_server(shared_data: Path, tmp_path: Path) -> None:
     case = shared_data / "byteps" / "fork_mlp_2w2s_pcap"
-    found = read_served(case)
+    logs = read_served(case)
     text = (case / "server_0.pslite_profile_kvapp_server.txt").read_text()
-    assert [(o.node, o.operation, o.count) for o in found.operations] == [
+    assert [(o.node, o.operation, o.count) for o in logs.operations] == [
         ("server_0", "PULL", text.count("server_send_pull_response"))
     ]
-    served = [e for e in events(timeline(found, tmp_path)) if e["ph"] == "X" and e["name"].endswith(".PULL")]
+    served = [e for e in events(timeline(logs, tmp_path)) if e["ph"] == "X" and e["name"].endswith(".PULL")]
     assert len(served) == text.count("server_send_pull_response")
     assert all("key" in e["args"] for e in served)
