@@ -40,8 +40,10 @@ def slots(steps: Sequence[StepGraph]) -> list[Int64]:
     further = n_operations + pair_numbers(operation, np.concatenate(nths))
     numbers = []
     for step, of_step in zip(steps, repeats, strict=True):
-        number = step.operation.copy() if len(of_step) else step.operation
-        number[of_step], further = further[: len(of_step)], further[len(of_step) :]
+        number = step.operation
+        if len(of_step):  # the columns of a step may be read-only
+            number = number.copy()
+            number[of_step], further = further[: len(of_step)], further[len(of_step) :]
         numbers.append(number)
     return numbers
 
