@@ -19,17 +19,13 @@ MOST_EVENTS = 20_000_000
 
 
 class Answer(Struct, frozen=True, dict=True):
-    """Replayed and recorded times of some steps (`rows`) of m owners.
-
-    `replayed_ns` (steps, m) has the replayed times. `predicted_ns` and `measured_ns` (m,) are means over the
-    steps; `measured_ns` is NaN for owners without a whole recorded step.
-    """
+    """Replayed and recorded times of some steps (`rows`) of m owners."""
 
     recording: Recording
     rows: Sequence[int]
-    replayed_ns: Int64
-    predicted_ns: Float64
-    measured_ns: Float64
+    replayed_ns: Int64  # (steps, m)
+    predicted_ns: Float64  # mean over the steps (m,)
+    measured_ns: Float64  # mean over the steps (m,); NaN for owners without a whole recorded step
 
     @property
     def iteration_ns(self) -> float:
@@ -51,24 +47,15 @@ class Answer(Struct, frozen=True, dict=True):
         return _known_mean(measured.T), _known_mean(np.where(counts, self.replayed_ns, np.nan).T)
 
     @cached_property
-    def steps_ns(self) -> Float64:
-        """Recorded time of each step (steps,), the mean over owners; replayed times if no step is whole."""
-        return self.by_step_ns[0] if self.recorded_ns is not None else self.replayed_ns.mean(axis=1)
-
-    @cached_property
     def interval_ns(self) -> tuple[float, float] | None:
         """The 95 % interval of the mean of equally many further steps; None for too few steps."""
-        first_round = self.replayed_ns[: len(set(self.rows))]
-        return mean_interval(first_round.mean(axis=1))
+        return mean_interval(self.replayed_ns[: len(set(self.rows))].mean(axis=1))
 
 
 def answer(recording: Recording, rows: Sequence[int], replayed: Int64 | None = None) -> Answer:
     """Replay the recorded steps `rows`; `replayed` (steps, m) gives their times if known.
 
-    Raises
-    ------
-    TraceError
-        No operation takes any time.
+    Raises TraceError if no operation takes any time.
     """
     if replayed is None:
         replayed = replayed_ns(recording, rows)
@@ -83,10 +70,7 @@ def answer(recording: Recording, rows: Sequence[int], replayed: Int64 | None = N
 def replayed_rows(recording: Recording, n_steps: int | None = None) -> list[int]:
     """Choose the recorded steps for `n_steps` (None: all whole ones), repeating them in turn.
 
-    Raises
-    ------
-    UsageError
-        More steps than fit into memory.
+    Raises UsageError for more steps than fit into memory.
     """
     rows = recording.whole_steps
     wanted = len(rows) if n_steps is None else n_steps

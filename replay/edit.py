@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache, cached_property
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -18,9 +18,7 @@ from dag_utils import LoadedSteps, RankFacts
 from replay.links import LinkRate, link_rate, with_sizes
 from replay.messages import as_messages
 from replay.uncertainty import EXTRAPOLATED
-
-if TYPE_CHECKING:
-    from replay.whatif.sized_collectives import SizedCollectives
+from replay.whatif.sized_collectives import SizedCollectives
 
 
 class EditRequest(NamedTuple):
@@ -34,13 +32,7 @@ class EditRequest(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> EditRequest:
-        """Parse a user's ``name=value``; the name may contain ``=`` itself.
-
-        Raises
-        ------
-        UsageError
-            The text is not ``name=value``.
-        """
+        """Parse a user's ``name=value``; the name may contain ``=`` itself. Raises UsageError."""
         name, _, value = text.rpartition("=")
         if not name.strip() or not value.strip():
             raise UsageError(
@@ -50,12 +42,9 @@ class EditRequest(NamedTuple):
         return cls(name.strip(), value.strip())
 
     def asks(self, name: str, *values: str) -> bool:
-        """Whether this is the edit `name` with one of `values`; a number scales an operation of that name.
+        """Check for the edit `name`; a number as its value scales an operation of that name instead.
 
-        Raises
-        ------
-        UsageError
-            Another value, which is not a number.
+        Raises UsageError if the value is neither one of `values` nor a number.
         """
         if self.name != name or self.value.lstrip("+-.")[:1].isdigit():
             return False
@@ -65,7 +54,7 @@ class EditRequest(NamedTuple):
         return True
 
     def refused(self, why: str) -> UsageError:
-        """Make the error that explains why this edit is impossible."""
+        """Make the error of an impossible edit."""
         return UsageError(f"--set {self}: {why}")
 
 
@@ -89,22 +78,13 @@ class Order(IntEnum):
 
 
 class Edit(Struct, frozen=True):
-    """A change of a job.
-
-    Attributes
-    ----------
-    apply : makes the changed recording
-    order : edits are applied by `order`, then by `name`
-    as_recorded : whether it concerns single recorded steps, which keep their unusual gaps
-    error : standard deviation of the error of its effect, as a share of the effect
-    error_ns : further error of its effect (95 %)
-    """
+    """A change of a job; edits are applied by `order`, then by `name`."""
 
     apply: Callable[[Recording], Recording]
     order: Order = Order.TIMES
-    as_recorded: bool = False
-    error: float = EXTRAPOLATED
-    error_ns: float = 0.0
+    as_recorded: bool = False  # it concerns single recorded steps, which keep their unusual gaps
+    error: float = EXTRAPOLATED  # standard deviation of the error of the effect, as a share of the effect
+    error_ns: float = 0.0  # further error of the effect (95 %)
     name: str = ""  # as requested
     caution: str = ""  # a clause: an assumption of the answer, or why nothing changes
 
@@ -120,20 +100,16 @@ class Job:
         self,
         recording: Recording,
         ranks: Sequence[RankFacts] = (),
-        load_traces: Callable[[], Sequence[Trace]] = lambda: (),
+        load_traces: Callable[[], Sequence[Trace]] = tuple,
     ) -> None:
         self.recording, self.ranks = recording, ranks
-        self._load_traces = load_traces
+        #: Reads the traces of the owners, in order, again from their files.
+        self.load_traces = cache(load_traces)
 
     @classmethod
     def of(cls, loaded: LoadedSteps) -> Job:
         """Make the job from loaded steps."""
         return cls(loaded.recording, loaded.ranks, loaded.load_traces)
-
-    @cached_property
-    def traces(self) -> Sequence[Trace]:
-        """The traces of the owners, in order, read again from their files."""
-        return self._load_traces()
 
     @cached_property
     def links(self) -> LinkRate | None:
@@ -143,28 +119,26 @@ class Job:
     @cached_property
     def collectives(self) -> SizedCollectives:
         """The collectives whose bytes are recorded."""
-        from replay.whatif.sized_collectives import SizedCollectives
-
         return SizedCollectives(self.recording, self.ranks)
 
     @cached_property
     def apart(self) -> Recording:
         """The recording that edits change: transfers are split into messages if their bytes are known.
 
-        Transfers that each start when the one before ends are served in turn by something other than the
-        network, so they stay whole.
+        PUSHes of which most start when the one before ends are served in turn by something other than the
+        network, so transfers stay whole.
         """
-        if self.links is None or not self.recording.links or _is_serial(self.recording):
-            return self.recording
-        return as_messages(with_sizes(self.recording), self.links)
+        recording = self.recording
+        if self.links is None or not recording.links:
+            return recording
+        pushes = recording.which(lambda op: op.transfer.is_sent)
+        held = [step.held[pushes[step.operation]] for step in recording.steps]
+        is_serial = np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _SERIAL
+        return recording if is_serial else as_messages(with_sizes(recording), self.links)
 
 
 def measured(
-    job: Job,
-    change: Callable[[Recording], Recording],
-    *,
-    error: float = EXTRAPOLATED,
-    error_ns: float = 0.0,
+    job: Job, change: Callable[[Recording], Recording], *, error: float = EXTRAPOLATED, error_ns: float = 0.0
 ) -> Edit:
     """Make an edit that sets the event times that a `change` of the recorded job sets.
 
@@ -177,8 +151,8 @@ def measured(
         changed = change(base)
         if recording is base:
             return changed
-        made = recording.with_steps(map(_put, recording.steps, base.steps, changed.steps))
-        return made if changed.carries == base.carries else replace(made, carries=changed.carries)
+        edited = recording.with_steps(map(_put, recording.steps, base.steps, changed.steps))
+        return edited if changed.carries == base.carries else replace(edited, carries=changed.carries)
 
     return Edit(apply, order=Order.MEASURED, error=error, error_ns=error_ns)
 
@@ -187,14 +161,7 @@ def _put(step: StepGraph, was: StepGraph, new: StepGraph) -> StepGraph:
     """Copy the times of `new` that differ from the recorded ones (`was`) into a step."""
     times = {}
     for column in ("work_ns", "gap_ns", "tail_ns", "begin_ns"):
-        own, recorded, wanted = (getattr(one, column) for one in (step, was, new))
+        time, recorded, wanted = (getattr(graph, column) for graph in (step, was, new))
         if wanted is not recorded:
-            times[column] = np.where(wanted != recorded, wanted, own)
+            times[column] = np.where(wanted != recorded, wanted, time)
     return replace(step, **times)
-
-
-def _is_serial(recording: Recording) -> bool:
-    """Whether most PUSHes start when the PUSH before them ends."""
-    pushes = recording.which(lambda op: op.transfer.is_sent)
-    held = [step.held[pushes[step.operation]] for step in recording.steps]
-    return bool(np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _SERIAL)

@@ -50,17 +50,14 @@ EDITS: Sequence[EditModule] = (
 )  # fmt: skip
 _WORD = re.compile(r"[a-z_]{4,}")
 _NUMBER = re.compile(r"\d+")
-#: So many edited recordings are cached; others are made again when needed.
+#: Number of edited recordings that are cached.
 _KEPT = 3
 
 
 def parse(request: EditRequest, job: Job) -> Edit:
     """Parse a request with the first module that knows it.
 
-    Raises
-    ------
-    UsageError
-        A value that the edit does not have, or a name that nothing in the job has.
+    Raises UsageError for a value that the edit does not have, or a name that nothing in the job has.
     """
     try:
         for module in EDITS:
@@ -120,16 +117,11 @@ class EditedJob:
 
     def after(self, edits: Sequence[Edit]) -> Recording:
         """Apply `edits`, given in any order, to the recording."""
-        return self._after(in_order(edits))
-
-    def _after(self, edits: tuple[Edit, ...]) -> Recording:
-        """Apply `edits`, given in their order, to the recording."""
         if not edits:
             return self.job.apart
-        if edits not in self._made:
-            made = edits[-1].apply(self._after(edits[:-1]))
-            while len(self._made) >= _KEPT:
-                del self._made[next(iter(self._made))]
-            self._made[edits] = made
-        self._made[edits] = self._made.pop(edits)  # it is the latest now
-        return self._made[edits]
+        edits = in_order(edits)
+        edited = self._made.pop(edits, None) or edits[-1].apply(self.after(edits[:-1]))
+        while len(self._made) >= _KEPT:
+            del self._made[next(iter(self._made))]
+        self._made[edits] = edited  # the latest is last
+        return edited

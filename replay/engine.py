@@ -22,32 +22,21 @@ if TYPE_CHECKING:
 UNLIMITED = -1
 #: A transfer with less than this remaining (ns) has finished: speeds are fractions, so times are rounded.
 _ROUNDED = 0.5
-#: Bytes of input that one operation counts as in `native.is_worth`.
+#: Bytes of input for each operation in the decision whether to load the C library.
 _AS_BYTES = 64
 
 
 class Plan(Struct, frozen=True):
-    """The operations to simulate as columns (n,), and their successors.
+    """The operations to simulate as columns (n,), and their successors."""
 
-    Attributes
-    ----------
-    dur_ns : (n,) how long an operation holds its device, at least 0
-    gap_ns : (n,) what passes between an operation's last input and its joining the device's queue
-    device : (n,) what runs one operation at a time, from 0; or `UNLIMITED`
-    priority : (n,) in the queue of a device the smallest goes first, then first ready, then by number
-    sides : (devices, 2) the limits that devices share fairly while they are busy, -1 for none; else None
-    carries : (sides,) how many times as fast as recorded each limit lets what uses it alone be
-    after_ptr, after : the successors of operation i are ``after[after_ptr[i]:after_ptr[i + 1]]``
-    """
-
-    dur_ns: Int64
-    gap_ns: Int64
-    device: Int64
-    priority: Int64
-    after_ptr: Int64
+    dur_ns: Int64  # time on the device, at least 0
+    gap_ns: Int64  # from the last input to joining the device's queue
+    device: Int64  # runs one operation at a time, from 0; or `UNLIMITED`
+    priority: Int64  # in a queue the smallest goes first, then first ready, then by number
+    after_ptr: Int64  # the successors of operation i are ``after[after_ptr[i]:after_ptr[i + 1]]``
     after: Int64
-    sides: Int64 | None = None
-    carries: Float64 | None = None
+    sides: Int64  # (devices, 2) the limits that busy devices share fairly, -1 for none
+    carries: Float64  # (sides,) speed of a transfer that uses the limit alone, relative to the recorded one
 
     def __len__(self) -> int:
         return len(self.dur_ns)
@@ -67,25 +56,20 @@ def make_plan(
     dur = np.asarray(dur_ns, np.int64)
     n = len(dur)
     source, target = np.asarray(edges, np.int64).reshape(-1, 2).T
-    after_ptr = np.cumsum(np.bincount(source + 1, minlength=n + 1))
-    n_sides = 0 if sides is None else int(sides.max(initial=-1)) + 1
-    if carries and len(carries) < n_sides:
-        raise ValueError(f"{len(carries)} of {n_sides} sides have a limit")
+    limits = np.zeros((0, 2), np.int64) if sides is None else sides
+    gap, devices, priorities = (
+        np.broadcast_to(np.asarray(values, np.int64), n) for values in (gap_ns, device, priority)
+    )
     return Plan(
         dur_ns=dur,
-        gap_ns=_column(gap_ns, n),
-        device=_column(device, n),
-        priority=_column(priority, n),
-        after_ptr=after_ptr,
+        gap_ns=gap,
+        device=devices,
+        priority=priorities,
+        after_ptr=np.cumsum(np.bincount(source + 1, minlength=n + 1)),
         after=target[np.argsort(source, kind="stable")],
-        sides=sides,
-        carries=None if sides is None else np.array(carries or [1.0] * n_sides),
+        sides=limits,
+        carries=np.array(carries or [1.0] * (int(limits.max(initial=-1)) + 1)),
     )
-
-
-def _column(values: ArrayLike, n: int) -> Int64:
-    """Broadcast values to a column (n,) without copying."""
-    return np.broadcast_to(np.asarray(values, np.int64), n)
 
 
 class Schedule(NamedTuple):
@@ -104,29 +88,20 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     Devices with sides are connections. Busy connections share the capacity of a side (`carries`, relative to
     one connection alone) by max-min fairness, as in TCP.
 
-    Parameters
-    ----------
-    plan : n operations and e edges; the cost is O((n + e) log n) with a small logarithm
-    compiled : run the loop in C if it can be had; None means as `pays` says. The schedule is the same.
-
-    Raises
-    ------
-    TraceError
-        Operations wait for each other, so that some can never start.
+    `compiled` chooses the loop in C or in Python (None: C if loading it pays); the schedule is the same.
+    Raises TraceError if operations wait for each other.
     """
     if compiled is None:
-        compiled = pays(len(plan))
+        compiled = native.is_worth(_AS_BYTES * len(plan))
     n_devices = int(plan.device.max(initial=UNLIMITED)) + 1
     start = np.zeros(len(plan), np.int64)
     waiting = np.bincount(plan.after, minlength=len(plan))
     dur = np.array(plan.dur_ns)  # the loop writes the times of transfers that share a side
     sides = np.full((n_devices, 2), -1)
-    if plan.sides is not None:
-        sides[: len(plan.sides)] = plan.sides[:n_devices]  # further devices have no sides
-    carries = np.zeros(0) if plan.carries is None else plan.carries
+    sides[: len(plan.sides)] = plan.sides[:n_devices]  # further devices have no sides
     columns: list[Int64 | Float64] = [
-        dur, plan.gap_ns, plan.after_ptr, plan.after, plan.priority, plan.device, sides, carries, waiting,
-        start,
+        dur, plan.gap_ns, plan.after_ptr, plan.after, plan.priority, plan.device, sides, plan.carries,
+        waiting, start,
     ]  # fmt: skip
     library = native.library() if compiled else None
     if library is not None:
@@ -139,11 +114,6 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     if done < len(plan):
         raise TraceError(f"{np.count_nonzero(waiting)} operations wait for each other: the graph has a cycle")
     return Schedule(start, start + dur)
-
-
-def pays(n_operations: int) -> bool:
-    """Whether the C loop is worth loading for this many operations, in one plan or several."""
-    return native.is_worth(_AS_BYTES * n_operations)
 
 
 _ARRAYS = ["dur", "gap", "after_ptr", "after", "priority", "device", "sides", "carries", "waiting", "start"]
@@ -194,12 +164,9 @@ class _Connections:
     def over(self, now: int) -> list[int]:
         """Remove the finished operations from their connections and return them."""
         passed = now - self._since
-        gone: list[int] = []
-        busy: list[int] = []
-        for device in self.busy:
-            is_over = self._left[device] - passed * self._speed[device] <= _ROUNDED
-            (gone if is_over else busy).append(device)
-        self.busy = busy
+        left = [self._left[device] - passed * self._speed[device] for device in self.busy]
+        gone = [device for device, work in zip(self.busy, left, strict=True) if work <= _ROUNDED]
+        self.busy = [device for device in self.busy if device not in gone]
         return [self.operation[device] for device in gone]
 
     def share(self, now: int) -> None:
@@ -294,13 +261,13 @@ def _loop(
                     else:
                         heappush(queues[device[then]], (priority[then], now, then))
                         changed.append(device[then])
-        for where in changed:
-            if is_free[where] and queues[where]:
-                op = heappop(queues[where])[2]
-                is_free[where] = False
+        for ready_device in changed:
+            if is_free[ready_device] and queues[ready_device]:
+                op = heappop(queues[ready_device])[2]
+                is_free[ready_device] = False
                 start[op] = now
-                if is_connection[where]:
-                    network.begin(where, op, dur[op])
+                if is_connection[ready_device]:
+                    network.begin(ready_device, op, dur[op])
                     is_shared_anew = True
                 else:
                     heappush(events, (now + dur[op], op))

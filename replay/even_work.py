@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.arrays.distributions import medians_of_others
-from analyzer.base.arrays.numbering import unique
+from analyzer.base.arrays.numbering import places_by_value, unique
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
@@ -31,21 +31,16 @@ def as_usual(
     over_steps: bool = True,
     most: float = np.inf,
 ) -> Recording:
-    """Scale a column of the `chosen` operations (n,) so that each kind of work takes its usual time.
+    """Scale ``work_ns`` or ``gap_ns`` of the `chosen` operations (n,) to the usual time of each kind of work.
 
-    Parameters
-    ----------
-    column : ``work_ns`` or ``gap_ns``
-    per : the usual times, such as those of peers, from all times
-    over_steps : compare median steps, and scale all steps alike; else compare within each step
-    most : the largest factor; 1: nothing becomes longer
+    `per` computes the usual times, such as those of peers, from all times. `over_steps` compares median steps
+    and scales all steps alike; otherwise each step is compared by itself. `most` is the largest factor.
     """
     kinds, kind = recording.numbered(kind_of)
     shape = len(recording.owners), len(kinds)
     cell = recording.column(lambda op: op.owner) * len(kinds) + kind
 
     def factor(steps: Iterable[StepGraph]) -> Float64:
-        """Compute the factor of each operation (n,) from the median of some steps."""
         sums = [np.bincount(cell[step.operation], getattr(step, column), np.prod(shape)) for step in steps]
         took = np.median(sums, axis=0).reshape(shape)
         share = np.minimum(ratio_of(per(took), took), most)
@@ -92,19 +87,26 @@ def work_by_owner(recording: Recording, chosen: Bool) -> Float64:
 
 def scaled(recording: Recording, factor: Float64, fixed_ns: Float64 | None = None) -> Recording:
     """Multiply the work of each operation (n,), except its fixed part, by a factor."""
-    known = for_all(recording, factor, 1.0)
+    factor = for_all(recording, factor, 1.0)
     fixed = for_all(recording, np.zeros(0) if fixed_ns is None else fixed_ns, 0.0)
 
-    def edited(step: StepGraph) -> StepGraph:
+    def work(step: StepGraph) -> Float64:
         stays = np.minimum(fixed[step.operation], step.work_ns)
-        work = stays + (step.work_ns - stays) * known[step.operation]
-        return replace(step, work_ns=np.rint(work).astype(np.int64))
+        return np.asarray(stays + (step.work_ns - stays) * factor[step.operation])
 
-    return recording.edited(edited)
+    return with_work(recording, map(work, recording.steps))
+
+
+def with_work(recording: Recording, work: Iterable[NDArray[np.number]]) -> Recording:
+    """Replace the work of each step's events (n,), rounded to nanoseconds."""
+    return recording.with_steps(
+        replace(step, work_ns=np.rint(of_step).astype(np.int64))
+        for step, of_step in zip(recording.steps, work, strict=True)
+    )
 
 
 def for_all(recording: Recording, column: Float64, added: float) -> Float64:
-    """Extend a column of the recorded operations by a value for each operation that another edit added."""
+    """Extend a column of the recorded operations by the value `added` for operations of other edits."""
     return np.pad(column, (0, len(recording.operations) - len(column)), constant_values=added)
 
 
@@ -114,7 +116,7 @@ def stages(recording: Recording) -> Int64:
 
 
 def is_own_work(recording: Recording) -> Bool:
-    """Select a rank's own work (n,), without BytePS's STEP, in which it waits."""
+    """Select the ranks' work (n,), without communication and BytePS's STEP, in which a rank waits."""
     return recording.which(lambda op: not op.is_communication and op.role is not Role.UPDATE)
 
 
@@ -123,13 +125,12 @@ def done_by_all(recording: Recording) -> Bool:
     mains, kind = recording.numbered(lambda op: op.main)
     n_owners = len(recording.owners)
     pairs = unique(kind * n_owners + recording.column(lambda op: op.owner))
-    everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(mains)) == n_owners)[kind]
-    return everywhere
+    return np.asarray(np.bincount(pairs // n_owners, minlength=len(mains)) == n_owners)[kind]
 
 
 def excess_ns(time: Float64, late: Sequence[int], group: Int64) -> float:
     """Excess `time` (steps, m) of late owners over their peers, in the median step."""
-    excess = [time[:, one] - np.median(time[:, peers_of(one, late, group)], axis=1) for one in late]
+    excess = [time[:, rank] - np.median(time[:, peers_of(rank, late, group)], axis=1) for rank in late]
     return float(np.median(np.mean(excess, axis=0)))
 
 
@@ -140,11 +141,8 @@ def ratio_of(wanted: Float64, of: Float64) -> Float64:
 
 def peers_of(owner: int, late: Sequence[int], group: Int64) -> list[int]:
     """Peers of an owner: its `group` (m,) without the `late` owners, or all others if none is left."""
-    is_other = np.ones(len(group), np.bool_)
-    is_other[[*late, owner]] = False
-    alike = np.flatnonzero(is_other & (group == group[owner]))
-    peers: list[int] = (alike if len(alike) else np.flatnonzero(is_other)).tolist()
-    return peers
+    others = [peer for peer in range(len(group)) if peer not in (*late, owner)]
+    return [peer for peer in others if group[peer] == group[owner]] or others
 
 
 def peers_usual(time: Float64, group: Int64) -> Float64:
@@ -153,8 +151,7 @@ def peers_usual(time: Float64, group: Int64) -> Float64:
     There are at least two owners.
     """
     usual = medians_of_others(time)  # for owners alone in their group
-    for one in unique(group):
-        alike = np.flatnonzero(group == one)
+    for alike in places_by_value(group):
         if len(alike) > 1:
             usual[:, alike] = medians_of_others(time[:, alike])
     return usual
@@ -173,7 +170,7 @@ def as_peers(
     Peers are the owners of the same stage. `gaps` shortens the gaps before events that the owners start, and
     late owners start and end a step no later than their peers. For `over_steps` see `as_usual`.
     """
-    group, is_late = stages(recording), np.isin(recording.column(lambda op: op.owner), late)
+    group, is_late = stages(recording), recording.which(lambda op: op.owner in late)
 
     def of_peers(took: Float64) -> Float64:
         wanted: Float64 = took.copy()
@@ -190,8 +187,8 @@ def as_peers(
 
     edited = recording
     if work:
-        own = recording.which(lambda op: not op.is_communication)
-        edited = as_usual(edited, "work_ns", of_peers, own & is_late, over_steps=over_steps)
+        computes = recording.which(lambda op: not op.is_communication)
+        edited = as_usual(edited, "work_ns", of_peers, computes & is_late, over_steps=over_steps)
     if gaps:
         begun = begun_by_owners(recording) & is_late
         edited = as_usual(edited, "gap_ns", of_peers, begun, over_steps=over_steps, most=1.0).edited(earlier)

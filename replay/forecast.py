@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from math import exp, hypot, log
 
 import numpy as np
@@ -15,6 +15,7 @@ from analyzer.base.arrays.distributions import FEWEST, longest_usual
 from analyzer.model.graph.step_graph import Bool, LazySteps, Recording, StepBounds, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Phase
+from analyzer.reading.dialects.step_parts import Operation
 from replay.answer import Answer, answer
 from replay.edit import Edit, EditRequest, Job
 from replay.edits import EditedJob, in_order
@@ -47,29 +48,20 @@ class Forecast(Struct, frozen=True, dict=True):
 
     Both are simulated with the usual gaps; the recorded time changes by their ratio. An outlier step counts
     as long as the longest usual step, except for the time that the edits themselves remove or add.
-
-    Attributes
-    ----------
-    before, after : simulated times of the steps of `recorded` (positions, m)
-    bounds : `after` in other rhythms, each (positions, m)
-    error : standard deviation of the error of the effect, as a share of the effect
-    error_ns : further error of the effect (95 %)
-    as_recorded : whether it concerns single recorded steps, so that chance plays no part
-    model : the model error if nothing varies (`error` refers to `MODEL_ERROR`), and the share of a step in
-        which the host sets the pace, which differs between runs
-    scale : recorded over simulated time if `before` has other edits already; 0 for the recorded job
     """
 
     name: str
     recorded: Answer
-    before: Int64
+    before: Int64  # simulated times of the steps of `recorded` (positions, m)
     after: Int64
-    bounds: Callable[[], Sequence[Int64]] = tuple
-    error: float = EXTRAPOLATED
-    error_ns: float = 0.0
-    as_recorded: bool = False
-    scale: float = 0.0
-    model: Callable[[], tuple[float, float]] = lambda: (MODEL_ERROR, 0.0)
+    rhythms: Sequence[Int64]  # `after` from several starts, each (positions, m)
+    error: float  # standard deviation of the error of the effect, as a share of the effect
+    error_ns: float  # further error of the effect (95 %)
+    as_recorded: bool  # the edits concern single recorded steps, so chance plays no part
+    scale: float  # recorded over simulated time if `before` has other edits already; 0 for the recorded job
+    #: Computes the model error if nothing varies (`error` refers to `MODEL_ERROR`), and the share of a step
+    #: in which the host sets the pace, which differs between runs.
+    model: Callable[[], tuple[float, float]]
 
     @cached_property
     def ratio(self) -> float:
@@ -82,11 +74,11 @@ class Forecast(Struct, frozen=True, dict=True):
         """Mean step time without the edits; of outliers only what the edits change counts in full."""
         if self.scale:
             return self.scale * float(self._counted[0].mean())
-        recorded, steps = self.recorded, self.recorded.steps_ns
+        recorded_ns = self.recorded.recorded_ns
+        steps = self.recorded.replayed_ns.mean(axis=1) if recorded_ns is None else self.recorded.by_step_ns[0]
         counted = _without_alike(steps, steps * self._alike[0])
-        return (recorded.recorded_ns or recorded.iteration_ns) * float(
-            counted.mean() / max(steps.mean(), 1.0)
-        )
+        usual = float(counted.mean() / max(steps.mean(), 1.0))
+        return (recorded_ns or self.recorded.iteration_ns) * usual
 
     @property
     def scale_of_recorded(self) -> float:
@@ -110,7 +102,8 @@ class Forecast(Struct, frozen=True, dict=True):
         further = mean_interval(steps)
         if paired is None or further is None:
             return None
-        moved, mean = min(max(abs(log(self.ratio)), self._model[1]), 1.0), max(float(steps.mean()), 1.0)
+        _, host_share = self.model()
+        moved, mean = min(max(abs(log(self.ratio)), host_share), 1.0), max(float(steps.mean()), 1.0)
         low, high = (
             hypot(
                 log(max(1 + change, _LEAST) / self.ratio),
@@ -129,30 +122,23 @@ class Forecast(Struct, frozen=True, dict=True):
     @property
     def gain_ns(self) -> Gain:
         """Saved time per step, with the interval of the edited step."""
-        low, high = self.interval_ns or (None, None)
-        before = self.before_ns
-        return Gain(
-            self.saved_ns,
-            None if high is None else before - high,
-            None if low is None else before - low,
-        )
-
-    @cached_property
-    def _model(self) -> tuple[float, float]:
-        return self.model()
+        if self.interval_ns is None:
+            return Gain(self.saved_ns, None, None)
+        low, high = self.interval_ns
+        return Gain(self.saved_ns, self.before_ns - high, self.before_ns - low)
 
     @cached_property
     def model_error(self) -> float:
         """Model error of the edited step: the standard deviation of its logarithm if nothing varies.
 
-        It grows with the effect of the edits, and with how far the `bounds` are apart.
+        It grows with the effect of the edits, and with the differences between the `rhythms`.
         """
-        after = max(_usual_ns(self.after), 1.0)
-        apart = [abs(log(max(_usual_ns(one), 1.0) / after)) for one in self.bounds()]
+        usual = [max(_usual_ns(times), 1.0) for times in (self.after, *self.rhythms)]
+        apart = [abs(log(time / usual[0])) for time in usual]
         more = self.error_ns / Z_95 / max(self.after_ns, 1.0)
-        model, _ = self._model
+        model, _ = self.model()
         extrapolated = self.error * model / MODEL_ERROR * log(self.ratio)
-        return hypot(model, extrapolated, max(apart, default=0.0) / 2, more)
+        return hypot(model, extrapolated, max(apart) / 2, more)
 
     @cached_property
     def paired(self) -> tuple[float, float] | None:
@@ -162,10 +148,10 @@ class Forecast(Struct, frozen=True, dict=True):
 
     @property
     def is_certain(self) -> bool:
-        """Whether the saving is significant and larger than the error of the edits."""
+        """True if the saving is significant and larger than the error of the edits."""
         if self.paired is None or self.as_recorded:
             return True
-        return self.paired[1] < 0 and self.before_ns - self.after_ns > self.error_ns
+        return self.paired[1] < 0 and self.saved_ns > self.error_ns
 
     @cached_property
     def _alike(self) -> tuple[Float64, Float64]:
@@ -174,7 +160,7 @@ class Forecast(Struct, frozen=True, dict=True):
         Before the edits that is all except what they remove only here; after them, all except what they add
         only here.
         """
-        before, after = (np.maximum(one.mean(axis=1), 1.0) for one in (self.before, self.after))
+        before, after = (np.maximum(times.mean(axis=1), 1.0) for times in (self.before, self.after))
         usual = float(np.median(after / before))
         return (
             np.minimum(after / (min(usual, 1.0) * before), 1.0),
@@ -205,21 +191,9 @@ class Gain(Struct, frozen=True):
         return Gain(most_ns, None if self.low_ns is None else min(self.low_ns, most_ns), most_ns)
 
 
-def _without_device(recording: Recording) -> Callable[[StepGraph], StepGraph]:
-    """Make the edit of a step in which devices take no time."""
-    host = ~recording.which(lambda op: op.on_device)
-
-    def edited(step: StepGraph) -> StepGraph:
-        on_host = host[step.operation]
-        return replace(step, work_ns=step.work_ns * on_host, gap_ns=step.gap_ns * on_host)
-
-    return edited
-
-
 def _mean(starts: Int64) -> Int64:
     """Mean step times (positions, m) over starts."""
-    mean: Int64 = starts[0] if len(starts) == 1 else np.rint(starts.mean(axis=0)).astype(np.int64)
-    return mean
+    return np.asarray(np.rint(starts.mean(axis=0)), np.int64)
 
 
 def _usual_ns(simulated: Int64) -> float:
@@ -255,19 +229,19 @@ class Forecasts:
     def of_edits(self, name: str, edits: Sequence[Edit], above: Sequence[Edit] = ()) -> Forecast:
         """Forecast `edits` in a job that already has the edits `above`."""
         own_gaps, both = any(edit.as_recorded for edit in edits), [*above, *edits]
-
-        after = _mean(self._after(both, own_gaps))
+        rhythms = self._after(both, own_gaps)
+        after = _mean(rhythms)
         return Forecast(
             name,
             self.recorded,
-            _mean(self._after(above, own_gaps)),
-            after,
-            lambda: list(self._after(both, own_gaps)),
-            max((edit.error for edit in edits), default=EXTRAPOLATED),
-            float(np.linalg.norm([edit.error_ns for edit in edits])),
-            own_gaps,
-            self.of_edits(name, edits).scale_of_recorded if above else 0.0,
-            lambda: self._model_error(both, after),
+            before=_mean(self._after(above, own_gaps)),
+            after=after,
+            rhythms=list(rhythms),
+            error=max((edit.error for edit in edits), default=EXTRAPOLATED),
+            error_ns=float(np.linalg.norm([edit.error_ns for edit in edits])),
+            as_recorded=own_gaps,
+            scale=self.of_edits(name, edits).scale_of_recorded if above else 0.0,
+            model=cache(lambda: self._model_error(both, after)),
         )
 
     def _model_error(self, edits: Sequence[Edit], lengths: Int64) -> tuple[float, float]:
@@ -281,27 +255,25 @@ class Forecasts:
             edited = self._edited.after(edits)
             steps, most = [edited.steps[row] for row in self.rows], max(int(lengths.sum()), 1)
 
-            def share(chosen: Bool) -> float:
-                work_ns = sum(int(step.work_ns[chosen[step.operation]].sum()) for step in steps)
-                return min(work_ns / most, 1.0)
+            def share(accept: Callable[[Operation], bool]) -> float:
+                chosen = edited.which(accept)
+                return min(sum(int(step.work_ns[chosen[step.operation]].sum()) for step in steps) / most, 1.0)
 
-            on_device = share(edited.which(lambda op: op.on_device))
-            loads = share(edited.which(lambda op: op.phase is Phase.INPUT))
+            on_device, loads = share(lambda op: op.on_device), share(lambda op: op.phase is Phase.INPUT)
             host = max(1 - 2 * on_device, 0.0) * (1 - loads)
             error = DEVICE_ERROR + host * (HOST_ERROR - DEVICE_ERROR)
         return hypot(error, self._clock_error), host
 
     @cached_property
     def _all_devices(self) -> bool:
-        """Whether the device work of all ranks of the job is recorded."""
+        """True if the device work of all ranks of the job is recorded."""
         recording = self.job.recording
         owners = {op.owner for op in recording.table.kinds if op.is_kernel}
-        known = max([len(recording.owners), *(rank.world_size or 0 for rank in self.job.ranks)])
-        return len(owners) == known
+        return len(owners) == max([len(recording.owners), *(rank.world_size or 0 for rank in self.job.ranks)])
 
     @cached_property
     def _clock_error(self) -> float:
-        """Variation of the kernels' pace from step to step: a standard deviation, as a share."""
+        """Standard deviation of the kernels' pace over the steps, as a share."""
         if len(self.rows) < FEWEST:
             return 0.0
         recording = self.job.recording
@@ -330,20 +302,26 @@ class Forecasts:
             rows = [*rows] * _ROUNDS
         runs = self._runs_of(recording, rows)
         schedules = runs.simulate_from(self._steps(recording, own_gaps, rows), _STARTS if is_shared else ())
-        lengths = np.array([runs.iteration_ns(one) for one in schedules])[:, -len(self.rows) :]
+        lengths = np.array([runs.iteration_ns(schedule) for schedule in schedules])[:, -len(self.rows) :]
         if len(rows) == 1:
             lead_ns = self.job.recording.steps[rows[0]].lead_ns
             lengths += schedules[0].start_ns[runs.begin_run] - lead_ns
-        is_asked = self._is_asked_here
-        if not is_asked.all() and recording is not self.job.recording:
+        is_launched = self._is_launched_here
+        if not is_launched.all() and recording is not self.job.recording:
             # A host that ran ahead of the recorded device may limit the edited one.
-            steps = map(_without_device(recording), self._steps(recording, own_gaps, rows))
-            host_ns = runs.iteration_ns(runs.simulate(steps))[is_asked].mean()
+            on_host = ~recording.which(lambda op: op.on_device)
+
+            def host_only(step: StepGraph) -> StepGraph:
+                chosen = on_host[step.operation]
+                return replace(step, work_ns=step.work_ns * chosen, gap_ns=step.gap_ns * chosen)
+
+            schedule = runs.simulate(map(host_only, self._steps(recording, own_gaps, rows)))
+            host_ns = runs.iteration_ns(schedule)[is_launched].mean()
             lengths = lengths if host_ns < lengths.mean() else np.full_like(lengths, round(host_ns))
         return lengths
 
     @cached_property
-    def _is_asked_here(self) -> Bool:
+    def _is_launched_here(self) -> Bool:
         """Positions (positions,) whose device work was launched within the simulated steps.
 
         All positions if the host does not run ahead, or if launches are not recorded.
@@ -354,15 +332,14 @@ class Forecasts:
         if not on_device.any() or (np.diff(rows) != 1).any():
             return is_launched
         for position, step in enumerate(map(recording.steps.__getitem__, rows)):
-            works, is_asked = on_device[step.operation], np.zeros(len(step), np.bool_)
+            works, has_launch = on_device[step.operation], np.zeros(len(step), np.bool_)
             works[step.continued[:, 1]] = False
-            is_asked[step.edges[kinds_of(step.edges) == EdgeKind.LAUNCH, 1]] = True
-            is_asked[step.across[step.across[:, 3] <= position, 1]] = True
-            is_launched[position] = not works.any() or is_asked[works].mean() > _LAUNCHED
+            has_launch[step.edges[kinds_of(step.edges) == EdgeKind.LAUNCH, 1]] = True
+            has_launch[step.across[step.across[:, 3] <= position, 1]] = True
+            is_launched[position] = not works.any() or has_launch[works].mean() > _LAUNCHED
         return is_launched | (not is_launched[len(is_launched) // 2 :].all())
 
     def _steps(self, recording: Recording, own_gaps: bool, rows: Sequence[int]) -> Iterator[StepGraph]:
-        """Yield the steps to simulate, with usual gaps or their own."""
         gaps = None if own_gaps else self._usual_gaps
         if gaps is not None and not gaps.are_of(recording):
             gaps = UsualGaps(recording, gaps)
@@ -376,7 +353,8 @@ class Forecasts:
                 return runs
         # keep the runs of the recorded job, and the latest for each number of rows
         first, *others = self._runs
-        self._runs = [first, *(one for one in others if len(one.rows) != len(rows)), Runs(recording, rows)]
+        others = [runs for runs in others if len(runs.rows) != len(rows)]
+        self._runs = [first, *others, Runs(recording, rows)]
         return self._runs[-1]
 
     def simulation(self, edits: Sequence[Edit], *, own_gaps: bool = False) -> Simulation:
@@ -385,8 +363,7 @@ class Forecasts:
         if not own_gaps:
             edited = with_usual_gaps(edited)
         runs = self._runs_of(edited, self.rows)
-        steps = map(edited.steps.__getitem__, self.rows)
-        return Simulation(runs, edited, runs.simulate(steps))
+        return Simulation(runs, edited, runs.simulate(map(edited.steps.__getitem__, self.rows)))
 
     def as_simulated(self, requests: Sequence[EditRequest]) -> Recording:
         """Make the recording of the edited job, with its simulated times."""
@@ -394,10 +371,9 @@ class Forecasts:
         edited, runs, schedule = result.recording, result.runs, result.schedule
         position = {row: index for index, row in enumerate(self.rows)}
         begin, end = schedule.start_ns[runs.begin_run], schedule.end_ns[runs.end_run]
-        bounds = [
-            StepBounds(one.number, begin[position[row]], end[position[row]]) if row in position else one
-            for row, one in enumerate(edited.bounds)
-        ]
+        bounds = list(edited.bounds)
+        for row, index in position.items():
+            bounds[row] = StepBounds(bounds[row].number, begin[index], end[index])
 
         def make(row: int) -> StepGraph:
             return result.step(position[row]) if row in position else edited.steps[row]

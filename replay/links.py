@@ -18,25 +18,21 @@ from analyzer.reading.dialects.step_parts import Direction, Joint, Operation
 _GOOD_PART = 0.25
 #: The rate of a link is known if its best rate reaches this share of the highest possible rate.
 _CERTAIN = 0.85
-
-#: So many starts of stretches are tried for a link in a step.
+#: Number of starts of stretches that are tried for a link in a step.
 _MOST_STRETCHES = 64
-#: So many transfers are summed up at once, to stay in the processor's cache.
-_AT_ONCE = 1 << 14
-
 #: Assumed bytes of a full partition of unknown size.
 _UNIT = 1_000_000
 #: A plateau above this rate (bytes/ns, 2 Gbit/s) may come from threads that copy and check the data; the link
-#: may then be so many times as fast.
+#: may then be faster by this factor.
 _THREADS, _HIDDEN = 0.25, 2.0
 #: Separates the two nodes in the name of a connection.
 _TO = " > "
-#: A node is slow if each other node of its kind sends and receives so many times as much.
+#: A node is slow if each other node of its kind sends and receives faster by this factor.
 _SLOWER = 1.2
-#: Pushes that are so many times as fast as all others stay within a machine; only pushes with this share of
-#: the largest push's bytes count.
+#: Pushes faster than all others by this factor stay within a machine; only pushes with this share of the
+#: largest push's bytes count.
 _LOCAL, _LARGE = 3.0, 0.2
-#: Transfers within a machine are so many times as fast as those over the network.
+#: Speed of transfers within a machine, relative to those over the network.
 _WITHIN = 1e3
 #: A node's side is the limit if the best rate of its median step is this share of its best rate of all steps;
 #: another side agrees with it if its best rate is this share of the highest.
@@ -44,9 +40,9 @@ _PLATEAU = 0.95
 
 
 def is_sized(recording: Recording) -> bool:
-    """Whether the bytes of all transfers are known (true without transfers)."""
-    transfers = [op for op in recording.table.kinds if op.transfer.link or op.is_communication]
-    return not transfers or any(one.transfer.n_bytes for one in transfers)
+    """Check whether the bytes of transfers are known (true without transfers)."""
+    transfers = [op.transfer for op in recording.table.kinds if op.transfer.link or op.is_communication]
+    return not transfers or any(transfer.n_bytes for transfer in transfers)
 
 
 class LinkRate(NamedTuple):
@@ -56,35 +52,31 @@ class LinkRate(NamedTuple):
     `at_least` was reached in one step, and the true rate is uncertain: `at_most` exceeds the best rate by the
     ratio of the best to the usual rate (the median over steps and busy sides). It is at least the best
     receiving rate, and twice the best rate if threads may be the limit.
-
-    Attributes
-    ----------
-    receives : whether receiving is limited like sending; None: unknown, taken to be so
-    machines : the worker's link of each server on a worker's machine
-    slow : the rates of nodes that are slower than others
     """
 
     at_least: float
     at_most: float
-    receives: bool | None = None
-    machines: Mapping[str, str] = {}
-    slow: Mapping[str, float] = {}
+    only_sending: bool = False  # receiving is not limited
+    machines: Mapping[str, str] = {}  # server on a worker's machine -> the worker's link
+    slow: Mapping[str, float] = {}  # rates of nodes that are slower than others
 
     def limits(self, links: Sequence[str]) -> tuple[Sequence[tuple[int, int]], list[float]]:
-        """Find the sending side of each link, and the receiving side unless only sending is limited.
+        """List the two sides of each link, and the capacity of each side as a share of `at_most`.
 
-        And what each side carries, as a share of `at_most`. Within a machine nothing limits.
+        Within a machine nothing limits.
         """
-        receives = self.receives is not False
         index_of = {link: i for i, link in enumerate(links)}
         carries = [min(self.slow.get(link, np.inf) / self.at_most, 1.0) for link in links] * 2
         sides = []
         for ends in map(ends_of, links):
-            node, target = (index_of.get(self.machines.get(one, one), NO_LINK) for one in ends or ("", ""))
-            if node == target != NO_LINK:
+            source, target = (
+                index_of.get(self.machines.get(node, node), NO_LINK) for node in ends or ("", "")
+            )
+            if source == target != NO_LINK:
                 sides.append((2 * len(links), NO_LINK))
             else:
-                sides.append((node, len(links) + target if receives and target != NO_LINK else NO_LINK))
+                is_free = self.only_sending or target == NO_LINK
+                sides.append((source, NO_LINK if is_free else len(links) + target))
         return sides, [*carries, _WITHIN]
 
     @property
@@ -94,7 +86,7 @@ class LinkRate(NamedTuple):
 
     @property
     def is_certain(self) -> bool:
-        """Whether a side was clearly the limit."""
+        """True if a side was clearly the limit."""
         return self.at_most * _CERTAIN <= self.at_least
 
 
@@ -112,24 +104,24 @@ def link_rate(recording: Recording) -> LinkRate | None:
     slow = _slow_nodes(recording, sides)
     sides = [side for side in sides if side.link not in slow]
     best = [
-        max([side.most for side in sides if side.receives == which], default=0.0) for which in (False, True)
+        max([side.most for side in sides if side.receives == is_in], default=0.0) for is_in in (False, True)
     ]
     if not best[0]:
         return None
-    for which in (True, False):  # a receiving side is the limit if no side carries more
+    for is_in in (True, False):  # a receiving side is the limit if no side carries more
         level = [
             (side.most, side.usual)
             for side in sides
-            if side.receives == which and side.is_level and side.most >= _PLATEAU * best[which]
+            if side.receives == is_in and side.is_level and side.most >= _PLATEAU * best[is_in]
         ]
         most, usual = max(level, default=(0.0, 0.0))
         if _PLATEAU * best[0] <= most <= _THREADS:
-            receives = which or (None if best[1] * _PLATEAU <= most else False)
-            return LinkRate(most, most * most / usual, receives, machines, slow)
+            only_sending = not is_in and best[1] * _PLATEAU > most
+            return LinkRate(most, most * most / usual, only_sending, machines, slow)
     usual = float(np.median(np.concatenate([side.rates for side in sides if not side.receives])))
     by_threads = _HIDDEN * best[0] if best[0] > _THREADS else 0.0
     at_most = max(best[0] * best[0] / usual, best[1], by_threads)
-    return LinkRate(best[0], at_most, None, machines, slow)
+    return LinkRate(best[0], at_most, machines=machines, slow=slow)
 
 
 class Side(NamedTuple):
@@ -151,7 +143,7 @@ class Side(NamedTuple):
 
     @property
     def is_level(self) -> bool:
-        """Whether the best rate is the same in all steps."""
+        """True if the best rate is the same in all steps."""
         return self.usual >= _PLATEAU * self.most
 
 
@@ -171,11 +163,14 @@ def busy_sides(recording: Recording, machines: Mapping[str, str]) -> list[Side]:
         for step in recording.steps:
             size, begin, link = n_bytes[step.operation], begins(step), side[step.operation]
             sums = np.bincount(link[link >= 0], size[link >= 0])
-            for one in np.flatnonzero(sums > _GOOD_PART * sums.max(initial=0)).tolist():
-                carried = np.flatnonzero(link == one)
+            for number in np.flatnonzero(sums > _GOOD_PART * sums.max(initial=0)).tolist():
+                carried = np.flatnonzero(link == number)
                 fastest = _fastest(size[carried], begin[carried], step.end_ns[carried])
-                rates.setdefault(one, []).append(fastest)
-        sides += [Side(recording.links[one], bool(is_in), np.array(own)) for one, own in rates.items()]
+                rates.setdefault(number, []).append(fastest)
+        sides += [
+            Side(recording.links[number], bool(is_in), np.array(of_steps))
+            for number, of_steps in rates.items()
+        ]
     return sides
 
 
@@ -185,35 +180,34 @@ def slower_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, list[
     nodes: dict[str, list[Side]] = {}
     for side in sides:
         nodes.setdefault(side.link, []).append(side)
-    both = {link: own for link, own in nodes.items() if len(own) > 1}
+    both = {link: pair for link, pair in nodes.items() if len(pair) > 1}
     slower = {}
-    for link, own in both.items():
+    for link, pair in both.items():
         peers = [
-            sides_of
-            for other, sides_of in both.items()
+            pair_of
+            for other, pair_of in both.items()
             if other != link and (other in servers) == (link in servers)
         ]
         if peers and all(
-            theirs.usual > _SLOWER * side.usual
-            for sides_of in peers
-            for theirs, side in zip(sides_of, own, strict=True)
+            of_peer.usual > _SLOWER * side.usual
+            for pair_of in peers
+            for of_peer, side in zip(pair_of, pair, strict=True)
         ):
-            slower[link] = own
+            slower[link] = pair
     return slower
 
 
 def _slow_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, float]:
     """Rates of the nodes whose own limit is below their fair share of what their peers carry."""
     servers, rates = _servers(recording), {}
-    n_servers = len(servers)
     n_workers = len({op.transfer.link for op in recording.table.kinds if op.transfer.is_sent})
-    for link, own in slower_nodes(recording, sides).items():
-        most, ratio = max(one.most for one in own), n_workers / max(n_servers, 1)
+    for link, pair in slower_nodes(recording, sides).items():
+        most, ratio = max(side.most for side in pair), n_workers / max(len(servers), 1)
         share = min(ratio if link in servers else 1 / ratio, 1.0)
         peers = [
             side.most for side in sides if side.link != link and (side.link in servers) == (link in servers)
         ]
-        if any(one.is_level for one in own) and most * _SLOWER < share * max(peers):
+        if any(side.is_level for side in pair) and most * _SLOWER < share * max(peers):
             rates[link] = most
     return rates
 
@@ -235,12 +229,13 @@ def local_servers(recording: Recording) -> dict[str, str]:
     rates: dict[tuple[int, int], list[float]] = {}
     for step in recording.steps:
         for event in np.flatnonzero(pushes[step.operation]).tolist():
-            what, took = step.operation[event], step.end_ns[event] - step.start_ns[event]
-            rates.setdefault((int(sends[what]), int(receives[what])), []).append(n_bytes[what] / max(took, 1))
-    usual = {pair: float(np.median(of)) for pair, of in rates.items()}
+            number, took = step.operation[event], step.end_ns[event] - step.start_ns[event]
+            pair = int(sends[number]), int(receives[number])
+            rates.setdefault(pair, []).append(n_bytes[number] / max(took, 1))
+    usual = {pair: float(np.median(of_pair)) for pair, of_pair in rates.items()}
     worker_links = {}
     for (worker, server), rate in usual.items():
-        others = [one for (a, b), one in usual.items() if (a == worker) != (b == server)]
+        others = [other for (a, b), other in usual.items() if (a == worker) != (b == server)]
         if len(others) > 1 and rate > _LOCAL * max(others):
             worker_links[recording.links[server]] = recording.links[worker]
     return worker_links
@@ -299,8 +294,8 @@ def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> float:
     since = np.unique(begin_ns)
     since = since[np.linspace(0, len(since) - 1, min(len(since), _MOST_STRETCHES)).astype(int)]
     fastest = 0.0
-    for first in np.array_split(since[:, None], 1 + len(since) * len(size) // _AT_ONCE):
-        carried = np.cumsum(np.where(begin_ns >= first, size, 0), axis=1)
+    for first in since.tolist():
+        carried = np.cumsum(np.where(begin_ns >= first, size, 0))
         rate = np.where(end_ns > first, carried / np.maximum(end_ns - first, 1), 0.0)
         fastest = float(rate.max(initial=fastest, where=carried >= _GOOD_PART * total))
     return fastest
@@ -314,34 +309,27 @@ def with_sizes(recording: Recording) -> Recording:
     """
     if any(op.transfer.n_bytes for op in recording.table.kinds):
         return recording
-    copies = _copy_ns(recording)
+    copies: dict[tuple[int, int | None], float] = {}  # shortest copy of each partition, by (owner, key)
+    for step in recording.steps:
+        for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
+            op = recording.operations[number]
+            if op.transfer.key is not None and op.transfer.direction is Direction.TO_HOST:
+                partition = op.owner, op.transfer.key
+                copies[partition] = min(copies.get(partition, work), work)
     # All partitions of a tensor except the last are full.
-    full = [ns for (owner, key), ns in copies.items() if (owner, key + 1) in copies]
-    none = min(copies.values(), default=0)
-    one = float(np.median(full)) if full else max(copies.values(), default=0)
-    if one <= none:
+    full = [ns for (owner, key), ns in copies.items() if key is not None and (owner, key + 1) in copies]
+    empty_ns = min(copies.values(), default=0)
+    full_ns = float(np.median(full)) if full else max(copies.values(), default=0)
+    if full_ns <= empty_ns:
         return recording
 
     def sized(operation: Operation) -> Operation:
-        if operation.transfer.key is None or (operation.owner, operation.transfer.key) not in copies:
+        if (partition := (operation.owner, operation.transfer.key)) not in copies:
             return operation
-        share = min((copies[operation.owner, operation.transfer.key] - none) / (one - none), 1.0)
+        share = min((copies[partition] - empty_ns) / (full_ns - empty_ns), 1.0)
         return operation._replace(transfer=operation.transfer._replace(n_bytes=round(_UNIT * share)))
 
     return replace(recording, operations=[sized(op) for op in recording.operations])
-
-
-def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
-    """Shortest copy to host memory of each partition, by (owner, key)."""
-    shortest: dict[tuple[int, int], float] = {}
-    for step in recording.steps:
-        for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
-            one = recording.operations[number]
-            if one.transfer.key is not None and one.transfer.direction is Direction.TO_HOST:
-                shortest[one.owner, one.transfer.key] = min(
-                    shortest.get((one.owner, one.transfer.key), work), work
-                )
-    return shortest
 
 
 def bytes_of(recording: Recording) -> Int64:

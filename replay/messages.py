@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -35,8 +36,6 @@ def as_messages(recording: Recording, network: LinkRate) -> Recording:
     pulls = recording.which(lambda op: op.transfer.is_answer)
     other = receiving(recording)
     transfers = np.flatnonzero(pushes | pulls)
-    if not len(transfers):
-        return recording
     n, links = len(pushes), list(recording.links)
     to_back, rest = np.full((2, n), -1)
     to_back[transfers] = n + np.arange(len(transfers))
@@ -44,43 +43,35 @@ def as_messages(recording: Recording, network: LinkRate) -> Recording:
     operations = list(recording.operations)
     backs, rests = [], []
     for i in transfers.tolist():
-        one, link = recording.operations[i], recording.operations[i].transfer.link
-        beyond = one._replace(transfer=one.transfer._replace(n_bytes=0))
-        small = beyond._replace(transfer=beyond.transfer._replace(direction=None))
-        carries, other_way = link, ""
+        large = recording.operations[i]
+        carries, other_way = large.transfer.link, ""
         if other[i] >= 0:
-            carries, other_way = (
-                connection(*ends) for ends in itertools.permutations((link, links[other[i]]))
-            )
-        one, small = _on(one, carries), _on(small, other_way)
-        operations[i], back = (small, one) if pulls[i] else (one, small)
+            ends = carries, links[other[i]]
+            carries, other_way = connection(*ends), connection(*ends[::-1])
+        small = _with(large, n_bytes=0, direction=None, link=other_way)
+        rests.append(_with(large, n_bytes=0, link=""))
+        large = _with(large, link=carries)
+        operations[i], back = (small, large) if pulls[i] else (large, small)
         backs.append(back)
-        rests.append(_on(beyond, ""))
     operations += [*backs, *rests]
-    nodes = sorted({node for one in backs for node in ends_of(one.transfer.link) or ()})
+    nodes = sorted({node for back in backs for node in ends_of(back.transfer.link) or ()})
     links += [connection(*pair) for pair in itertools.permutations(nodes, 2)]
     index_of = {link: i for i, link in enumerate(links)}
     sides, carries = network.limits(links)
-    link = np.array([index_of.get(one.transfer.link, NO_LINK) for one in operations], np.int64)
+    link = np.array([index_of.get(op.transfer.link, NO_LINK) for op in operations], np.int64)
     wire_ns = bytes_of(recording) / network.at_most
-    made = _Messages(recording, pulls, (to_back, rest), link, wire_ns, (np.array(sides, np.int64), carries))
+    messages = _Messages(recording, pulls, (to_back, rest), link, wire_ns, (np.array(sides), carries))
     return replace(
-        recording, operations=operations, links=links, sides=sides, carries=carries, steps=made.steps()
+        recording, operations=operations, links=links, sides=sides, carries=carries, steps=messages.steps()
     )
 
 
-def _on(operation: Operation, link: str) -> Operation:
-    return operation._replace(transfer=operation.transfer._replace(link=link))
+def _with(operation: Operation, **fields: Any) -> Operation:
+    return operation._replace(transfer=operation.transfer._replace(**fields))
 
 
 class _Messages:
-    """The transfers (k,) of all steps, as messages over connections.
-
-    Attributes
-    ----------
-    split : of each step the events that are transfers, PUSHes before PULLs
-    there_ns, home_ns : when the first message of each had come, and the second one
-    """
+    """The transfers (k,) of all steps, as messages over connections."""
 
     def __init__(
         self,
@@ -93,7 +84,9 @@ class _Messages:
     ) -> None:
         self.recording, self.link, self.parts = recording, link, parts
         self.back = parts[0]
-        self.split, feeds, first = [], [], 0
+        #: The transfers of each step, PUSHes before PULLs.
+        self.split: list[Int64] = []
+        feeds, first = [], 0
         for step in recording.steps:
             chosen = (self.back[step.operation] >= 0) & (step.link != NO_LINK)
             chosen[step.continued[:, 1]] = False
@@ -101,59 +94,62 @@ class _Messages:
             feeds.append(first + _feeds(step, events, pull))
             self.split.append(events)
             first += len(events)
-        what, start, self.end_ns = (
+        operation, start, self.end_ns = (
             np.concatenate(
-                [getattr(step, name)[own] for step, own in zip(recording.steps, self.split, strict=True)]
+                [
+                    getattr(step, name)[events]
+                    for step, events in zip(recording.steps, self.split, strict=True)
+                ]
             )
             for name in ("operation", "start_ns", "end_ns")
         )
-        self.feeds = np.concatenate(feeds)
-        self.is_pull = pull[what]
-        wire = np.rint(wire_ns[what]).astype(np.int64)
+        self.is_pull = pull[operation]
+        wire = np.rint(wire_ns[operation]).astype(np.int64)
         self.there_takes, self.home_takes = np.where(self.is_pull, 0, wire), np.where(self.is_pull, wire, 0)
-        k, origin = len(what), int(start.min(initial=0))
-        fed, pulls = self.feeds.T
+        k, origin = len(operation), int(start.min(initial=0))
+        fed, pulls = np.concatenate(feeds).T
         edges = np.concatenate([np.stack([np.arange(k), k + np.arange(k)], 1), np.stack([fed, k + pulls], 1)])
         schedule = simulate(
             make_plan(
                 np.concatenate([self.there_takes, self.home_takes]),
                 edges,
-                device=np.concatenate([link[what], link[self.back[what]]]),
+                device=np.concatenate([link[operation], link[self.back[operation]]]),
                 gap_ns=np.concatenate([start - origin, np.zeros(k, np.int64)]),
                 sides=limits[0],
                 carries=limits[1],
             )
         )
-        over = schedule.end_ns + origin
-        self.there_ns, self.home_ns = np.minimum(over[:k], self.end_ns), np.minimum(over[k:], self.end_ns)
+        #: Ends of the first and of the second message of each transfer.
+        self.there_ns, self.home_ns = np.minimum(schedule.end_ns.reshape(2, k) + origin, self.end_ns)
         self.begun_ns = np.minimum(self.there_ns, self.home_ns)
         np.maximum.at(self.begun_ns, pulls, self.there_ns[fed])
         self.begun_ns = np.minimum(self.begun_ns, self.home_ns)
 
     def steps(self) -> list[StepGraph]:
         """Split the transfers of all steps."""
-        made: list[StepGraph] = []
+        split: list[StepGraph] = []
         ends: list[Int64] = []
         bounds = itertools.pairwise(np.cumsum([0, *map(len, self.split)]).tolist())
         for step, events, (low, high) in zip(self.recording.steps, self.split, bounds, strict=True):
             n, k = len(step), len(events)
             ends.append(np.arange(n))
             ends[-1][events] = n + k + np.arange(k)
-            made.append(self._step(step, events, slice(low, high), ends))
-        return made
+            split.append(self._step(step, events, slice(low, high), ends))
+        return split
 
-    def _step(self, step: StepGraph, events: Int64, own: slice, so_far: Sequence[Int64]) -> StepGraph:
+    def _step(self, step: StepGraph, events: Int64, part: slice, so_far: Sequence[Int64]) -> StepGraph:
         """Split the transfers of a step; `so_far` has the last parts of events (n,) up to it."""
         ends = so_far[-1]
-        n, k, what = len(step), len(events), step.operation[events]
-        back, rest = (part[what] for part in self.parts)
+        n, k, operation = len(step), len(events), step.operation[events]
+        back, rest = (numbers[operation] for numbers in self.parts)
+        there_ns, home_ns, end_ns = self.there_ns[part], self.home_ns[part], self.end_ns[part]
         columns = {
-            "operation": (what, back, rest),
+            "operation": (operation, back, rest),
             "owner": (step.owner[events],) * 3,
-            "link": (self.link[what], self.link[back], np.full(k, NO_LINK)),
-            "start_ns": (step.start_ns[events], self.begun_ns[own], self.home_ns[own]),
-            "end_ns": (self.there_ns[own], self.home_ns[own], self.end_ns[own]),
-            "work_ns": (self.there_takes[own], self.home_takes[own], self.end_ns[own] - self.home_ns[own]),
+            "link": (self.link[operation], self.link[back], np.full(k, NO_LINK)),
+            "start_ns": (step.start_ns[events], self.begun_ns[part], home_ns),
+            "end_ns": (there_ns, home_ns, end_ns),
+            "work_ns": (self.there_takes[part], self.home_takes[part], end_ns - home_ns),
             "gap_ns": (step.gap_ns[events], np.zeros(k, np.int64), np.zeros(k, np.int64)),
         }
         new = {}
@@ -168,7 +164,7 @@ class _Messages:
         return replace(
             step,
             **new,
-            edges=self._edges(step, events, own, ends),
+            edges=self._edges(step, events, self.is_pull[part], ends),
             last=ends[step.last],
             turn=np.zeros(n + 2 * k, np.int64),
             overtaken=np.empty((0, 2), np.int64),
@@ -177,7 +173,7 @@ class _Messages:
             across=across,
         )
 
-    def _edges(self, step: StepGraph, events: Int64, own: slice, ends: Int64) -> Int64:
+    def _edges(self, step: StepGraph, events: Int64, is_pull: Bool, ends: Int64) -> Int64:
         n, k = len(step), len(events)
         back = np.full(n, -1)
         back[events] = n + np.arange(k)
@@ -189,10 +185,14 @@ class _Messages:
         into_body = (joint >= Joint.END_TO_BODY) & (back[target] >= 0)
         edges[into_body, 1] = back[target[into_body]]
         pulls = np.zeros(n, np.bool_)
-        pulls[events] = self.is_pull[own]
+        pulls[events] = is_pull
         fed = into_body & (back[source] >= 0) & pulls[target] & ~pulls[source]
         edges[fed, 0], edges[fed, 2] = source[fed], Joint.END_TO_HEAD
-        return np.concatenate([edges, _rows(events, back[events]), _rows(back[events], ends[events])])
+        further = (
+            edge_rows(sources, targets, Joint.END_TO_HEAD, Rule.SERVER)
+            for sources, targets in ((events, back[events]), (back[events], ends[events]))
+        )
+        return np.concatenate([edges, *further])
 
 
 def _feeds(step: StepGraph, events: Int64, pull: Bool) -> Int64:
@@ -204,7 +204,3 @@ def _feeds(step: StepGraph, events: Int64, pull: Bool) -> Int64:
     feeds = (joint >= Joint.END_TO_BODY) & (index_of[source] >= 0) & (index_of[target] >= 0)
     feeds &= ~is_pull[source] & is_pull[target]
     return np.stack([index_of[source[feeds]], index_of[target[feeds]]], axis=1)
-
-
-def _rows(sources: Int64, targets: Int64) -> Int64:
-    return edge_rows(sources, targets, Joint.END_TO_HEAD, Rule.SERVER)

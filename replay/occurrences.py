@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,38 +14,38 @@ from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.arrays.numbering import narrowest, occurrence_number
 from analyzer.model.graph.step_graph import Recording, StepGraph
 
-#: A lookup table in which fewer than one in so many cells is used is not worth its memory.
+#: Largest number of cells in a lookup table for each cell in use, which limits memory.
 _SPARSE = 4
-#: The times of so many slots are gathered at once, which limits memory.
+#: Number of slots whose times are gathered together, which limits memory.
 _AT_ONCE = 1 << 13
 
 
 def slots(steps: Sequence[StepGraph]) -> list[Int64]:
     """Identify the events of each step by a number for operation and occurrence.
 
-    Two events of different steps are the same where their numbers are.
+    Events of different steps with the same number are the same.
     """
     if not steps:
         return []
-    again = [_again(step.operation) for step in steps]
+    repeats, nths = [], []
+    for step in steps:
+        events = np.flatnonzero((np.bincount(step.operation) > 1)[step.operation])
+        nth = occurrence_number(step.operation[events])
+        repeats.append(events[nth > 0])
+        nths.append(nth[nth > 0])
     n_operations = 1 + max(int(step.operation.max(initial=0)) for step in steps)
-    operation = np.concatenate([step.operation[own] for step, (own, _) in zip(steps, again, strict=True)])
-    further = n_operations + pair_numbers(operation, np.concatenate([nth for _, nth in again]))
+    operation = np.concatenate(
+        [step.operation[of_step] for step, of_step in zip(steps, repeats, strict=True)]
+    )
+    further = n_operations + pair_numbers(operation, np.concatenate(nths))
     numbers = []
-    for step, (own, _) in zip(steps, again, strict=True):
+    for step, of_step in zip(steps, repeats, strict=True):
         number = step.operation
-        if len(own):
+        if len(of_step):  # the columns of a step may be read-only
             number = number.copy()
-            number[own], further = further[: len(own)], further[len(own) :]
+            number[of_step], further = further[: len(of_step)], further[len(of_step) :]
         numbers.append(number)
     return numbers
-
-
-def _again(operation: Int64) -> tuple[Int64, Int64]:
-    """Find events that repeat an operation in their step, and count their repetition."""
-    events = np.flatnonzero((np.bincount(operation) > 1)[operation])
-    nth = occurrence_number(operation[events])
-    return events[nth > 0], nth[nth > 0]
 
 
 def pair_numbers(first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]]) -> Int64:
@@ -57,15 +58,11 @@ def pair_numbers(first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any
     return np.unique(pair, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def _by_group(group: Int64, value: Int64) -> Int64:
-    """Sort by group, then by value (n,)."""
-    order = np.argsort(value)
-    return order[np.argsort(narrowest(group)[order], kind="stable")]
-
-
 def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
     """Median of the values (n,) of each group, rounded down; 0 for an empty group."""
-    ordered = np.append(value[_by_group(group, value)], 0)
+    order = np.argsort(value)
+    order = order[np.argsort(narrowest(group)[order], kind="stable")]
+    ordered = np.append(value[order], 0)
     count = np.bincount(group, minlength=n_groups)
     first = np.cumsum(np.append(0, count))
     low, high = first[:-1] + np.maximum(count - 1, 0) // 2, first[:-1] + count // 2
@@ -79,13 +76,11 @@ def usual(column: str, steps: Sequence[StepGraph], number: Sequence[Int64]) -> t
     count, middle = np.zeros((2, n_slots), np.int64)
     for begin in range(0, n_slots, _AT_ONCE):  # memory need not hold the times of all events at once
         chosen = [np.flatnonzero((slot >= begin) & (slot < begin + _AT_ONCE)) for slot in number]
-        slot = (
-            np.concatenate([of_step[events] for of_step, events in zip(number, chosen, strict=True)]) - begin
-        )
+        slot = np.concatenate([of_step[events] for of_step, events in zip(number, chosen, strict=True)])
         times = [getattr(step, column)[events] for step, events in zip(steps, chosen, strict=True)]
         n = min(_AT_ONCE, n_slots - begin)
-        count[begin : begin + n] = np.bincount(slot, minlength=n)
-        middle[begin : begin + n] = medians(slot, np.concatenate(times), n)
+        count[begin : begin + n] = np.bincount(slot - begin, minlength=n)
+        middle[begin : begin + n] = medians(slot - begin, np.concatenate(times), n)
     return count, middle
 
 
@@ -111,26 +106,24 @@ def pace(works: Float64) -> Float64:
 class UsualGaps:
     """Median gap of each event of a recording over its steps.
 
-    Where `other` is of the same events, these are not numbered again.
+    The numbers of the events come from `other` if it has the same events.
     """
 
     def __init__(self, recording: Recording, other: UsualGaps | None = None) -> None:
-        self._made_of = [(step.operation, step.gap_ns) for step in recording.steps]
+        self._operation, self._gap_ns = (
+            [getattr(step, column) for step in recording.steps] for column in ("operation", "gap_ns")
+        )
         self._number: Sequence[Int64]
-        if other is not None and all(
-            a is b for (a, _), (b, _) in zip(self._made_of, other._made_of, strict=True)
-        ):
+        if other is not None and all(map(operator.is_, self._operation, other._operation)):
             self._number = other._number
         else:
-            self._number = [recording.to_file(one) for one in slots(recording.steps)]
-        self._gaps = np.empty(0, np.int64)
-        if recording.steps:
-            self._gaps = usual("gap_ns", recording.steps, self._number)[1]
+            self._number = [recording.to_file(number) for number in slots(recording.steps)]
+        self._gaps = usual("gap_ns", recording.steps, self._number)[1]
 
     def are_of(self, recording: Recording) -> bool:
-        """Whether a recording has the same events and gaps as the measured one."""
-        both = zip(recording.steps, self._made_of, strict=True)
-        return all(step.operation is own and step.gap_ns is gap_ns for step, (own, gap_ns) in both)
+        """Check whether a recording has the same events and gaps as the measured one."""
+        measured = zip(recording.steps, self._operation, self._gap_ns, strict=True)
+        return all(step.operation is operation and step.gap_ns is gap for step, operation, gap in measured)
 
     def capped(self, row: int, step: StepGraph) -> StepGraph:
         """Limit the gaps of the step in a row to the usual ones."""

@@ -9,7 +9,6 @@ times.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from analyzer.base.arrays import Int64
 from analyzer.base.arrays.numbering import unique
 from analyzer.model.graph.step_graph import NO_LINK, Bool, Recording, StepGraph
 from analyzer.reading.dialects.step_parts import Joint
-from analyzer.reading.formats.columns import Track
 
 
 class Row:
@@ -43,6 +41,7 @@ class Row:
         self.end_op = self.begin_op + self.owners
         self.first_op = self.offset + 2 * self.owners
         self.n_ops = sum(sizes)
+        self._on_device = recording.which(lambda op: op.on_device)
         self._early: dict[int, tuple[Int64, Int64]] = {}
 
     def step(self, position: int) -> StepGraph:
@@ -54,22 +53,21 @@ class Row:
         edges = [self.offset[position] + self._to_events(position)]
         if position:
             edges.append(self.offset[position - 1 : position + 1] + self._from_step_before(position))
-            edges.append(self._asked_for(position))
+            edges.append(self._launches(position))
         return edges
 
-    def lead_ns(self, position: int, own: Int64) -> Int64:
-        """Delay of each owner's start (m,) behind the first owner's; `own` if the step follows no other.
+    def lead_ns(self, position: int, recorded: Int64) -> Int64:
+        """Delay of each owner's start (m,) behind the first owner's; `recorded` if the step follows no other.
 
         If steps that share a network repeat, the drift between owners in the last round is undone: it was
         chance and would add up.
         """
         if position == 0 or self._follows_a_pause(position):
-            return own
-        if self._follows_recorded(position) or not self.recording.sides:
-            return np.zeros_like(own)
+            return recorded
+        if self._n_before[position] or not self.recording.sides:
+            return np.zeros_like(recorded)
         moved = self.step(position).lead_ns - self.step(position - 1).next_ns
-        back: Int64 = moved - moved.min()
-        return back
+        return np.asarray(moved - moved.min())
 
     def work_and_gaps(self, position: int, step: StepGraph) -> tuple[Int64, Int64]:
         """Split off what passed in the step before from the work and gaps (n,) of a step's events.
@@ -92,17 +90,15 @@ class Row:
         return work, gaps
 
     def _launched_before(self, position: int, across: Int64) -> tuple[Int64, Int64]:
-        """Find the events that steps before launched and nothing holds back here, and their recorded gaps."""
+        """Find the root events launched in earlier steps, and their recorded gaps since the launch."""
         if position not in self._early:
             step = self.step(position)
             ready = np.full(len(step), np.iinfo(np.int64).min)
             for back in unique(across[:, 3]).tolist():
                 before = self.step(position - back)
                 source, target, joint, _ = across[across[:, 3] == back].T
-                launch_ns = np.where(
-                    joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source]
-                )
-                np.maximum.at(ready, target, launch_ns)
+                is_end = joint == Joint.END_TO_HEAD
+                np.maximum.at(ready, target, np.where(is_end, before.end_ns[source], before.start_ns[source]))
             is_launched = np.zeros(len(step), np.bool_)
             is_launched[across[:, 1]] = True
             early = np.flatnonzero(is_launched & _is_root(step))
@@ -129,21 +125,18 @@ class Row:
         return np.stack([np.concatenate(column) for column in zip(*edges, strict=True)], axis=1)
 
     def _from_step_before(self, position: int) -> Int64:
-        """Edges from the operations of the step before."""
         first = 2 * self.owners
         begin = np.arange(self.owners)
         ends = self.owners + begin
         continued, _ = self._from_before(position)
         if self._follows_a_pause(position):
-            edges = [np.stack([np.repeat(ends, len(begin)), np.tile(begin, len(ends))], axis=1)]
-        else:
-            edges = [np.stack([ends, begin], axis=1)]
+            ends, begin = np.repeat(ends, self.owners), np.tile(begin, self.owners)
         resumed = first + 2 * continued.astype(np.int64) + np.array([1, 0])
         # Host events that outlast the step before resume with this step, so the edge leads to their bodies.
         resumed[~self._runs_on(position), 1] += 1
-        return np.concatenate([*edges, resumed])
+        return np.concatenate([np.stack([ends, begin], axis=1), resumed])
 
-    def _asked_for(self, position: int) -> Int64:
+    def _launches(self, position: int) -> Int64:
         """Edges from launches in earlier steps, between operations of all steps."""
         source, target, joint, back = self._from_before(position)[1].T.astype(np.int64)
         done = self.first_op[position - back] + 2 * source + (joint == Joint.END_TO_HEAD)
@@ -159,30 +152,17 @@ class Row:
             return np.empty(0, np.bool_)
         step, (earlier, resumed) = self.step(position), continued.T
         is_cut = self.step(position - 1).end_ns[earlier] <= step.start_ns[resumed]
-        runs_on: Bool = is_cut | (self.stream_of[step.operation[resumed]] >= 0)
-        return runs_on
+        return np.asarray(is_cut | self._on_device[step.operation[resumed]])
 
     def _from_before(self, position: int) -> tuple[Int64, Int64]:
         """`continued` and `across` of a step; empty if the recorded step before it is missing."""
         step, n_before = self.step(position), self._n_before[position]
         return step.continued[: None if n_before else 0], step.across[step.across[:, 3] <= n_before]
 
-    def _follows_recorded(self, position: int) -> bool:
-        """Whether the step at `position - 1` was recorded just before."""
-        return bool(self._n_before[position])
-
     def _follows_a_pause(self, position: int) -> bool:
-        """Whether the profiler paused before a step; owners then start it as recorded."""
+        """Check whether the profiler paused before a step; owners then start it as recorded."""
         step, before = self.step(position), self.step(position - 1)
-        return self._follows_recorded(position) and step.number > before.number + 1
-
-    @cached_property
-    def stream_of(self) -> Int64:
-        """Stream number of each operation, -1 for host operations."""
-        numbers: dict[tuple[int, Track], int] = {}
-        return self.recording.column(
-            lambda op: numbers.setdefault((op.owner, op.track), len(numbers)) if op.on_device else -1
-        )
+        return bool(self._n_before[position]) and step.number > before.number + 1
 
 
 def _is_root(step: StepGraph) -> Bool:

@@ -47,12 +47,10 @@ class Runs:
                 _by_track(recording, track[row.step(position).operation]) for position in range(len(rows))
             ]
         self._begin = np.append(row.begin_op[:, 0], row.n_ops)
-        of_steps = [self._of_step(position) for position in range(len(rows))]
-        edges = np.concatenate([edges for edges, _ in of_steps])
-        alone = np.concatenate(
-            [row.begin_op.ravel(), row.end_op.ravel(), *(starts for _, starts in of_steps)]
-        )
-        del of_steps
+        edges_of, starts_of = zip(*map(self._of_step, range(len(rows))), strict=True)
+        edges = np.concatenate(edges_of)
+        alone = np.concatenate([row.begin_op.ravel(), row.end_op.ravel(), *starts_of])
+        del edges_of, starts_of
         cuts = (alone, row.first_op, edges[:, 1], edges[:, 0] + 1, self._transfers())
         is_first, is_alone = np.zeros((2, int(self._begin[-1]) + 1), np.bool_)
         is_alone[alone] = True
@@ -67,32 +65,27 @@ class Runs:
         self.begin_run, self.end_run = run_of[row.begin_op], run_of[row.end_op]
         n = len(set(rows))
         #: Number of steps until the rows repeat.
-        self._round = n if all(one == rows[i % n] for i, one in enumerate(rows)) else len(rows)
+        self._round = n if all(row == rows[i % n] for i, row in enumerate(rows)) else len(rows)
         self._plan = self._planned(edges)
 
     def fits(self, recording: Recording) -> bool:
-        """Whether a recording differs from the prepared one only in its times."""
-        made_of = self._row.recording
-        is_alike = (made_of.sides, made_of.carries) == (recording.sides, recording.carries)
-        return (
-            recording.operations is made_of.operations
-            and is_alike
-            and all(
-                all(getattr(own, name) is getattr(other, name) for name in _STRUCTURE)
-                and (
-                    not self.has_devices or np.array_equal(own.tail_ns, other.tail_ns)
-                )  # tails decide whether a device delays the end
-                for own, other in (
-                    (self._row.step(at), recording.steps[row]) for at, row in enumerate(self.rows)
-                )
+        """Check whether a recording differs from the prepared one only in its times."""
+        prepared = self._row.recording
+        if recording.operations is not prepared.operations or (recording.sides, recording.carries) != (
+            prepared.sides,
+            prepared.carries,
+        ):
+            return False
+        return all(
+            all(
+                getattr(recording.steps[row], name) is getattr(prepared.steps[row], name)
+                for name in _STRUCTURE
             )
+            for row in self.rows
         )
 
     def simulate(self, steps: Iterable[StepGraph]) -> Schedule:
-        """Simulate the runs with the times of `steps`.
-
-        Of rows that come round again, those of the first round are enough.
-        """
+        """Simulate the runs with the times of `steps`; repeated rows need only those of the first round."""
         return self.simulate_from(steps)[0]
 
     def simulate_from(self, steps: Iterable[StepGraph], starts: Sequence[float] = ()) -> list[Schedule]:
@@ -123,11 +116,6 @@ class Runs:
     def iteration_ns(self, schedule: Schedule) -> Int64:
         """Time of each owner for the step at each position (positions, m)."""
         return schedule.end_ns[self.end_run] - schedule.start_ns[self.begin_run]
-
-    @property
-    def has_devices(self) -> bool:
-        """Whether a device ran anything."""
-        return bool(self._row.stream_of.max(initial=-1) >= 0)
 
     def events_ns(self, position: int, step: StepGraph, schedule: Schedule) -> tuple[Int64, Int64, Int64]:
         """Start, end and work (n,) of the events of the `step` simulated at `position`."""
@@ -170,24 +158,25 @@ class Runs:
     def _placed(self, edges: Int64) -> Int64:
         """Renumber edges between operations of `Row`."""
         placed: Int64 = edges.copy()
-        for one in unique(np.searchsorted(self._begin, edges.ravel(), side="right") - 1).tolist():
-            first = self._row.first_op[one]
-            inside = (edges >= first) & (edges < self._begin[one + 1])
-            placed[inside] = first + self._places(one)(edges[inside] - first)
+        for position in unique(np.searchsorted(self._begin, edges.ravel(), side="right") - 1).tolist():
+            first = self._row.first_op[position]
+            inside = (edges >= first) & (edges < self._begin[position + 1])
+            placed[inside] = first + self._places(position)(edges[inside] - first)
         return placed
 
     def _transfers(self) -> Int64:
         """Cuts before and after bodies on links: each of these is a run by itself."""
         if not self._row.has_links:
             return np.empty(0, np.int64)
-        bodies = [
-            first + 2 * np.flatnonzero(self._row.step(position).link != NO_LINK) + 1
-            for position, first in enumerate(self._row.first_op.tolist())
-        ]
-        return np.concatenate([*bodies, *(one + 1 for one in bodies)])
+        bodies = np.concatenate(
+            [
+                first + 2 * np.flatnonzero(self._row.step(position).link != NO_LINK) + 1
+                for position, first in enumerate(self._row.first_op.tolist())
+            ]
+        )
+        return np.append(bodies, bodies + 1)
 
     def _planned(self, edges: Int64) -> Plan:
-        """Make the plan of the runs, without times."""
         n = len(self._first)
         device, priority = np.full(n, UNLIMITED), np.zeros(n, np.int64)
         if self._row.has_links:
@@ -199,13 +188,12 @@ class Runs:
                 device[runs] = np.where(is_body, step.link[event], UNLIMITED)
                 priority[runs] = served + step.turn[event]
                 served += int(step.turn.max(initial=0)) + 1
-        sides = np.array(self._row.recording.sides, np.int64).reshape(-1, 2)
         return make_plan(
             np.zeros(n, np.int64),
             edges,
             device=device,
             priority=priority,
-            sides=sides if len(sides) else None,
+            sides=np.array(self._row.recording.sides, np.int64).reshape(-1, 2),
             carries=self._row.recording.carries,
         )
 
@@ -218,7 +206,7 @@ class Runs:
     def _bounds(self, position: int) -> tuple[Int64, Int64]:
         """First operation of each run of a step's events, and the end of each run."""
         first = self._first[self._inside(position)] - self._row.first_op[position]
-        return first, np.append(first[1:], 2 * len(self._row.step(position)))
+        return first, np.append(first[1:], 2 * len(self._row.step(position)))[: len(first)]
 
 
 class Simulation(Struct, frozen=True):
@@ -302,13 +290,10 @@ class _Times:
         event = operation >> 1
         is_body = (operation & 1).astype(np.bool_)
         before = self.until[event + is_body]
-        over: Int64 = np.where(is_body, before, before + self._gap_of(operation))
-        return over
+        return np.asarray(np.where(is_body, before, before + self._gap_of(operation)))
 
     def _gap_of(self, operation: Int64) -> Int64:
         """Gap before an operation; 0 before a body."""
-        if not len(self.gap):
-            return np.zeros_like(operation)
         return np.where(operation & 1, 0, self.gap[operation >> 1])
 
     def of_runs(self, first: Int64, after: Int64) -> tuple[Int64, Int64]:

@@ -19,9 +19,7 @@ from replay.edit import EditRequest
 _OWNER = re.compile(r"(?:wk(?P<worker>\d{1,18})\.?)?(?:rank(?P<rank>\d{1,18})\.?)?(?P<target>.*)", re.DOTALL)
 #: The first steps show which ranks send to each other. A pair that meets less often than this share of the
 #: most frequent pair may have met by chance.
-_LOOKED_AT, _BY_CHANCE = 4, 0.1
-
-
+_FIRST_STEPS, _BY_CHANCE = 4, 0.1
 #: The largest ratio for which nanoseconds of work still fit into 64 bits.
 _MOST_TIMES = 1_000_000
 
@@ -47,15 +45,14 @@ def checked_ratio(flag: str, ratio: float) -> float:
 def named_ranks(recording: Recording, request: EditRequest, ranks: str) -> list[int]:
     """Owners named by ``rank<r>,rank<s>``; at least one other must remain for comparison."""
     chosen = np.zeros(len(recording.owners), np.bool_)
-    for one in ranks.split(","):
-        owners, rest = named_owners(recording, one)
-        if rest or not one or not owners.any():
+    for name in ranks.split(","):
+        owners, target = named_owners(recording, name)
+        if target or not name or not owners.any():
             raise request.refused(f"no such rank; there are {', '.join(recording.owners)}")
         chosen |= owners
     if chosen.all():
         raise request.refused("no rank is left to compare with")
-    owners_named: list[int] = np.flatnonzero(chosen).tolist()
-    return owners_named
+    return list(np.flatnonzero(chosen).tolist())
 
 
 class Selection(Struct, frozen=True):
@@ -78,20 +75,14 @@ class Selection(Struct, frozen=True):
 def select(
     recording: Recording, request: EditRequest, name: str, *, may_be_nothing: bool = False
 ) -> Selection:
-    """Select what `name` means in the requested edit.
+    """Select the operations that `name` means in the requested edit.
 
-    It is a name as it was recorded, or as tables show it. ``wk<i>.`` before it means those of that worker;
-    ``rank<r>.`` those of that local rank, or where all have the same (one GPU per worker) or none has it, the
-    r-th rank of the job.
-
-    Raises
-    ------
-    UsageError
-        Nothing; the message names the nearest ones.
+    It is a name as recorded, or as tables show it. The prefix ``wk<i>.`` restricts it to that worker;
+    ``rank<r>.`` to that local rank, or where all have the same (one GPU per worker) or none has it, to the
+    r-th rank of the job. Raises UsageError if there is none; the message suggests similar names.
     """
     everyone = np.ones(len(recording.owners), np.bool_)
-    selection = _matching(recording, name, everyone)
-    if selection:
+    if selection := _matching(recording, name, everyone):
         return selection
     owners, target = named_owners(recording, name)
     if may_be_nothing:
@@ -112,12 +103,13 @@ def select_of(recording: Recording, request: EditRequest, target: str, owners: B
     if not selection and not owners.any():
         raise request.refused(f"no such rank; there are {', '.join(recording.owners)}")
     if not selection:  # as tables show it
-        alike = {name for name in {op.name for op in recording.table.kinds} if brief(name) == target}
+        alike = {op.name for op in recording.table.kinds if brief(op.name) == target}
         chosen = recording.which(lambda op: owners[op.owner] and op.name in alike)
         selection = Selection(chosen, np.zeros(len(owners), np.bool_))
     if not selection:
         name = target or request.name
-        near = meant(name, _known(recording), most=3)
+        words = {word for op in recording.table.kinds for word in _names(op) if word}
+        near = meant(name, sorted({*words, *recording.owners}), most=3)
         raise request.refused(f"no operation has the name {name}{near or '; --set help lists all'}")
     return selection
 
@@ -152,33 +144,24 @@ def _names(operation: Operation) -> tuple[str, ...]:
 
 
 def _owners(recording: Recording, worker: str | None, rank: str | None) -> Bool:
-    of_worker = np.array([worker is None or own == int(worker) for own in recording.workers], np.bool_)
+    of_worker = np.array([worker is None or number == int(worker) for number in recording.workers], np.bool_)
     if rank is None:
         return of_worker
-    local = of_worker & np.array([own == int(rank) for own in recording.ranks], np.bool_)
+    local = of_worker & np.array([number == int(rank) for number in recording.ranks], np.bool_)
     all_alike = len(local) > 1 and bool(local.all())
     if worker is not None or (local.any() and not all_alike):
         return local
-    is_nth: Bool = np.arange(len(local)) == int(rank)
-    return is_nth
-
-
-def _known(recording: Recording) -> list[str]:
-    words = {word for operation in recording.table.kinds for word in _names(operation) if word}
-    return sorted({*words, *recording.owners})
-
-
-# ---- pipeline stages: which ranks hold the same part of the model
+    return np.asarray(np.arange(len(local)) == int(rank))
 
 
 def pipeline_stages(recording: Recording) -> list[int] | None:
-    """Find the pipeline stage of each owner; None without a pipeline.
+    """Find the pipeline stage (part of the model) of each owner; None without a pipeline.
 
     Owners that send to each other make one pipeline; the n-th of each are stage n. In an all-to-all, which
     NCCL makes of sends, a group meets.
     """
     ends = []
-    for step in recording.steps[:_LOOKED_AT]:
+    for step in recording.steps[:_FIRST_STEPS]:
         source, target = step.edges[:, 0], step.edges[:, 1]
         crosses = (step.owner[source] != step.owner[target]) & (step.edges[:, 3] == Rule.TRANSFER)
         ends.append(np.stack([step.owner[source[crosses]], step.owner[target[crosses]]]))
@@ -187,21 +170,14 @@ def pipeline_stages(recording: Recording) -> list[int] | None:
     pipeline = connected(len(recording.owners), *usual)
     if len(set(np.bincount(pipeline).tolist()) - {0}) != 1 or (pipeline == pipeline[0]).sum() < 2:
         return None
-    stages: list[int] = occurrence_number(pipeline).tolist()
-    return stages
+    return list(occurrence_number(pipeline).tolist())
 
 
 def of_stage(recording: Recording, request: EditRequest, number: int, target: str) -> Selection:
-    """Select `target` ("": the computation) on the owners of stage `number`.
-
-    Raises
-    ------
-    UsageError
-        There is no such stage, or no such operation.
-    """
+    """Select `target` ("": the computation) on the owners of stage `number`. Raises UsageError."""
     stages = pipeline_stages(recording)
     if stages is None:
-        raise request.refused("no pipeline stages: no rank sends to another one")
+        raise request.refused("no pipeline stages: no rank sends to another")
     if number not in stages:
         raise request.refused(f"the pipeline has the stages 0 to {max(stages)}")
     return select_of(recording, request, target, np.array(stages) == number)

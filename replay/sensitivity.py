@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64
 from analyzer.base.parallel import progress_bar
-from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.model.graph.step_graph import Recording
 from analyzer.reading.dialects.roles import Phase, Role
 from analyzer.reading.dialects.step_parts import Operation
 from dag_utils import critical_path
@@ -19,19 +19,19 @@ from replay.runs import Simulation, replayed_ns, simulated
 from replay.selection import Selection
 from replay.whatif.scaling import changed
 
-#: So many of each kind (operations, categories, ranks, links) are simulated.
+#: Number of operations, categories, ranks and links each that are simulated.
 _MOST_TRIED = 20
 
 
 class Effect(Struct, frozen=True):
-    """Effect of changing a group of operations: work added per step, and step time added."""
+    """Effect of changing a group of operations."""
 
     kind: str  # operation, category, rank or link
     name: str
     cat: str
     chosen: Selection
-    added_ns: float = 0.0
-    effect_ns: float = 0.0
+    added_ns: float = 0.0  # work per step
+    effect_ns: float = 0.0  # step time
 
 
 def changed_in_turn(
@@ -39,34 +39,38 @@ def changed_in_turn(
 ) -> list[Effect]:
     """Simulate each operation `ratio` times as long; sort by effect, largest first.
 
-    Tried are those with the most time on the critical paths, then those with the most work. A communication
-    is one operation unless `parts`. With `groups` also each category or stage of communication, the
+    Operations with the most time on the critical paths are tried, then those with the most work. A
+    communication is one operation unless `parts`. `groups` adds each category or stage of communication, the
     computation of each rank, and each link.
     """
     rows, owners = recording.whole_steps, recording.owners
     before = simulated(with_usual_gaps(recording), rows)
     prefix = [f"{owner}." if len(owners) > 1 else "" for owner in owners]
     names_of: dict[str, Sequence[Callable[[Operation], str]]] = {
-        "operation": [lambda one: prefix[one.owner] + (one.label if parts else one.main)]
+        "operation": [lambda op: prefix[op.owner] + (op.label if parts else op.main)]
     }
     if groups:
         names_of |= {
-            "category": [lambda one: one.purpose or one.cat, lambda one: one.transfer.stage],
-            "rank": [lambda one: owners[one.owner] if one.is_compute and len(owners) > 1 else ""],
-            "link": [lambda one: one.transfer.link],
+            "category": [lambda op: op.purpose or op.cat, lambda op: op.transfer.stage],
+            "rank": [lambda op: owners[op.owner] if op.is_compute and len(owners) > 1 else ""],
+            "link": [lambda op: op.transfer.link],
         }
     importance = _importance(before)
+
+    def rank_of(group: Effect) -> float:
+        return -np.inf if group.chosen.tails.any() else -float(importance[group.chosen.operations].sum())
+
     tried: list[Effect] = []
     for kind, naming in names_of.items():
-        of_kind = [group for name_of in naming for group in _grouped(recording, kind, name_of)]
-        of_kind.sort(key=lambda group: -_importance_of(group.chosen, importance))
-        tried += of_kind[:_MOST_TRIED]
-    recorded_ns, before_ns = (float(of.mean()) for of in (replayed_ns(recording, rows), before.iteration_ns))
+        groups_of_kind = [group for name_of in naming for group in _grouped(recording, kind, name_of)]
+        tried += sorted(groups_of_kind, key=rank_of)[:_MOST_TRIED]
+    recorded_ns, before_ns = replayed_ns(recording, rows).mean(), before.iteration_ns.mean()
     effects = []
     with progress_bar(len(tried), "operations", what="replaying", enabled=progress) as advance:
         for group in tried:
             effect = _effect(before, group, ratio)  # with usual gaps: a recorded step may take longer
-            effects.append(replace(effect, effect_ns=effect.effect_ns * recorded_ns / max(before_ns, 1)))
+            effect_ns = float(effect.effect_ns * recorded_ns / max(before_ns, 1))
+            effects.append(replace(effect, effect_ns=effect_ns))
             advance(1)
     return sorted(effects, key=lambda effect: -abs(effect.effect_ns))
 
@@ -81,10 +85,6 @@ def _importance(before: Simulation) -> Float64:
         on_path += np.bincount(path.operation[is_work], (path.end_ns - path.start_ns)[is_work], n)
         work += np.bincount(step.operation, step.work_ns, n)
     return np.asarray(on_path + work / max(work.sum(), 1.0))
-
-
-def _importance_of(chosen: Selection, importance: Float64) -> float:
-    return float("inf") if chosen.tails.any() else float(importance[chosen.operations].sum())
 
 
 def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str]) -> list[Effect]:
@@ -112,14 +112,9 @@ def _effect(before: Simulation, group: Effect, ratio: float) -> Effect:
     """Simulate the steps with the operations of a group `ratio` times as long."""
     recording, rows, runs = before.recording, before.rows, before.runs
     edited, added_ns = changed(recording, group.chosen, ratio), 0
-
-    def steps() -> Iterator[StepGraph]:
-        nonlocal added_ns
-        for row in rows:
-            old, new = recording.steps[row], edited.steps[row]
-            added_ns += int((new.work_ns - old.work_ns).sum() + (new.tail_ns - old.tail_ns).sum())
-            yield new
-
-    after = runs.iteration_ns(runs.simulate(steps()))
+    for row in rows:
+        old, new = recording.steps[row], edited.steps[row]
+        added_ns += int((new.work_ns - old.work_ns).sum() + (new.tail_ns - old.tail_ns).sum())
+    after = runs.iteration_ns(runs.simulate(map(edited.steps.__getitem__, rows)))
     effect_ns = float(after.mean() - before.iteration_ns.mean())
     return replace(group, added_ns=added_ns / len(rows), effect_ns=effect_ns)

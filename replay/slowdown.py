@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
@@ -14,15 +14,15 @@ from replay.runs import Runs
 from replay.selection import pipeline_stages
 from replay.whatif.straggler import at_mean_work
 
-#: So many kinds of work are put back one by one: those that differ most from the ideal.
+#: Number of kinds of work that are put back, each by itself: those that differ most from the ideal.
 _MOST_KINDS = 30
 
 
 class Slowdown(Struct, frozen=True):
     """T(own work) / T(ideal work), the mean over the steps, both without gaps.
 
-    `by` has the ratio for the ideal job with the own work of one group put back: by ``rank``, ``stage`` and
-    ``kind``, largest first.
+    `by` has the ratio of the ideal job with the own work of a ``rank``, ``stage`` or ``kind`` put back,
+    largest first.
     """
 
     ratio: float
@@ -32,77 +32,58 @@ class Slowdown(Struct, frozen=True):
 def slowdown(recording: Recording) -> Slowdown:
     """Compute the slowdown S, as in published studies, over all whole steps."""
     names, kind = recording.numbered(lambda op: op.name)
-    steps = _simulated(recording, kind)
+    steps = _simulated(recording)
     ideal = np.array([step.ideal_ns for step in steps], np.float64)
 
     def over_ideal(times: list[int]) -> float:
         return float(np.mean(np.array(times) / np.maximum(ideal, 1.0)))
 
-    def put_back(groups: Sequence[Int64], names: Mapping[int, str]) -> dict[str, float]:
-        """S of each group by its name; `groups` has the group of each event (n,) of each step."""
+    def put_back(group_of: Int64, names: Mapping[int, str]) -> dict[str, float]:
+        """Compute S of each group by its name; `group_of` is by operation (n,)."""
         slowdowns = {
-            name: over_ideal(
-                [step.with_own(of_step == group) for step, of_step in zip(steps, groups, strict=True)]
-            )
+            name: over_ideal([step.with_own(group_of[step.operation] == group) for step in steps])
             for group, name in names.items()
         }
         return dict(sorted(slowdowns.items(), key=lambda pair: -pair[1]))
 
     by: dict[str, dict[str, float]] = {"rank": {}, "stage": {}}
     owner = recording.column(lambda op: op.owner)
-
-    def of_operation(table: Int64) -> list[Int64]:
-        return [table[step.operation] for step in steps]
-
     if len(recording.owners) > 1:
-        by["rank"] = put_back(of_operation(owner), dict(enumerate(recording.owners)))
-    stages = pipeline_stages(recording)
-    if stages is not None:
-        of_stage = {stage: str(stage) for stage in sorted(set(stages))}
-        by["stage"] = put_back(of_operation(np.array(stages)[owner]), of_stage)
-    by["kind"] = put_back([step.kind for step in steps], _most_different(steps, names))
+        by["rank"] = put_back(owner, dict(enumerate(recording.owners)))
+    if (stages := pipeline_stages(recording)) is not None:
+        by["stage"] = put_back(np.array(stages)[owner], {stage: str(stage) for stage in sorted(set(stages))})
+    difference = np.zeros(len(names))
+    for step in steps:
+        difference += np.bincount(kind[step.operation], np.abs(step.recorded - step.ideal), len(names))
+    most_different = np.argsort(-difference, kind="stable")[:_MOST_KINDS].tolist()
+    by["kind"] = put_back(kind, {number: names[number] for number in most_different})
     return Slowdown(over_ideal([step.own_ns for step in steps]), by)
 
 
 def slowdown_ratio(recording: Recording) -> float:
-    """Slowdown S alone, without its parts by rank, stage and kind."""
-    _, kind = recording.numbered(lambda op: op.name)
-    steps = _simulated(recording, kind)
-    return float(np.mean([step.own_ns / max(step.ideal_ns, 1) for step in steps]))
+    """Compute the slowdown S alone, without its parts by rank, stage and kind."""
+    return float(np.mean([step.own_ns / max(step.ideal_ns, 1) for step in _simulated(recording)]))
 
 
-def _simulated(recording: Recording, kind: Int64) -> list[_Step]:
-    """Simulate the whole steps; `kind` is by operation (n,)."""
+def _simulated(recording: Recording) -> list[_Step]:
     edited = at_mean_work(recording)
-    return [
-        _Step(recording, row, edited.steps[row].work_ns, kind[recording.steps[row].operation])
-        for row in recording.every_whole_step
-    ]
+    return [_Step(recording, row, edited.steps[row].work_ns) for row in recording.every_whole_step]
 
 
 class _Step:
-    """A step without gaps, simulated with own work, ideal work, or a mixture."""
+    """A step without gaps, simulated with recorded work, ideal work, or a mixture."""
 
-    def __init__(self, recording: Recording, row: int, ideal: Int64, kind: Int64) -> None:
+    def __init__(self, recording: Recording, row: int, ideal: Int64) -> None:
         step = recording.steps[row]
         zero = {name: np.zeros_like(getattr(step, name)) for name in ("gap_ns", "tail_ns", "begin_ns")}
-        bare = replace(step, **zero)
-        self.operation, self.own, self.ideal, self.kind = step.operation, step.work_ns, ideal, kind
-        self._bare, self._runs = bare, Runs(replace(recording, steps=[bare]), [0])
+        self.operation, self.recorded, self.ideal = step.operation, step.work_ns, ideal
+        self._bare = replace(step, **zero)
+        self._runs = Runs(replace(recording, steps=[self._bare]), [0])
         self.own_ns = self.with_own(np.ones(len(step), np.bool_))
         self.ideal_ns = self.with_own(np.zeros(len(step), np.bool_))
 
     def with_own(self, keeps: Bool) -> int:
-        """Time of the ideal step if some events (n,) keep their own work."""
-        work = np.where(keeps, self.own, self.ideal)
+        """Time of the ideal step if some events (n,) keep their recorded work."""
+        work = np.where(keeps, self.recorded, self.ideal)
         schedule = self._runs.simulate([replace(self._bare, work_ns=work)])
         return int(self._runs.iteration_ns(schedule).max())
-
-
-def _most_different(steps: Sequence[_Step], names: Sequence[str]) -> dict[int, str]:
-    """Kinds whose own work differs most from the ideal, as number and name."""
-    difference = np.zeros(len(names))
-    for step in steps:
-        difference += np.bincount(step.kind, np.abs(step.own - step.ideal), len(names))
-    chosen = np.argsort(-difference, kind="stable")[:_MOST_KINDS].tolist()
-    return {one: names[one] for one in chosen}

@@ -37,36 +37,30 @@ _SEED = 20210117
 Z_95 = 1.959963984540054
 
 
-def mean_interval(
-    times: Sequence[float] | Float64, *, model_error: float = 0.0
-) -> tuple[float, float] | None:
+def mean_interval(times: Sequence[float] | Float64) -> tuple[float, float] | None:
     """Compute the 95 % interval of the mean of equally many further steps; None for too few steps.
 
     The n steps are resampled twice, for the recorded mean and for the further steps; in logarithms, because
     steps are sometimes far too long and never far too short. Few steps underestimate the spread, so it is
     widened like Student's t over the normal distribution. Successive steps are correlated (`_ALIKE`).
-    `model_error` is the standard deviation of all other errors, as a share.
     """
     values = np.log(np.maximum(np.asarray(times, np.float64), 1.0))
     n = len(values)
     if n < FEWEST:
         return None
     draw = np.random.default_rng(_SEED)
-    (past,) = _means_of_draws(-(-n // _ALIKE), draw, values)
-    (further,) = _means_of_draws(-(-n // _ALIKE), draw, values)
-    sampling = np.percentile(further - past, [2.5, 97.5]) * _wider(n)
-    low, high = np.array([-1, 1]) * np.hypot(sampling, Z_95 * model_error)
+    (past,), (further,) = (_means_of_draws(-(-n // _ALIKE), draw, values) for _ in range(2))
+    low, high = np.array([-1, 1]) * np.abs(np.percentile(further - past, [2.5, 97.5]) * _wider(n))
     mean = float(np.mean(times))
     return mean * float(np.exp(low)), mean * float(np.exp(high))
 
 
-def without_outliers(times: Sequence[float] | Float64) -> Float64:
+def without_outliers(times: Float64) -> Float64:
     """Limit step times (n,) to the longest usual one.
 
     A delay that happened once (another process) need not happen in the edited job. Few steps have no outlier.
     """
-    values = np.asarray(times, np.float64)
-    return np.minimum(values, longest_usual(values))
+    return np.minimum(times, longest_usual(times))
 
 
 def paired_change(before: Float64, after: Float64) -> tuple[float, float] | None:
@@ -88,13 +82,13 @@ def _means_of_draws(size: int, draw: np.random.Generator, *values: Float64) -> l
     """Bootstrap means (draws,) of each of the values (n,), with the same draws of `size` for all."""
     means: list[list[Float64]] = [[] for _ in values]
     n_rows = max(1, _AT_ONCE // size)
-    for at in range(0, _DRAWS, n_rows):
-        chosen = draw.integers(0, len(values[0]), (min(n_rows, _DRAWS - at), size))
-        for own, of in zip(means, values, strict=True):
-            own.append(of[chosen].mean(axis=1))
-    return [np.concatenate(own) for own in means]
+    for first in range(0, _DRAWS, n_rows):
+        chosen = draw.integers(0, len(values[0]), (min(n_rows, _DRAWS - first), size))
+        for parts, column in zip(means, values, strict=True):
+            parts.append(column[chosen].mean(axis=1))
+    return [np.concatenate(parts) for parts in means]
 
 
 def _wider(n: int) -> float:
-    """Widening of an interval from n values over that of the normal distribution."""
+    """Ratio of Student's interval of n values to the normal one."""
     return student_quantile(n - 1, 0.975) / Z_95 * math.sqrt(n / (n - 1))

@@ -13,7 +13,7 @@ DATA = """
 whatif lenet bandwith=2
     --set bandwith=2: there is no such edit; did you mean bandwidth=2? --set help lists all
 whatif lenet FW=+5
-    --set FW=+5: what is added has a unit: +5ms
+    --set FW=+5: an added time has a unit: +5ms
 lenet --json
     unrecognized argument: --json; did you mean --format json?
 whatif --bandwidth=2 lenet

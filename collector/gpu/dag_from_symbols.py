@@ -37,22 +37,19 @@ def from_gml(gml: Gml) -> DiGraph[str]:
 
 
 def inputs_of(graph: DiGraph[str]) -> dict[str, list[str]]:
-    """List for every node what it depends on, in the order in which the edges were added."""
+    """List the predecessors of each node, in the order in which the edges were added."""
     return {node: list(graph.predecessors(node)) for node in graph}
 
 
 def _operation(node: str) -> str:
-    """Return the name of an operation without the ``_fwd`` that Gluon appends."""
+    """Strip the ``_fwd`` that Gluon appends."""
     return node.removesuffix("_fwd")
 
 
-# ---- from the symbol dump
-
-
 def from_symbols(model: str, losses: Mapping[int, str] = MappingProxyType({})) -> DiGraph[str] | None:
-    """Return the DAG of a model and its losses by output, which are texts of ``Symbol.debug_str()``.
+    """Build the DAG of a model and its losses by output, given as texts of ``Symbol.debug_str()``.
 
-    None where the model has no operation.
+    The result is None if the model has no operation.
     """
     graph = _from_symbol(model, is_model=True)
     if graph is None:
@@ -111,7 +108,7 @@ def _add_inputs(
 
 
 def _join_loss(graph: DiGraph[str], loss: DiGraph[str], output: str) -> None:
-    """Put a loss behind the model's output: what it takes as input is what the model gives."""
+    """Append a loss to the model's output, which becomes the loss's input."""
     if output not in graph:
         return
     last, first = next(graph.predecessors(output)), next(graph.successors(output))

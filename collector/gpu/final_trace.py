@@ -1,4 +1,4 @@
-"""The final trace and DAG of each GPU, put together in parallel from what profilers left in its directory."""
+"""The final trace and DAG of each GPU, made in parallel from the files of the profilers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -57,26 +57,22 @@ T = TypeVar("T")
 
 
 class Collected(Struct, frozen=True):
-    """One GPU's final trace as it is to be written."""
+    """A new final trace of a GPU."""
 
     gpu: GpuDir
     path: Path  # of the final trace, which need not exist yet
     events: Sequence[Event]
     header: Mapping[str, Any]  # the members of the trace's object beside the events
-    new_dag: DiGraph[str] | None  # the DAG to write where the directory has none
+    new_dag: DiGraph[str] | None  # the DAG to write if the directory has none
     warnings: Sequence[str]  # lines "path: what", as `notes`
     notes: Sequence[str]
 
-    def encode(self) -> bytes:
-        """Return the trace as JSON, one event a line."""
+    def files(self) -> dict[Path, bytes]:
+        """Encode the new files of the directory: the final trace, and the DAG if it lacks one."""
         encode = msgspec.json.encode
         lines = b",\n".join(map(encode, self.events))
-        rest = b"".join(b",\n" + encode(key) + b":" + encode(value) for key, value in self.header.items())
-        return b'{"traceEvents":[\n' + lines + b"\n]" + rest + b"}\n"
-
-    def files(self) -> dict[Path, bytes]:
-        """Return the new files of the directory: the final trace, and the DAG if it lacks one."""
-        files = {self.path: self.encode()}
+        header = b"".join(b",\n" + encode(key) + b":" + encode(value) for key, value in self.header.items())
+        files = {self.path: b'{"traceEvents":[\n' + lines + b"\n]" + header + b"}\n"}
         if self.new_dag is not None:
             from networkx import generate_gml
 
@@ -85,34 +81,33 @@ class Collected(Struct, frozen=True):
 
 
 def gather(gpu: GpuDir, parts: Collection[PartName] = PARTS) -> Collected:
-    """Put the final trace of one GPU together from its sources; nothing is written.
+    """Make the final trace of one GPU from its sources; write nothing.
 
-    `parts` are renewed, the others stay as they are in the final trace that is there; without one all
-    are gathered. A part whose source is missing or unusable stays too. The DAG is made where there is
-    none, from the symbol dumps. Raises TraceError where there is nothing to make a trace of.
+    `parts` are renewed, the others stay as they are in the existing final trace; without one all parts
+    are gathered. A part whose source is missing or unusable stays, too. A missing DAG is made from the symbol
+    dumps. Raises TraceError if all sources are missing or unusable.
     """
     return _Gathering(gpu).run(parts)
 
 
-class _Gathering(Struct):
+class _Gathering(Struct, dict=True):
     """The state of one `gather`: the remarks so far, and files that several parts need."""
 
     gpu: GpuDir
     repairs: Repairs = field(default_factory=Repairs)
     notes: list[str] = field(default_factory=list)
-    profile: Trace | None = None
 
     def run(self, parts: Collection[PartName]) -> Collected:
         path = self.gpu.final_trace()
-        old = self._tried(path, lambda: read_document(path)) if path is not None else None
+        old = None if path is None else self._tried(path, partial(read_document, path))
         if old is None and set(parts) != set(PARTS):
-            self.notes.append(f"{self.gpu.path}: no final trace to renew a part of: all parts collected")
+            self.notes.append(f"{self.gpu.path}: no final trace to update: all parts collected")
             parts = PARTS
         kept: dict[PartName | None, list[Event]] = {part: [] for part in (*PARTS, None)}
         for event in old["traceEvents"] if old else ():
             kept[part_of(event)].append(event)
         uses_graph = bool({"comm", "operator"} & set(parts))
-        names = self._tried(self.gpu.path, lambda: read_names(self.gpu.path)) if uses_graph else None
+        names = self._tried(self.gpu.path, partial(read_names, self.gpu.path)) if uses_graph else None
         graph = self._graph() if uses_graph else None
         inputs = inputs_of(graph) if graph is not None else {}
         for part in PARTS:
@@ -142,10 +137,11 @@ class _Gathering(Struct):
     def _part(
         self, part: PartName, names: GradientNames | None, inputs: Inputs, n_old: int
     ) -> Sequence[Event] | None:
-        """Return the events of a part from its source; None where the part in the trace has to stay."""
-        path = self._source(part)
-        what = _CONTENT[part]
-        fate = f"{what} stay as they are in the final trace" if n_old else f"no {what} in the final trace"
+        """Read the events of a part from its source; None if the part in the trace has to stay."""
+        path, content = self._source(part), _CONTENT[part]
+        fate = (
+            f"{content} stay as they are in the final trace" if n_old else f"no {content} in the final trace"
+        )
         if not path.is_file():
             if part != "step":  # only some wrappers write it, and the operators tell more
                 self.repairs.add(path, f"missing: {fate}")
@@ -157,9 +153,9 @@ class _Gathering(Struct):
             return None
         remarks = [*damage, *new.warnings]
         self.notes += [f"{path}: {line}" for line in new.notes]
-        useless = not new.events or (bool(damage) and len(new.events) < n_old)
+        useless = not new.events or (damage and len(new.events) < n_old)
         if useless and not remarks:
-            remarks.append(f"no {what} in it")
+            remarks.append(f"no {content} in it")
         if useless and n_old:
             remarks.append(f"{len(new.events)} events: {fate}")
         if remarks:
@@ -169,10 +165,9 @@ class _Gathering(Struct):
     def _collected(
         self, part: PartName, names: GradientNames | None, inputs: Inputs
     ) -> tuple[TracePart, Sequence[str]]:
-        """Return the events of a part, and what is damaged in its source."""
+        """Read the events of a part, and list the damage in its source."""
         if part == "operator":
-            profile = self._profile()
-            return collect_operators(profile, inputs), profile.repairs
+            return collect_operators(self._profile, inputs), self._profile.repairs
         document = read_document(self._source(part))
         events, damage = document["traceEvents"], document["repairs"]
         if part == "comm":
@@ -182,58 +177,53 @@ class _Gathering(Struct):
     def _source(self, part: PartName) -> Path:
         return self.gpu.file(SOURCES[part]) or self.gpu.path / SOURCES[part]
 
+    @cached_property
     def _profile(self) -> Trace:
-        if self.profile is None:
-            self.profile = read_trace(self._source("operator"))
-        return self.profile
+        return read_trace(self._source("operator"))
 
     def _graph(self) -> DiGraph[str] | None:
-        """Return the DAG: the directory's own where it is of the model that was profiled."""
+        """Read the DAG: the recorded one if it fits the profile, else that of the symbol dump."""
         path = self.gpu.file(_DAG)
-        recorded = self._tried(path, lambda: from_gml(read_gml(path))) if path is not None else None
+        recorded = None if path is None else self._tried(path, lambda: from_gml(read_gml(path)))
         described = self._described()
         if recorded and described and set(described.edges) == set(recorded.edges):
             recorded = described  # the dump numbers the inputs of an operation as the profiler did
         candidates = [graph for graph in (recorded, described) if graph is not None]
         graph = next(filter(self._fits, candidates), candidates[0] if candidates else None)
         if path is None:
-            built = (
-                f"built from {_SYMBOLS}"
-                if graph is not None
-                else "nothing to build it from: events without inputs"
-            )
+            nothing = "nothing to build it from: events without inputs"
+            built = nothing if graph is None else f"built from {_SYMBOLS}"
             self.repairs.add(self.gpu.path / _DAG, f"missing: {built}")
         elif graph is not None and graph is not recorded:
             self.repairs.add(path, f"not used: inputs from {_SYMBOLS}")
         return graph
 
     def _fits(self, graph: DiGraph[str]) -> bool:
-        """Check whether operations of the profile are in the DAG, or there is no profile."""
         try:
-            profile = self._profile()
+            names = self._profile.names if len(self._profile) else ()
         except AnalyzeError:  # the operations' part has a warning
             return True
         inputs = inputs_of(graph)
-        return not len(profile) or any(node_of(name, inputs) for name in profile.names)
+        return not names or any(node_of(name, inputs) for name in names)
 
     def _described(self) -> DiGraph[str] | None:
-        """Return the DAG that the symbol dumps describe; None without a model's dump."""
+        """Build the DAG of the symbol dumps; None without a model's dump."""
         model = self.gpu.file(_SYMBOLS)
         if model is None:
             return None
         losses = {int(m[1]): p for p in sorted(self.gpu.path.iterdir()) if (m := _LOSS.fullmatch(p.name))}
-        graph = from_symbols(read_text(model), {k: read_text(losses[k]) for k in sorted(losses)})
+        graph = from_symbols(read_text(model), {k: read_text(path) for k, path in sorted(losses.items())})
         if graph is None:
             self.repairs.add(model, "describes no operation")
         return graph
 
     def _tried(self, path: Path, read: Callable[[], T]) -> T | None:
-        """Return the result of `read`; None, and its error as a warning, where the file is unusable."""
+        """Call `read`; if the file is unusable, make its error a warning and return None."""
         try:
             return read()
         except AnalyzeError as error:
             text = str(error).removeprefix(f"{path}: ")
-            if text.startswith(str(path)):  # of a file in the directory `path`
+            if text.startswith(str(path)):  # about a file in the directory `path`
                 self.repairs.add(text)
             else:
                 self.repairs.add(path, text)
@@ -243,7 +233,7 @@ class _Gathering(Struct):
 class GpuReport(Struct, frozen=True):
     """The outcome for one GPU directory; without new files it failed."""
 
-    new: Mapping[Path, Path]  # files that it is to get, the final trace first: where their content is now
+    new: Mapping[Path, Path]  # target -> present location of its new files, the final trace first
     events: Mapping[str, int]  # per category
     warnings: Sequence[str]  # lines "path: what", the reason of a failure last
     notes: Sequence[str]
@@ -257,10 +247,9 @@ def collect_gpus(
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> list[GpuReport]:
-    """Collect each directory's final trace (and its DAG where it has none), in the order of `gpus`.
+    """Collect each directory's final trace (and its DAG if it has none), in the order of `gpus`.
 
-    `parts` are renewed; see `collector.gpu.final_trace.gather`. The directory `into` takes all; `renew`
-    changes those of `gpus`.
+    `parts` are renewed; see `gather`. The new files are in the directory `into` until `renew` moves them.
     """
     work = partial(_reported, parts=frozenset(parts))
     files = [filter(None, map(gpu.file, SOURCES.values())) for gpu in gpus]
@@ -273,7 +262,7 @@ def collect_gpus(
 
 
 def renew(reports: Sequence[GpuReport]) -> None:
-    """Give the GPUs' directories their new files: all of them, with the other outputs of the command."""
+    """Write the new files into the GPUs' directories, together with the other outputs of the command."""
     for report in reports:
         for path, content in report.new.items():
             with open_output(path, is_guarded=False) as file, content.open("rb") as collected:
@@ -291,9 +280,8 @@ def _reported(part: FilePart, on_read: OnRead, parts: Collection[PartName]) -> G
             new[path].write_bytes(content)
         events = count_by_cat(collected.events)
         return GpuReport(new, events, collected.warnings, collected.notes)
-    except AnalyzeError as error:
-        return GpuReport({}, {}, [str(error)], [])
-    except OSError as error:
-        return GpuReport({}, {}, [f"{gpu.path}: {error.strerror or error}"], [])
+    except (AnalyzeError, OSError) as error:
+        reason = f"{gpu.path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+        return GpuReport({}, {}, [reason], [])
     finally:
         on_read(part.size)

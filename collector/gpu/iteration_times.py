@@ -1,4 +1,4 @@
-"""How long each step of a GPU took, with its forward and backward pass."""
+"""Iteration time of each step of a GPU, and its forward and backward pass."""
 
 from __future__ import annotations
 
@@ -16,31 +16,25 @@ from analyzer.reading.formats.columns import Trace
 
 
 class StepTime(NamedTuple):
-    """How long one step took; FW+BW from its first forward to the end of its last backward operation."""
+    """Duration of one step; FW+BW from its first forward to the end of its last backward operation."""
 
     step: int
-    fw_bw_ns: float | None  # None where the step has not both
+    fw_bw_ns: float | None  # None if the step lacks one of them
     iteration_ns: float
 
 
 class Gpu(Struct, frozen=True):
-    """One GPU (or one rank's trace) with its steps; the job as a whole has no files.
-
-    Attributes
-    ----------
-    steps : the whole steps of the recording
-    loads : from one load of input data to the next, numbered from the job's first step: of BytePS's profiler
-        also those before the traced steps
-    how : what marks a step, a phrase; "" where nothing does
-    """
+    """One GPU (or one rank's trace) with its steps; the job as a whole has no files."""
 
     name: str
     path: Path | None
     trace: Path | None
     events: Mapping[str, int]
-    steps: Sequence[StepTime]
+    steps: Sequence[StepTime]  # the whole steps of the recording
+    #: From one load of input data to the next, numbered from the job's first step; BytePS's profiler records
+    #: those before the traced steps, too.
     loads: Sequence[Step]
-    how: str
+    how: str  # phrase on the mark of a step; "" without marks
 
     @property
     def mean_ns(self) -> float | None:
@@ -59,7 +53,7 @@ class Gpu(Struct, frozen=True):
 
 
 def iterations(trace: Trace, step_by: str | None = None) -> tuple[list[StepTime], list[Step], str]:
-    """Return steps, loads and how steps are marked, as of `Gpu`; see `System.find_steps`."""
+    """Find `Gpu.steps`, `Gpu.loads` and `Gpu.how`; see `System.find_steps`."""
     recorded = dialects.of(trace).find_steps(trace, step_by)
     passes = fw_bw_ns(trace, recorded.whole)
     steps = [StepTime(s.label, fw_bw, s.dur_ns) for s, fw_bw in zip(recorded.whole, passes, strict=True)]
@@ -67,7 +61,7 @@ def iterations(trace: Trace, step_by: str | None = None) -> tuple[list[StepTime]
 
 
 def fw_bw_ns(trace: Trace, steps: Sequence[Step]) -> list[int | None]:
-    """Return per step the time from its first forward to its last backward's end; None without both."""
+    """Measure each step from its first forward to its last backward's end; None without both."""
     forward, backward = dialects.of(trace).passes(trace)
     starts = np.sort(trace.ts_ns[forward])
     order = np.argsort(trace.ts_ns[backward], kind="stable")
@@ -82,7 +76,7 @@ def fw_bw_ns(trace: Trace, steps: Sequence[Step]) -> list[int | None]:
 
 
 def together(ranks: Sequence[Sequence[StepTime]]) -> list[StepTime]:
-    """Return the steps that all ranks have, each with the means over the ranks."""
+    """List the steps that all ranks have, with means over the ranks."""
     by_step = [{time.step: time for time in rank} for rank in ranks]
     common = [
         [rank[step] for rank in by_step] for step in by_step[0] if all(step in rank for rank in by_step)
@@ -94,6 +88,6 @@ def together(ranks: Sequence[Sequence[StepTime]]) -> list[StepTime]:
 
 
 def known_mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are known; None without any."""
+    """Mean of the known values; None without any."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None

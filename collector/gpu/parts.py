@@ -6,7 +6,6 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -24,20 +23,20 @@ PartName = Literal["io", "step", "comm", "operator"]
 Inputs = Mapping[str, Sequence[str]]  # every node of a DAG and what it depends on
 
 _LISTED = 6  # names in a remark
-#: The parts in the order in which events of one instant stand in the final trace.
+#: The parts in the order of their simultaneous events in the final trace.
 PARTS: tuple[PartName, ...] = ("io", "step", "comm", "operator")
 
 
 class TracePart(Struct, frozen=True):
-    """The complete events that one source contributes."""
+    """The complete events of one source."""
 
     events: Sequence[Event] = ()
     warnings: Sequence[str] = ()  # about the source
-    notes: Sequence[str] = ()  # about what was made of it
+    notes: Sequence[str] = ()  # about the result
 
 
 def part_of(event: Event) -> PartName | None:
-    """Tell the part of a final trace to which `event` belongs; None for foreign ones.
+    """Find the part of a final trace to which `event` belongs; None for foreign events.
 
     ``STEP`` events from `step.json` carry the category STEP; the others were made from the operators.
     """
@@ -50,7 +49,7 @@ def part_of(event: Event) -> PartName | None:
 
 
 def _complete(events: Iterable[Event]) -> tuple[list[Event], list[str]]:
-    """Return the X events that have a name and times, and a warning if others were there."""
+    """Select the X events with name and times; warn about others."""
     candidates = [event for event in events if event.get("ph") != "M"]
     kept = [
         event
@@ -64,7 +63,7 @@ def _complete(events: Iterable[Event]) -> tuple[list[Event], list[str]]:
 
 
 def of_category(events: Iterable[Event], cat: str) -> TracePart:
-    """Return the complete events of one category, as they are."""
+    """Select the complete events of one category."""
     kept, warnings = _complete(events)
     chosen = [event for event in kept if OpName.parse(str(event["name"])).cat == cat]
     if len(chosen) < len(kept):
@@ -78,21 +77,21 @@ def count_by_cat(events: Iterable[Event]) -> dict[str, int]:
 
 
 def counted_names(counts: Mapping[str, int]) -> str:
-    """Return ``a 12, b 3 and 2 more``: the most frequent names and how often each occurs."""
+    """Format the most frequent names with their counts: ``a 12, b 3 and 2 more``."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return listed([f"{name} {n}" for name, n in ranked], _LISTED)
 
 
 def time_of(event: Event, key: str = "ts") -> float | None:
-    """Return a time of an event in microseconds; None where it has none."""
+    """Get a time of an event in microseconds; None if it has none."""
     value = event.get(key)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def collect_comm(events: Sequence[Event], names: GradientNames | None, inputs: Inputs) -> TracePart:
-    """Return the events of `comm.json`, main tasks and the stages of their partitions, for the final trace.
+    """Convert the events of `comm.json`, main tasks and the stages of their partitions.
 
-    They get the parameters' names (without `names` BytePS's own stay) and their inputs in the DAG.
+    They get the parameters' names (BytePS's own without `names`) and their inputs in the DAG.
     """
     whole, warnings = _complete(events)
     comms = [(event, main) for event in whole if OpName.parse(main := _main(event)).is_comm]
@@ -116,7 +115,7 @@ def _renamed(event: Event, main: str, names: GradientNames | None, inputs: Input
 
 
 def _main(event: Event) -> str:
-    """Return the name of the whole communication that a main task or sub-task belongs to."""
+    """Name the whole communication of a main task or sub-task."""
     name, pid = str(event["name"]), event.get("pid")
     for main in (_args(event).get("name"), pid):
         if isinstance(main, str) and (name == main or name.startswith(f"{main}.")):
@@ -149,17 +148,16 @@ def _about_names(tensors: Collection[str], names: GradientNames | None) -> list[
 # ---- the operators of MXNet's profile
 
 _NAMED = re.compile(r"name=([^;]*)")
-#: The engine frees memory whenever it likes, between any two operations: no part of the update.
-_HOUSEKEEPING = frozenset({"DeleteVariable"})
+#: The engine frees memory between any two operations: this is no part of the update.
+_HOUSEKEEPING = "DeleteVariable"
 
 
 def collect_operators(profile: Trace, inputs: Inputs) -> TracePart:
-    """Return the operations of the DAG as the final trace has them, and one ``STEP`` a step.
+    """Convert the operations of the DAG, and add one ``STEP`` a step.
 
     An operation of several profiler processes counts once: in the process that has most of them, or
-    in another if it is only there. ``STEP`` spans what this process ran from the last backward
-    operation of a step to the first forward one of the next: found by order, not by names; only the
-    freeing of memory is left out.
+    in another if it is only there. ``STEP`` spans all operations of this process, except the freeing of
+    memory, from the last backward operation of a step to the first forward one of the next.
     """
     nodes = [node_of(name, inputs) for name in profile.names]
     rows, process = _one_process_each(profile, nodes)
@@ -186,14 +184,13 @@ def collect_operators(profile: Trace, inputs: Inputs) -> TracePart:
 
 
 def node_of(name: str, nodes: Inputs) -> str | None:
-    """Return the DAG's node of an operator's `name`; None if the DAG has none.
+    """Find the DAG's node of an operator's `name`; None if the DAG has none.
 
-    Forward operators are called as their node or ``<node>_fwd``, backward ones ``<node>_backward`` or
+    Forward operators are called like their node or ``<node>_fwd``, backward ones ``<node>_backward`` or
     ``<node>_fwd_backward``; Gluon may wrap this in ``…name=<node>;…``.
     """
     named = _NAMED.search(name)
-    text = named[1] if named else name
-    kind = name[: named.start()] if named else ""
+    kind, text = (name[: named.start()], named[1]) if named else ("", name)
     base, backward, _ = text.partition("_backward")
     prefix = "BW." if backward or "_backward_" in kind else "FW."
     candidates = (base, base.removesuffix("_fwd"), base.partition("_fwd")[0])
@@ -201,25 +198,24 @@ def node_of(name: str, nodes: Inputs) -> str | None:
 
 
 def _one_process_each(profile: Trace, nodes: Sequence[str | None]) -> tuple[Int64, Id]:
-    """Return the slices of the DAG's operations by start, and the process of most."""
+    """Select the slices of the DAG's operations, sorted by start, and the process with most of them."""
     known = np.array([node is not None for node in nodes], np.bool_)
     rows = np.flatnonzero(known[profile.name_id])
     pids = [profile.tracks[t].pid for t in profile.track_id[rows].tolist()]
     names = [nodes[i] for i in profile.name_id[rows].tolist()]
-    ranked = [pid for pid, _ in Counter(pids).most_common()]  # at a tie the first one met
+    ranked = [pid for pid, _ in Counter(pids).most_common()]  # ties in order of appearance
     rank_of = {pid: i for i, pid in enumerate(ranked)}
-    ranks = [rank_of[pid] for pid in pids]
-    # of each name the first of its places
-    best = dict(sorted(zip(names, ranks, strict=True), key=itemgetter(1), reverse=True))
-    kept = [rank == best[name] for name, rank in zip(names, ranks, strict=True)]
-    rows = rows[np.array(kept, np.bool_)]
-    return _by_start(profile, rows), ranked[0] if ranked else None
+    best: dict[str | None, int] = {}  # rank of the process that counts for each name
+    for name, pid in zip(names, pids, strict=True):
+        best[name] = min(best.get(name, len(ranked)), rank_of[pid])
+    kept = [rank_of[pid] == best[name] for name, pid in zip(names, pids, strict=True)]
+    return _by_start(profile, rows[np.array(kept, np.bool_)]), ranked[0] if ranked else None
 
 
 def _updates(
     profile: Trace, operations: Int64, process: Id, nodes: Sequence[str | None], inputs: Inputs
 ) -> list[Int64]:
-    """Return for every step the slices between its last backward operation and what follows it."""
+    """Select the slices between the last backward operation of each step and the next step."""
     names = [nodes[i] or "" for i in profile.name_id[operations].tolist()]
     begins = {node for node, of in inputs.items() if node.startswith("FW.") and {"I/O", "STEP"} & set(of)}
     first = next((name for name in names if name in begins), None)
@@ -228,9 +224,10 @@ def _updates(
     if marks[0] > 0:  # the profile begins within a step
         bounds.insert(0, 0)
     named = zip(nodes, profile.names, strict=True)  # the candidates are not in the DAG
-    counted = np.array([node is None and name not in _HOUSEKEEPING for node, name in named])
-    here = np.array([track.pid == process for track in profile.tracks])
-    candidates = _by_start(profile, np.flatnonzero(counted[profile.name_id] & here[profile.track_id]))
+    is_update = np.array([node is None and name != _HOUSEKEEPING for node, name in named])
+    in_process = np.array([track.pid == process for track in profile.tracks])
+    rows = np.flatnonzero(is_update[profile.name_id] & in_process[profile.track_id])
+    candidates = _by_start(profile, rows)
     starts = profile.ts_ns[candidates]
     updates = []
     for start, end in itertools.pairwise(bounds):

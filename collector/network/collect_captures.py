@@ -21,7 +21,7 @@ from collector.network.transfers import Connection, Traffic, read_traffic
 from collector.network.wire import UNKNOWN, Wire, job_size, merge, with_waiting
 
 TIMELINE = "comm_timeline.json"
-_PART = "part"  # category of what lies within a slice: not to be counted with it
+_PART = "part"  # category of slices within a transfer, which are not counted with it
 
 
 class Captured(Struct, frozen=True):
@@ -36,9 +36,9 @@ class Captured(Struct, frozen=True):
     repairs: Sequence[str]
 
 
-def write_captured(found: Captured, output: Path) -> int:
-    """Write the timeline of captures; return the number of its events. Raises OutputError."""
-    return write_timeline(output, _rows(found.wire, found.nodes, found.links, found.names))
+def write_captured(captured: Captured, output: Path) -> int:
+    """Write the timeline of captures, and count its events. Raises OutputError."""
+    return write_timeline(output, _rows(captured))
 
 
 def read_captures(root: Path, *, progress: bool | None = None, jobs: int | None = None) -> Captured:
@@ -56,8 +56,8 @@ def read_captures(root: Path, *, progress: bool | None = None, jobs: int | None 
     traffics = _read_all(paths, repairs, progress, jobs)
     if not any(traffic.n_transfers for traffic in traffics):
         reasons = "; ".join(repairs.lines)
-        several = len(repairs.lines) > 1
-        raise TraceError(f"{root}: no capture holds a PUSH or PULL ({reasons})" if several else reasons)
+        several = f"{root}: no capture holds a PUSH or PULL ({reasons})"
+        raise TraceError(several if len(repairs.lines) > 1 else reasons)
     home = root if root.is_dir() else root.parent
     keys = read_keys(home, repairs)
     links = named_connections(traffics, served_keys(home))
@@ -69,11 +69,10 @@ def read_captures(root: Path, *, progress: bool | None = None, jobs: int | None 
 def _read_all(
     paths: Sequence[Path], repairs: Repairs, progress: bool | None, jobs: int | None
 ) -> list[Traffic]:
-    """Read captures, large ones in processes; a capture that cannot be used becomes a line."""
+    """Read captures, large ones in processes; an unusable capture becomes a line of `repairs`."""
     parts = [FilePart(path, size=size_of(path)) for path in paths]
-    with progress_bar(
-        sum(part.size for part in parts), "B", what="reading captures", enabled=progress
-    ) as advance:
+    n_bytes = sum(part.size for part in parts)
+    with progress_bar(n_bytes, "B", what="reading captures", enabled=progress) as advance:
         read = list(map_files(_read, parts, jobs=jobs, on_read=advance))
     for traffic in read:
         if isinstance(traffic, str):
@@ -93,7 +92,7 @@ def _read(part: FilePart, on_read: OnRead) -> Traffic | str:
 
 
 def _lacks(traffic: Traffic) -> Iterator[str]:
-    """Yield a phrase for each thing that a capture lacks."""
+    """Yield a phrase for each kind of missing data in a capture."""
     capture = traffic.capture
     if capture.damage:
         yield capture.damage
@@ -112,16 +111,17 @@ def _lacks(traffic: Traffic) -> Iterator[str]:
     if capture.n_unanswered or capture.n_unasked:
         yield (
             f"{capture.n_unanswered:,} requests without response and {capture.n_unasked:,} responses "
-            "without request left out"
+            "without request ignored"
         )
 
 
-def _rows(wire: Wire, nodes: Sequence[str], links: Sequence[Connection], keys: Keys) -> Iterator[ThreadRow]:
+def _rows(captured: Captured) -> Iterator[ThreadRow]:
     """Yield the timeline: one row for each pair of ends."""
+    wire, nodes = captured.wire, captured.nodes
     pairs = np.unique(np.stack([wire.worker, wire.server]), axis=1).T.tolist()
     for worker, server in pairs:
         rows = np.flatnonzero((wire.worker == worker) & (wire.server == server)).tolist()
-        slices = (_slice(wire, i, links[wire.connection[i]], keys) for i in rows)
+        slices = (_slice(wire, i, captured.links[wire.connection[i]], captured.names) for i in rows)
         name = f"{nodes[worker]} -> {nodes[server]}"
         yield ThreadRow(name, name, "transfers", "transfers", slices)
 

@@ -1,4 +1,4 @@
-"""Who the two ends of a connection are, and which keys a server owns."""
+"""Names of the two ends of a connection, and the keys of a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collector.network.pslite import key_base, server_rank
 from collector.network.transfers import Connection, Traffic
 
 _KEYS_END = 1 << 32  # a partition key has a 16-bit declared key above 16 bits of partition
-_MOST_SERVERS = 4096  # tried where nothing tells how many there are
+_MOST_SERVERS = 4096  # tried if their number is unknown
 
 NodeKey = tuple[str, int | str]  # role, and ps-lite id or host
 
@@ -23,9 +23,9 @@ NodeKey = tuple[str, int | str]  # role, and ps-lite id or host
 def named_connections(traffics: Sequence[Traffic], served: Mapping[str, Collection[int]]) -> list[Connection]:
     """Give the ends of all connections their names.
 
-    A node is called after the file or directory of the capture in which it is the only one of its role
+    A node is named after the file or directory of the capture in which it is the only one of its role
     (``worker_0.pcap``), or after the key log with its keys (`served`: partition keys by name of the server);
-    the others by ps-lite's rank, or where files name some by the number that is left, or by id.
+    other nodes after their ps-lite rank; if files name some nodes, after the remaining number or the id.
     """
     connections = [connection for traffic in traffics for connection in traffic.connections]
     workers, servers = _nodes(traffics, connections)
@@ -59,7 +59,7 @@ def _named_by_logs(
     served: Mapping[str, Collection[int]],
     n_servers: int,
 ) -> dict[NodeKey, str]:
-    """Name the servers that have most keys of a key log in common with it, more than half of both's."""
+    """Name servers after the key log that shares most of their keys, more than half of both together."""
     keys: dict[NodeKey, set[int]] = defaultdict(set)
     for connection, server in zip(connections, servers, strict=True):
         keys[server].update(partition_keys(connection, n_servers).tolist())
@@ -80,7 +80,7 @@ def n_announced(traffics: Sequence[Traffic], role: str) -> int:
 def _nodes(
     traffics: Sequence[Traffic], connections: Sequence[Connection]
 ) -> tuple[list[NodeKey], list[NodeKey]]:
-    """Tell worker and server of each connection: by id, else by that of the only node of its role there."""
+    """Identify worker and server of each connection: by id, else by the only id of the role on its host."""
     ids: dict[tuple[str, str], set[int]] = defaultdict(set)
     for node in (node for traffic in traffics for node in traffic.nodes):
         ids[node.role, node.host].add(node.id)
@@ -89,43 +89,42 @@ def _nodes(
         ids["server", c.server_host].update(() if c.server_id is None else [c.server_id])
 
     def key(role: str, node_id: int | None, host: str) -> NodeKey:
-        here = ids[role, host]
-        return role, next(iter(here)) if node_id is None and len(here) == 1 else node_id or host
+        on_host = ids[role, host]
+        return role, next(iter(on_host)) if node_id is None and len(on_host) == 1 else node_id or host
 
     workers = [key("worker", c.worker_id, c.worker_host) for c in connections]
     return workers, [key("server", c.server_id, c.server_host) for c in connections]
 
 
 def _other_names(role: str, by_file: Mapping[NodeKey, str], others: Sequence[NodeKey]) -> dict[NodeKey, str]:
-    """Name the nodes that no file names; a single one gets the only number that is left."""
+    """Name the nodes that no file names; a single node gets the only remaining number."""
     left = {f"{role}_{i}" for i in range(len(by_file) + 1)} - set(by_file.values())
     if by_file and len(others) == len(left) == 1:
         return {others[0]: left.pop()}
     names: dict[NodeKey, str] = {}
-    for _, which in others:
-        if isinstance(which, str):
-            name = f"{role} {which}"
+    for _, node in others:
+        if isinstance(node, str):
+            names[role, node] = f"{role} {node}"
         else:
-            name = f"{role}_ps{which}" if by_file else f"{role}_{server_rank(which)}"
-        names[role, which] = name
+            names[role, node] = f"{role}_ps{node}" if by_file else f"{role}_{server_rank(node)}"
     return names
 
 
 def index_in_path(path: Path, role: str) -> int | None:
-    """Return i of the innermost ``<role>_<i>`` in a path's file or directory names."""
-    for part in (path.name, *(parent.name for parent in path.parents)):
+    """Find i of the innermost ``<role>_<i>`` in a path's file or directory names."""
+    for part in reversed(path.parts):
         if match := re.match(rf"{role}[_-]?(\d+)(?![0-9])", part):
             return int(match[1])
     return None
 
 
 def partition_keys(connection: Connection, n_servers: int) -> Int64:
-    """Take the base of the server's key range off a connection's wire keys (n,); -1 where none fits.
+    """Subtract the base of the server's key range from a connection's wire keys (n,); -1 if none fits.
 
-    `n_servers` as the scheduler announced them, 0 where it did not.
+    `n_servers` is the announced number, 0 if unknown.
     """
     wire_keys = connection.transfers.wire_key
-    middle = int(np.sort(wire_keys)[len(wire_keys) // 2])  # a damaged key or two shall not decide
+    middle = int(np.sort(wire_keys)[len(wire_keys) // 2])  # robust against damaged keys
     for n in [n_servers] if n_servers else range(1, _MOST_SERVERS):
         near = middle * n // (2**64 - 1)
         for rank in (near, near + 1):

@@ -20,34 +20,23 @@ _SERVER = re.compile(r"server_(\d{1,3})")
 
 
 class NetworkEvidence(Struct):
-    """Transfers of a BytePS job according to captures and server logs.
+    """Transfers of a BytePS job according to captures and server logs."""
 
-    Attributes
-    ----------
-    bytes_of, servers : of partitions, by key: their bytes, and the server that keeps them
-    wire_ns, server_ns, waiting_ns : where all captured transfers together spent their time, see `ServerKey`
-    operations : what the servers logged the times of
-    repairs : a line for each capture and log that cannot be used
-    """
-
-    bytes_of: dict[int, int] = field(default_factory=dict)
-    servers: dict[int, int] = field(default_factory=dict)
-    wire_ns: int = 0
+    bytes_of: dict[int, int] = field(default_factory=dict)  # by partition key
+    servers: dict[int, int] = field(default_factory=dict)  # by partition key
+    wire_ns: int = 0  # times of all captured transfers, see `ServerKey`
     server_ns: int = 0
     waiting_ns: int = 0
     operations: list[ServerOperation] = field(default_factory=list)
-    repairs: list[str] = field(default_factory=list)
+    repairs: list[str] = field(default_factory=list)  # a line for each unusable capture and log
 
     @property
     def words(self) -> str:
-        """Where transfers spend their time, as clauses that follow another one; "" where nothing tells."""
-        clauses = ""
+        """Shares of the transfers' time, as clauses that follow another one; "" if unknown."""
+        clauses = waited = ""
         if total := self.wire_ns + self.server_ns + self.waiting_ns:
-            waited = (
-                f", {in_percent(self.waiting_ns / total)} waiting for other workers"
-                if self.waiting_ns
-                else ""
-            )
+            if self.waiting_ns:
+                waited = f", {in_percent(self.waiting_ns / total)} waiting for other workers"
             clauses = (
                 f"; of the captured transfers' time {in_percent(self.server_ns / total)} is the servers'"
                 f"{waited} and {in_percent(self.wire_ns / total)} the wire's"
@@ -59,7 +48,7 @@ class NetworkEvidence(Struct):
         return clauses
 
     def add(self, keys: Iterable[ServerKey]) -> None:
-        """Note the bytes and servers of partitions, as they were sent."""
+        """Add the bytes and servers of partitions."""
         for key in keys:
             if key.n_push:
                 self.bytes_of.setdefault(key.key, key.push_bytes // key.n_push)
@@ -70,7 +59,7 @@ class NetworkEvidence(Struct):
 def read_evidence(
     paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None
 ) -> NetworkEvidence:
-    """Return the evidence beside the jobs at `paths`; nothing where these are not of BytePS."""
+    """Read the evidence beside the BytePS jobs among `paths`."""
     evidence = NetworkEvidence()
     of_byteps = [
         path for path in paths if path.is_dir() and any(gpu.file("comm.json") for gpu in find_gpus(path))
@@ -95,7 +84,7 @@ def read_evidence(
         try:
             served = read_served(path, progress=progress)
         except TraceError:
-            continue  # there are no logs of servers: most jobs have none
+            continue  # most jobs have no server logs
         evidence.add(served.keys)
         evidence.operations += served.operations
     return evidence

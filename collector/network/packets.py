@@ -42,7 +42,7 @@ class Capture(Struct):
 
     path: Path
     n_packets: int = 0
-    n_cut: int = 0  # packets shorter than they were on the wire
+    n_cut: int = 0  # packets that are shorter than on the wire
     other_links: set[int] = field(default_factory=set)  # link types that cannot be decoded
     damage: str = ""  # why reading stopped before the end
     n_connections: int = 0  # TCP connections of any kind
@@ -66,7 +66,7 @@ class Segment(NamedTuple):
 
 
 def is_capture(path: Path) -> bool:
-    """Check whether the name of `path` is that of a packet capture."""
+    """Check `path` for the name of a packet capture."""
     return _NAME.search(path.name) is not None
 
 
@@ -102,7 +102,7 @@ def _packets(capture: Capture) -> Iterator[tuple[int, int, bytes, int]]:
             raise TraceError(f"{capture.path}: {reason}: no packets in it") from None
         is_next_generation = hasattr(reader, "_read_block")
         read = reader._read_block if is_next_generation else reader._read_packet
-        whole = file.tell()  # where the last whole packet ends
+        whole = file.tell()  # end of the last whole packet
         while True:
             try:
                 packet = read(_LARGEST)
@@ -117,12 +117,15 @@ def _packets(capture: Capture) -> Iterator[tuple[int, int, bytes, int]]:
                 link = about.linktype if is_next_generation else reader.linktype & 0xFFFF
                 yield ts_ns, link, data, max(about.wirelen, len(data))
             whole = file.tell()
-        if _is_left(file, whole):
+        try:
+            is_whole = file.tell() == whole and not file.read(1)
+        except damaged:
+            is_whole = False
+        if not is_whole:
             capture.damage = f"damaged or cut off at byte {whole:,}: the rest was not read"
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a capture, packed or not."""
     try:
         file = opened(path)
     except OSError as error:
@@ -130,14 +133,6 @@ def _opened(path: Path) -> IO[bytes]:
     is_packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
     return cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if is_packed else file
-
-
-def _is_left(file: IO[bytes], whole: int) -> bool:
-    """Check whether a file goes on behind byte `whole`, or its end cannot be read."""
-    try:
-        return file.tell() != whole or bool(file.read(1))
-    except (EOFError, OSError, zlib.error):
-        return True
 
 
 def _time_ns(about: Any, *, nano: bool) -> int:
@@ -149,7 +144,7 @@ def _time_ns(about: Any, *, nano: bool) -> int:
 
 @lru_cache(1)
 def _scapy() -> tuple[Any, type[Exception]]:
-    """Return scapy's reader and its error; importing it must neither make directories nor log."""
+    """Import scapy's reader and its error; the import must neither make directories nor log."""
     environment = dict(os.environ)
     os.environ.update(dict.fromkeys(_HOMES, os.devnull))
     try:
@@ -167,17 +162,17 @@ _IPV6 = struct.Struct("!4xHBx16s16s")
 _TCP = struct.Struct("!HHI4xBB")  # ports, sequence number, header size, flags
 
 
-def _segment(ts_ns: int, data: bytes, at: int, length: int) -> Segment | None:
-    """Return the TCP segment of the IP packet at `at`; None when it holds none, or a fragment."""
-    if at + 40 > len(data):
+def _segment(ts_ns: int, data: bytes, offset: int, length: int) -> Segment | None:
+    """Decode the TCP segment of the IP packet at `offset`; None if it has none, or is a fragment."""
+    if offset + 40 > len(data):
         return None
-    version = data[at] >> 4
+    version = data[offset] >> 4
     if version == 4:
-        size, fragment, protocol, source, target = _IPV4.unpack_from(data, at)
-        head, end = at + (data[at] & 15) * 4, at + size
+        size, fragment, protocol, source, target = _IPV4.unpack_from(data, offset)
+        head, end = offset + (data[offset] & 15) * 4, offset + size
     elif version == 6:
-        size, protocol, source, target = _IPV6.unpack_from(data, at)
-        head, end, fragment = at + 40, at + 40 + size, 0
+        size, protocol, source, target = _IPV6.unpack_from(data, offset)
+        head, end, fragment = offset + 40, offset + 40 + size, 0
     else:
         return None
     if protocol != 6 or fragment & 0x3FFF or head + 20 > len(data):
@@ -195,13 +190,13 @@ _FAR = 1 << 28  # no window reaches so far: another connection, or a pause in th
 class Receiver(Protocol):
     """Takes the bytes of one direction."""
 
-    trip_ns: int  # how long a packet took from the place of the capture to the sender and back; 0: not known
+    trip_ns: int  # round trip from the capture to the sender and back; 0 if unknown
 
     def feed(self, data: bytes, now_ns: int) -> None:
         """Take the next bytes, captured at `now_ns`."""
 
     def lost(self) -> None:
-        """Take note that bytes are missing here."""
+        """Note that bytes are missing here."""
 
 
 class _Half(Struct):
@@ -214,12 +209,11 @@ class _Half(Struct):
     syn_ns: int | None = None  # time of the SYN, until it is answered
 
     def begin(self, seq: int) -> None:
-        """Note the number of the first byte."""
         if self.first_seq is None:
             self.first_seq = self.next_seq = seq & 0xFFFFFFFF
 
     def take(self, segment: Segment) -> None:
-        """Add one segment that carries payload."""
+        """Add a segment with payload."""
         seq = segment.seq + 1 if segment.flags & SYN else segment.seq
         self.begin(seq)
         ahead = ((seq - self.next_seq + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
@@ -237,7 +231,7 @@ class _Half(Struct):
 
 
 class Streams:
-    """All connections; `make` returns the receivers of a packet's direction and of the other, by its ends."""
+    """All connections; `make` creates the receivers of a packet's direction and of the other, by its ends."""
 
     def __init__(self, make: Callable[[Ends], tuple[Receiver, Receiver]], capture: Capture) -> None:
         self._make, self.capture = make, capture
@@ -253,7 +247,10 @@ class Streams:
         if flow is None:
             if not opens and not segment.length:
                 return
-            flow = self._add(segment.ends)
+            self.capture.n_connections += 1
+            forth, back = (_Half(receiver, self.capture) for receiver in self._make(segment.ends))
+            flow = self._flows[segment.ends] = forth, back
+            self._flows[segment.ends[2:] + segment.ends[:2]] = back, forth
         half, back = flow
         if segment.flags & ACK and back.syn_ns is not None:
             half.receiver.trip_ns = max(segment.ts_ns - back.syn_ns, 0)
@@ -263,10 +260,3 @@ class Streams:
             half.syn_ns = segment.ts_ns
         if segment.length:
             half.take(segment)
-
-    def _add(self, ends: Ends) -> tuple[_Half, _Half]:
-        self.capture.n_connections += 1
-        forth, back = (_Half(receiver, self.capture) for receiver in self._make(ends))
-        self._flows[ends] = forth, back
-        self._flows[ends[2], ends[3], ends[0], ends[1]] = back, forth
-        return forth, back

@@ -18,17 +18,17 @@ from analyzer.base.errors import Repairs, TraceError
 from analyzer.base.inputs import natural, opened
 from analyzer.base.names import OpName, partition_key, split_key
 from analyzer.reading.dialects.byteps.byteps_events import GradientNames, read_names
-from analyzer.reading.formats.columns import Id, Trace
+from analyzer.reading.formats.columns import Trace
 from analyzer.reading.traces.gpu_folders import GpuDir, find_gpus, is_gpu_file
 from analyzer.reading.traces.readers import read_trace
 
 _DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d{1,18})")
-# what is counted has numbers that a job can have: 16 bits of a key are its partition's
+# The numbers have at most the digits that a job can need: a partition has 16 bits of a key.
 _PARTITIONED = re.compile(
     rb"(?:\] |\s)(\S+) partitioned to (\d{1,5}) part\(s\), total_len=(\d{1,18}), key_range=\[(\d{1,18}),"
 )
 _ASSIGNED = re.compile(rb"key (\d{1,18}) assigned to server (\d{1,3})(?!\d)")
-_KEY = re.compile(r"[0-9]{1,20}")
+_KEY = re.compile(r"-?[0-9]{1,20}")  # the `tid` of a BytePS event, unless it is "total"
 _TEXT = {".txt", ".log", ".out", ".err", ""}
 _SNIFF = 4096  # bytes in which a binary file shows itself
 _LONGEST_LINE = 1 << 16
@@ -53,14 +53,14 @@ class Keys(Struct):
     comm: list[tuple[GpuDir, Trace]] = field(default_factory=list)  # the `comm.json` that were read
 
     def tensor(self, key: int) -> str:
-        """Return the name of the tensor that partition key `key` is a part of, else the key itself."""
+        """Name the tensor of a partition key, or the key itself if the tensor is unknown."""
         tensor = self.tensors.get(split_key(key)[0])
         if tensor is None:
             return f"key {key}"
         return (self.parameters and self.parameters.parameter(tensor.name)) or tensor.name
 
     def partition_bytes(self) -> dict[int, int]:
-        """Work out the bytes of each partition key: every one but the last of a tensor has the same."""
+        """Compute the bytes of each partition: all but the last of a tensor have the same size."""
         sized = {
             declared: (tensor.total_bytes, tensor.n_parts)
             for declared, tensor in self.tensors.items()
@@ -75,18 +75,18 @@ class Keys(Struct):
         return n_bytes
 
     def declare(self, declared: int, name: str) -> Tensor:
-        """Return the tensor of a declared key, noting its name where it is new."""
+        """Look up the tensor of a declared key; add it if it is new."""
         return self.tensors.setdefault(declared, Tensor(name))
 
 
 def read_keys(root: Path, repairs: Repairs) -> Keys:
-    """Return the keys that the files under `root` declare; files that cannot be used go to `repairs`."""
+    """Read the keys that the files under `root` declare; unusable files become lines of `repairs`."""
     keys = Keys()
     for path in text_files(root):
         with attempt(path, repairs):
             _read_debug_log(lines_of(path), keys)
     if sum(tensor.n_parts or 0 for tensor in keys.tensors.values()) > _MOST_PARTS:
-        repairs.add(root, f"logs tell more than {_MOST_PARTS:,} partitions of tensors: taken as unknown")
+        repairs.add(root, f"logs have more than {_MOST_PARTS:,} partitions of tensors: ignored")
         for tensor in keys.tensors.values():
             tensor.n_parts = None
     home = root.parent if is_gpu_file(root.name) and root.is_file() else root
@@ -104,7 +104,7 @@ def read_keys(root: Path, repairs: Repairs) -> Keys:
 
 
 def files_below(root: Path) -> Iterator[Path]:
-    """Yield the regular files of a job, and those beside a worker's directory that bear its name."""
+    """Yield the regular files of a job, and those beside a worker's directory that begin with its name."""
     yield from _files(root, _MOST_DEPTH)
     if root.is_dir() and root.name:
         beside = sorted(root.parent.glob(glob.escape(root.name) + ".*"), key=lambda path: natural(path.name))
@@ -142,7 +142,7 @@ def _files(directory: Path, depth: int) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def attempt(path: Path, repairs: Repairs) -> Iterator[None]:
-    """Turn what makes `path` unusable into a line of `repairs`."""
+    """Turn an error about `path` into a line of `repairs`."""
     try:
         yield
     except TraceError as error:
@@ -152,9 +152,9 @@ def attempt(path: Path, repairs: Repairs) -> Iterator[None]:
 
 
 def _bound(sized: Iterable[tuple[int, int]]) -> int:
-    """Return the partition size that explains how many parts tensors of (bytes, parts) were cut into.
+    """Find the partition size that explains the number of parts of tensors, given as (bytes, parts).
 
-    A power of two where one does, else the least that does; 0 where no tensor was cut.
+    It is a power of two if possible, else the least possible size; 0 if no tensor was cut.
     """
     cut = [(total, parts) for total, parts in sized if parts > 1]
     least = max((-(-total // parts) for total, parts in cut), default=0)
@@ -179,15 +179,7 @@ def _read_debug_log(lines: Iterable[bytes], keys: Keys) -> None:
 
 
 def _add_comm(trace: Trace, keys: Keys) -> None:
-    pairs = set(zip(trace.name_id.tolist(), trace.track_id.tolist(), strict=True))
-    for name_id, track_id in pairs:
-        name = OpName.parse(trace.names[name_id])
-        key = _key_of_id(trace.tracks[track_id].tid)
-        if name.is_comm and name.label and key is not None:
-            keys.declare(split_key(key)[0], name.label)
-
-
-def _key_of_id(text: Id) -> int | None:
-    """Return the partition key that the `tid` of a BytePS event is; None for ``total``."""
-    digits = str(text).removeprefix("-")
-    return int(str(text)) & 0xFFFFFFFF if _KEY.fullmatch(digits) else None  # 32 bits, signed
+    for name_id, track_id in set(zip(trace.name_id.tolist(), trace.track_id.tolist(), strict=True)):
+        name, key = OpName.parse(trace.names[name_id]), str(trace.tracks[track_id].tid)
+        if name.is_comm and name.label and _KEY.fullmatch(key):
+            keys.declare(split_key(int(key) & 0xFFFFFFFF)[0], name.label)  # 32 bits, signed

@@ -31,25 +31,24 @@ class Message(Struct):
 
 
 class MessageReader(Struct):
-    """One direction of a connection as ZMTP messages (a `tcp.Receiver`)."""
+    """One direction of a connection as ZMTP messages (a `packets.Receiver`)."""
 
     on_message: Callable[[Message], object]
-    on_identity: Callable[[bytes], object]  # takes the Identity that the peer states in its READY command
-    begins_message: Callable[[bytes], bool]  # whether bytes begin with a message
+    on_identity: Callable[[bytes], object]  # takes the Identity in the peer's READY command
     trip_ns: int = 0
-    _is_framed: bool = False  # whether it is known where frames begin
-    _greeting: int = 0  # bytes that come before the first frame
+    _is_framed: bool = False  # the position is at the beginning of a frame
+    _greeting: int = 0  # bytes before the first frame
     _held: bytearray = field(default_factory=bytearray)  # the beginning of the next frame
-    _needed: int = 0  # bytes that `_held` must have to be worth decoding
-    _frames: list[bytes] = field(default_factory=list)  # of the message that was begun
+    _needed: int = 0  # bytes in `_held` before decoding is worthwhile
+    _frames: list[bytes] = field(default_factory=list)  # of the incomplete message
     _start_ns: int = 0
     _wire_bytes: int = 0
 
     def feed(self, data: bytes, now_ns: int) -> None:
-        """Take the next bytes; see `tcp.Receiver`."""
+        """Take the next bytes; see `packets.Receiver`."""
         if not self._is_framed:
             is_greeting = data[:1] == b"\xff" and data[9:10] == b"\x7f"
-            if not is_greeting and not self.begins_message(data):
+            if not is_greeting and not begins_message(data):
                 return
             self._is_framed, self._greeting = True, GREETING * is_greeting
         if not self._held and not self._frames:
@@ -62,13 +61,13 @@ class MessageReader(Struct):
             pass
 
     def lost(self) -> None:
-        """Forget the message that was begun."""
+        """Discard the incomplete message."""
         self._is_framed, self._greeting, self._needed, self._wire_bytes = False, 0, 0, 0
         self._held.clear()
         self._frames.clear()
 
     def _take_frame(self, now_ns: int) -> bool:
-        """Take a whole frame off the bytes held; False where there is none."""
+        """Take a whole frame off the bytes held; False if there is none."""
         flags = self._held[0]
         header = 9 if flags & LONG else 2
         size = int.from_bytes(self._held[1:header], "big")
@@ -114,7 +113,7 @@ ROLES = ("server", "worker", "scheduler")  # by number, in both generations
 
 
 class Node(NamedTuple):
-    """A member of the job as the scheduler announces it."""
+    """A node of the job as announced by the scheduler."""
 
     role: str
     id: int
@@ -123,7 +122,7 @@ class Node(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """The fields of a message's header that are used."""
+    """The used fields of a message's header."""
 
     request: bool
     push: bool
@@ -132,38 +131,37 @@ class Meta(NamedTuple):
     customer_id: int = 0
     control: int | None = None  # command of a control message
     nodes: tuple[Node, ...] = ()
-    sender: int | None = None  # ps-lite id in front of a response; these three of a whole message
+    # of a whole message:
+    sender: int | None = None  # ps-lite id in front of a response
     key: int | None = None  # wire key
     value_bytes: int = 0
 
 
 def server_rank(node_id: int) -> int:
-    """Return the rank of a server or worker by its ps-lite id (8 + 2r, 9 + 2r)."""
+    """Compute the rank of a server or worker from its ps-lite id (8 + 2r, 9 + 2r)."""
     return (node_id - 8) // 2
 
 
 def key_base(rank: int, n_servers: int) -> int:
-    """Return where the key range of the server of this rank begins."""
+    """Compute the beginning of the key range of a server."""
     return (2**64 - 1) // n_servers * rank
 
 
 def read_header(message: Message) -> Meta | None:
-    """Return the header of a ZMTP message with sender, key and size; None if it is not one of ps-lite's."""
+    """Decode the header of a ZMTP message with sender, key and size; None if it is not one of ps-lite's."""
     frames = message.frames
     sender = identity(frames[0]) if len(frames) > 1 else None
-    first = 0 if sender is None else 1
-    meta = read_meta(frames[first])
-    if meta is None:
-        return None
-    keys = frames[first + 1] if len(frames) > first + 1 else b""
-    if len(keys) % 8 or (meta.control is not None and len(frames) > first + 1):
+    body, *data = frames if sender is None else frames[1:]
+    meta = read_meta(body)
+    keys = data[0] if data else b""
+    if meta is None or len(keys) % 8 or (meta.control is not None and data):
         return None
     key = int.from_bytes(keys[:8], "little") if keys else None
-    return meta._replace(sender=sender, key=key, value_bytes=sum(map(len, frames[first + 2 : first + 3])))
+    return meta._replace(sender=sender, key=key, value_bytes=sum(map(len, data[1:2])))
 
 
 def identity(frame: bytes) -> int | None:
-    """Return the ps-lite id in an identity frame (``ps11``)."""
+    """Parse the ps-lite id in an identity frame (``ps11``)."""
     return int(frame[2:]) if frame[:2] == b"ps" and len(frame) < 12 and frame[2:].isdigit() else None
 
 

@@ -27,7 +27,6 @@ _PROFILE = re.compile(
     rb"\s*(-?\d{1,18})\s+((?:worker|server)_(?:van|kvapp|send|process)\w*)"
     rb"\s*([0-3]?\d{1,15})\s*"  # microseconds since the epoch, until the year 2096
 )
-PULLS_SERVED = "pulls served"
 
 
 class Interval(NamedTuple):
@@ -48,40 +47,34 @@ class _Second(Struct):
 
 
 class Log(Struct):
-    """The content of one file."""
+    """The content of one file: a key log, a profile, or neither."""
 
     path: Path = Path()
-    node: str = ""  # whose it is
-    kinds: Counter[str] = field(default_factory=Counter)
+    node: str = ""
     #: Tracks of a profile, each in the order of its starts. The key of a row is the wire key as a signed
     #: 32-bit number (kvapp) or its lowest 16 bits (van).
     profile: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
-    #: Of a key log: ("push" or "pull", second counted from the first midnight) -> the requests in it.
+    #: Requests of a key log by ("push" or "pull", second counted from the first midnight).
     seconds: dict[tuple[str, int], _Second] = field(default_factory=lambda: defaultdict(_Second))
     requests: Counter[tuple[int, str]] = field(default_factory=Counter)  # (key, "push" or "pull")
     pushed_bytes: Counter[int] = field(default_factory=Counter)  # by key
-    n_other: int = 0  # lines of neither format
     n_unpaired: int = 0  # pulls without response and responses without pull
 
 
 def read_log(lines: Iterable[bytes]) -> Log:
-    """Return the rows of one file; lines of other kinds are counted."""
+    """Read the rows of one file; lines of other kinds are ignored."""
     log = Log()
     midnight_s, last_s = 0, 0
-    pulls: dict[int, deque[int]] = defaultdict(deque)  # by key, when those began that are not answered
+    pulls: dict[int, deque[int]] = defaultdict(deque)  # by key, the starts of those without an answer
     for line in lines:
         if match := _PROFILE.fullmatch(line):
-            log.kinds["ps-lite profile"] += 1
             _add_profiled(log, pulls, match[2].decode(), int(match[1]), int(match[3]) * 1000)
-        elif b"server.cc" in line and (matches := list(_KEY_LOG.finditer(line))):
-            log.kinds["key log"] += 1
-            for request in matches:  # lines of several threads may run into each other
+        elif b"server.cc" in line:
+            for request in _KEY_LOG.finditer(line):  # lines of several threads may run into each other
                 second = int(request[1]) * 3600 + int(request[2]) * 60 + int(request[3])
                 midnight_s += 86_400 if second < last_s - 43_200 else 0
                 last_s = second
                 _add_request(log, request, midnight_s + second)
-        elif line.strip() and b"Collected all" not in line:
-            log.n_other += 1
     log.n_unpaired += sum(map(len, pulls.values()))
     for rows in log.profile.values():
         rows.sort(key=lambda row: row.start_ns)
@@ -98,13 +91,13 @@ def _add_request(log: Log, request: re.Match[bytes], second: int) -> None:
     entry.peers.add(sender)
 
 
-def _add_profiled(log: Log, pulls: dict[int, deque[int]], event: str, key: int, at_ns: int) -> None:
+def _add_profiled(log: Log, pulls: dict[int, deque[int]], event: str, key: int, time_ns: int) -> None:
     if event == "server_process_pull":
-        pulls[key].append(at_ns)
+        pulls[key].append(time_ns)
     elif event != "server_send_pull_response":
-        log.profile[event].append(Interval(event, at_ns, None, key))
+        log.profile[event].append(Interval(event, time_ns, None, key))
     elif pulls[key]:
-        log.profile[PULLS_SERVED].append(Interval("PULL", pulls[key].popleft(), at_ns, key))
+        log.profile["pulls served"].append(Interval("PULL", pulls[key].popleft(), time_ns, key))
     else:
         log.n_unpaired += 1
 
@@ -117,7 +110,7 @@ _QUARTER_S = 900  # time zones are multiples of a quarter of an hour
 
 
 class ServerOperation(Struct, frozen=True):
-    """How long one operation of a node took, over all keys."""
+    """Times of one operation of a node, over all keys."""
 
     node: str
     operation: str
@@ -128,12 +121,12 @@ class ServerOperation(Struct, frozen=True):
 
 
 class ServerKey(Struct, frozen=True):
-    """Requests that one node logged, or captures show, for one partition.
+    """Requests for one partition in the log of a node, or in captures.
 
-    Of captures also times, totals over all transfers but the initial pushes; where waiting is known of some
+    Captures have times, too: totals over all transfers but the initial pushes; if waiting is known for some
     pulls only (a capture begins later than another), over those. Wire, server and waiting time make up the
     times of the transfers: wire from the first to the last byte of each message and the round trip of the
-    network between them; waiting until the last worker has pushed; server the rest.
+    network between them; waiting until the last worker has pushed; server the remainder.
     """
 
     node: str
@@ -148,7 +141,7 @@ class ServerKey(Struct, frozen=True):
     pull_ns: int = 0
     wire_ns: int = 0
     server_ns: int = 0
-    waiting_ns: int | None = None  # not where captures show some workers only: `server_ns` then contains it
+    waiting_ns: int | None = None  # None if captures show some workers only: `server_ns` then contains it
 
 
 class Served(Struct, frozen=True):
@@ -169,7 +162,6 @@ def read_served(root: Path, *, progress: bool | None = None) -> Served:
     """
     if not root.exists():
         raise missing(root)
-    home = root if root.is_dir() else root.parent
     repairs = Repairs()
     logs = _read_logs(root, repairs, progress)
     if not logs:
@@ -178,18 +170,17 @@ def read_served(root: Path, *, progress: bool | None = None) -> Served:
             f"{root}: no server log or ps-lite profile here; run the servers with PS_KEY_LOG=1 or "
             f"ENABLE_PROFILING=1{why}"
         )
-    keys = read_keys(home, repairs)
-    operations, requests = list(_operations(logs)), list(_server_keys(logs, keys))
-    return Served(logs, keys, operations, requests, repairs.lines)
+    keys = read_keys(root if root.is_dir() else root.parent, repairs)
+    return Served(logs, keys, list(_operations(logs)), list(_server_keys(logs, keys)), repairs.lines)
 
 
-def write_served(found: Served, output: Path) -> int:
-    """Write the timeline of the servers; return the number of its events. Raises OutputError."""
-    return write_timeline(output, _rows(found.logs, found.names))
+def write_served(served: Served, output: Path) -> int:
+    """Write the timeline of the servers, and count its events. Raises OutputError."""
+    return write_timeline(output, _rows(served.logs, served.names))
 
 
 def served_keys(root: Path) -> dict[str, set[int]]:
-    """Return the keys in the key logs under `root`, by server."""
+    """List the keys in the key logs under `root`, by server."""
     served: dict[str, set[int]] = {}
     for log in _read_logs(root, Repairs(), progress=False):
         if log.requests:
@@ -198,28 +189,27 @@ def served_keys(root: Path) -> dict[str, set[int]]:
 
 
 def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[Log]:
-    """Read every text file; those that hold none of the formats are left out without a word."""
+    """Read the text files with lines of either format."""
     logs = []
-    paths = list(text_files(root))
-    with progress_bar(
-        sum(path.stat().st_size for path in paths), "B", what="reading logs", enabled=progress
-    ) as advance:
-        for path in paths:
+    sizes = {path: path.stat().st_size for path in text_files(root)}
+    with progress_bar(sum(sizes.values()), "B", what="reading logs", enabled=progress) as advance:
+        for path, size in sizes.items():
             with attempt(path, repairs):
                 log = read_log(lines_of(path))
-                if log.kinds:
+                if log.profile or log.requests or log.n_unpaired:
                     log.path, log.node = path, _node(path)
                     logs.append(log)
                     if log.n_unpaired:
-                        repairs.add(path, f"{log.n_unpaired:,} pulls or responses without the other left out")
+                        repairs.add(
+                            path, f"{log.n_unpaired:,} pulls or responses without a counterpart ignored"
+                        )
                 elif any(name in path.name for name in _LOG_NAMES):
-                    repairs.add(path, "empty" if not path.stat().st_size else "no line of a known server log")
-            advance(path.stat().st_size)
+                    repairs.add(path, "no line of a known server log" if size else "empty")
+            advance(size)
     return logs
 
 
 def _node(path: Path) -> str:
-    """Return the name of the node that wrote a log, from its path."""
     for role in ("server", "worker"):
         index = index_in_path(path, role)
         if index is not None:
@@ -230,8 +220,7 @@ def _node(path: Path) -> str:
 def _rows(logs: Sequence[Log], keys: Keys) -> list[ThreadRow]:
     """Make the timeline: a process for each node."""
     tracks: dict[str, dict[str, list[Slice]]] = {}
-    timed = [rows for log in logs for rows in log.profile.values()]
-    starts_ns = [rows[0].start_ns for rows in timed]  # of the same requests as the key log
+    starts_ns = [rows[0].start_ns for log in logs for rows in log.profile.values()]
     traced_ns = [int(trace.ts_ns.min()) for _, trace in keys.comm if len(trace)]
     begin_ns = min(starts_ns or traced_ns, default=None)
     for log in logs:
@@ -258,11 +247,11 @@ def _profiled(row: Interval, decoder: Mapping[int, int], keys: Keys, low_bits: b
 
 
 def _decoder(log: Log, keys: Keys) -> Mapping[int, int]:
-    """Return partition keys by the signed 32-bit numbers that a kvapp profile has for wire keys.
+    """Map the signed 32-bit numbers of wire keys in a kvapp profile to partition keys.
 
     The number is the lower half of the beginning of a server's key range plus the key. A server has one
     range, so all its numbers must decode to keys of the job; a worker talks to several servers, and
-    a number that may stand for keys of two of them is left alone.
+    a number that may stand for keys of two of them is omitted.
     """
     seen = {row.key for name, rows in log.profile.items() if "_van_" not in name for row in rows}
     n_servers = max(keys.servers.values(), default=0) + 1
@@ -286,14 +275,11 @@ def _is_key(key: int, rank: int, keys: Keys) -> bool:
 
 
 def _by_second(log: Log, near_ns: int) -> dict[str, list[Slice]]:
-    """Return a slice for each second of a log whose clock has a resolution of one second."""
-    seconds = log.seconds
-    if not seconds:
-        return {}
-    first_s = min(second for _, second in seconds)  # of a day and a zone that the log does not tell
+    """Make a slice for each second of a log whose clock has a resolution of one second."""
+    first_s = min((second for _, second in log.seconds), default=0)  # of an unknown day and time zone
     shift_s = round((near_ns // _SECOND_NS - first_s) / _QUARTER_S) * _QUARTER_S
     tracks: dict[str, list[Slice]] = {}
-    for (kind, second), entry in sorted(seconds.items(), key=lambda pair: pair[0][1]):
+    for (kind, second), entry in sorted(log.seconds.items(), key=lambda pair: pair[0][1]):
         start = (shift_s + second) * _SECOND_NS
         peers = ", ".join(f"ps{peer}" for peer in sorted(entry.peers))
         args = {"count": entry.n, "bytes": entry.n_bytes, "peers": peers}
@@ -315,8 +301,7 @@ def _operations(logs: Sequence[Log]) -> Iterator[ServerOperation]:
 
 def _server_keys(logs: Sequence[Log], keys: Keys) -> Iterator[ServerKey]:
     for log in logs:
-        requests = log.requests
-        for key in sorted({key for key, _ in requests}):
-            pushes, pulls = requests[key, "push"], requests[key, "pull"]
-            n_bytes = log.pushed_bytes[key]
-            yield ServerKey(log.node, key, keys.tensor(key), split_key(key)[1], pushes, pulls, n_bytes)
+        for key in sorted({key for key, _ in log.requests}):
+            pushes, pulls = log.requests[key, "push"], log.requests[key, "pull"]
+            partition, n_bytes = split_key(key)[1], log.pushed_bytes[key]
+            yield ServerKey(log.node, key, keys.tensor(key), partition, pushes, pulls, n_bytes)

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from analyzer.base.arrays import Int64, NDArray
 from collector.network.packets import Capture, Ends, Receiver, Streams, read_segments
-from collector.network.pslite import Message, MessageReader, Node, begins_message, identity, read_header
+from collector.network.pslite import Message, MessageReader, Node, identity, read_header
 
 _UNASSIGNED = (1 << 15) - 1  # ids from here on are placeholders of nodes that have none yet
 
 
 class Transfers(Struct, frozen=True):
-    """One row (n,) per request with its response, in the order in which they were complete."""
+    """One row (n,) per request with its response, in the order of completion."""
 
     push: NDArray[np.bool_]  # True PUSH, False PULL
     wire_key: NDArray[np.uint64]  # with the base of the server's key range
@@ -44,9 +44,9 @@ class Connection(Struct, frozen=True):
     server_port: int
     worker_id: int | None
     server_id: int | None
-    round_trip_ns: int  # from the place of the capture to the server and back; 0 if it was not captured
+    round_trip_ns: int  # from the capture to the server and back; 0 if it was not captured
     transfers: Transfers
-    worker: str = ""  # the names of the two, once all captures tell them
+    worker: str = ""  # names of the two nodes, set when all captures are read
     server: str = ""
 
 
@@ -66,7 +66,7 @@ class Traffic(Struct, frozen=True):
 def read_traffic(path: Path) -> Traffic:
     """Read one capture; memory grows with the number of transfers only, about 80 bytes each.
 
-    Raises TraceError where the file cannot be opened, is empty, or is not a capture.
+    Raises TraceError if the file cannot be opened, is empty, or is not a capture.
     """
     capture = Capture(path)
     links: list[_Link] = []
@@ -85,8 +85,6 @@ def read_traffic(path: Path) -> Traffic:
 
 
 class _Side(NamedTuple):
-    """A request or a response."""
-
     start_ns: int
     end_ns: int
     key: int | None
@@ -97,30 +95,26 @@ class _Side(NamedTuple):
 _Number = tuple[int, int, bool, int]  # application, customer, push, timestamp
 
 
-class _Link(Struct):
+class _Link:
     """Requests and responses of one TCP connection; direction 0 is that of `ends`, 1 the other."""
 
-    ends: Ends
-    nodes: set[Node]  # takes those that the scheduler announces
-    identities: list[int | None] = field(default_factory=lambda: [None, None])
-    asks: int = 0  # direction in which requests go
-    #: Messages without their counterpart, requests and responses.
-    open: dict[bool, dict[_Number, _Side]] = field(default_factory=lambda: {True: {}, False: {}})
-    rows: list[tuple[Any, ...]] = field(default_factory=list)  # the fields of `Transfers`
-    readers: tuple[MessageReader, MessageReader] = ()  # type: ignore[assignment]
+    def __init__(self, ends: Ends, nodes: set[Node]) -> None:
+        self.ends, self.nodes = ends, nodes  # announced nodes are added
+        self.identities: list[int | None] = [None, None]
+        self.asks = 0  # direction of the requests
+        #: Messages without their counterpart, requests and responses.
+        self.open: dict[bool, dict[_Number, _Side]] = {True: {}, False: {}}
+        self.rows: list[tuple[Any, ...]] = []  # the fields of `Transfers`
+        self.readers = self._reader(0), self._reader(1)
 
-    def __post_init__(self) -> None:
-        first, second = (
-            MessageReader(partial(self._receive, way), partial(self._identify, way), begins_message)
-            for way in (0, 1)
-        )
-        self.readers = first, second
+    def _reader(self, direction: int) -> MessageReader:
+        def identify(name: bytes) -> None:
+            self.identities[direction] = identity(name)
 
-    def _identify(self, direction: int, name: bytes) -> None:
-        self.identities[direction] = identity(name)
+        return MessageReader(partial(self._receive, direction), identify)
 
     def _receive(self, direction: int, message: Message) -> None:
-        """Take a message, and note the transfer of which it is the second half."""
+        """Take a message; if its counterpart is known, add their transfer."""
         meta = read_header(message)
         if meta is None:
             return
@@ -145,7 +139,7 @@ class _Link(Struct):
             self.rows.append((meta.push, key, meta.timestamp, *times, n_bytes, wire_bytes))
 
     def connection(self, path: Path) -> Connection:
-        """Return the connection with its transfers."""
+        """Make the connection with its transfers."""
         source, sport, target, tport = self.ends
         ends = [(str(ip_address(source)), sport), (str(ip_address(target)), tport)]
         asks, answers = self.asks, 1 - self.asks

@@ -1,4 +1,4 @@
-"""The transfers of all captures of a job: each connection once, in order, with their keys and waiting."""
+"""The transfers of all captures of a job: each connection once, in order, with keys and waiting times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Wire(Transfers, frozen=True):
     key: Int64  # of the partition; -1 where the key range of the server is not known
     initial: NDArray[np.bool_]  # a PUSH that only gives the server the tensor's size, before the first step
     trip_ns: Int64  # the network's round trip within the gap between request and response; 0: not known
-    waiting_ns: Int64  # how long the server waited for the PUSH of other workers; -1: not known
+    waiting_ns: Int64  # the server's wait for the PUSH of other workers; -1: not known
 
     @property
     def span_ns(self) -> Int64:
@@ -79,11 +79,10 @@ def merge(
 
 
 def _doubled(links: Sequence[Connection]) -> set[int]:
-    """Find the connections that another capture shows at the same time: the worker's stays."""
+    """Find the connections that another capture, the worker's if possible, shows at the same time."""
     known: dict[tuple[str, int, str, int], list[tuple[int, int]]] = {}
     doubled = set()
-    at_worker = [index_in_path(link.path, "worker") is not None for link in links]
-    for i in sorted(range(len(links)), key=lambda i: not at_worker[i]):
+    for i in sorted(range(len(links)), key=lambda i: index_in_path(links[i].path, "worker") is None):
         link = links[i]
         starts_ns = link.transfers.request_start_ns
         first, last = int(starts_ns.min()), int(starts_ns.max())
@@ -98,7 +97,7 @@ def _doubled(links: Sequence[Connection]) -> set[int]:
 def initial_pushes(
     worker: NDArray[Any], key: Int64, push: NDArray[np.bool_], start_ns: Int64
 ) -> NDArray[np.bool_]:
-    """Find each PUSH that the same worker follows by another PUSH of the key (n,)."""
+    """Mark each PUSH that is followed by another PUSH of the same worker and key (n,)."""
     order = np.lexsort((start_ns, key, worker))
     same = (worker[order[:-1]] == worker[order[1:]]) & (key[order[:-1]] == key[order[1:]])
     initial = np.zeros(len(key), np.bool_)
@@ -107,7 +106,7 @@ def initial_pushes(
 
 
 def job_size(traffics: Sequence[Traffic], wire: Wire) -> int | None:
-    """Return the number of workers of the job, or None where the captures may not show all of them."""
+    """Count the workers of the job; None if the captures may not show all of them."""
     announced, seen = n_announced(traffics, "worker"), len(np.unique(wire.worker))
     if announced:
         return max(announced, seen)
@@ -116,7 +115,7 @@ def job_size(traffics: Sequence[Traffic], wire: Wire) -> int | None:
 
 
 def with_waiting(wire: Wire, n_workers: int | None) -> Wire:
-    """Return the transfers with how long each waited for other workers, -1 where it cannot be known.
+    """Add the time that each transfer waited for other workers; -1 if unknown.
 
     A server answers a PULL when every worker has pushed the key for that step, and an initial PUSH
     likewise. The last such PUSH is the latest, over the workers, of each one's last PUSH that was complete

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Float64
 from analyzer.base.errors import TraceError
 from analyzer.model.graph.step_graph import Recording
-from analyzer.reading.dialects.step_parts import Direction, Operation
+from analyzer.reading.dialects.step_parts import Direction
 from replay.edit import Edit, EditRequest, Job, Order
-from replay.even_work import scaled
+from replay.even_work import scaled, with_work
 from replay.links import LinkRate, bytes_of, is_sized, with_sizes
 from replay.selection import as_ratio
 from replay.uncertainty import CROWDED
@@ -61,18 +58,17 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 
 def _of_collectives(job: Job, ratio: float | None, target: float | None) -> Edit:
-    latency, crowded = job.collectives.latency, _crowded(job.recording, ratio)
-
     def apply(recording: Recording) -> Recording:
-        return at_bandwidth(job, recording, latency, times=ratio or 1.0, target=target or 0.0)
+        return at_bandwidth(job, recording, times=ratio or 1.0, target=target or 0.0)
 
-    return Edit(apply, order=Order.BANDWIDTH, error_ns=crowded, caution=_caution(job))
+    error_ns = _crowded(job.recording, ratio)
+    return Edit(apply, order=Order.BANDWIDTH, error_ns=error_ns, caution=_caution(job))
 
 
 def _with_limits(recording: Recording, links: LinkRate, times: float, ratio: float | None) -> Recording:
     """Set the limits of nodes for links that are `times` as fast.
 
-    Of slow nodes a `ratio` stays one; an absolute bandwidth is that of all.
+    Slow nodes keep a `ratio`; an absolute bandwidth is that of all nodes.
     """
     sides, _ = links.limits(recording.links)
     *carries, within = recording.carries
@@ -81,7 +77,7 @@ def _with_limits(recording: Recording, links: LinkRate, times: float, ratio: flo
 
 
 def _caution(job: Job) -> str:
-    """Describe the assumption if the rate of the links is unknown."""
+    """Describe the assumption about links of unknown rate."""
     rate = job.links
     if rate is None:
         return "" if job.collectives else "the rate of the links is not known; a ratio scales whole transfers"
@@ -96,9 +92,8 @@ def _caution(job: Job) -> str:
 def _times(links: LinkRate | None, ratio: float | None, target: float | None) -> float:
     """Ratio of the wanted link rate to that of the unedited job."""
     if links is None:
-        return 1.0 if ratio is None else ratio
-    wanted = target * _GOODPUT / links.likely if target is not None else ratio
-    assert wanted is not None
+        return ratio or 1.0
+    wanted = ratio or 1.0 if target is None else target * _GOODPUT / links.likely
     return wanted * links.likely / links.at_most if wanted < 1 else wanted
 
 
@@ -113,8 +108,7 @@ def _crowded(recording: Recording, ratio: float | None) -> float:
 def _of_latency(request: EditRequest, job: Job) -> Edit:
     times, latency = as_ratio(request), job.collectives.latency
     if not latency.any():
-        raise request.refused("the bytes of collectives are not recorded, so that their latency is not known")
-
+        raise request.refused("the bytes of collectives are not recorded, so their latency is unknown")
     return Edit(lambda recording: with_latency(recording, latency, times), order=Order.LATENCY)
 
 
@@ -145,9 +139,8 @@ def times_faster(recording: Recording, factor: float, rate: float | None) -> Rec
         edited = scaled(recording, np.where(moves, 1 / factor, 1.0))
     else:
         more_ns = np.where(moves, bytes_of(with_sizes(recording)) / rate * (1 / factor - 1), 0.0)
-        edited = _with_work(
-            recording,
-            (np.maximum(step.work_ns + more_ns[step.operation], 0.0) for step in recording.steps),
+        edited = with_work(
+            recording, (np.maximum(step.work_ns + more_ns[step.operation], 0.0) for step in recording.steps)
         )
     return edited if factor < 1 else _shorter_waits(edited, factor)
 
@@ -155,25 +148,14 @@ def times_faster(recording: Recording, factor: float, rate: float | None) -> Rec
 def _shorter_waits(recording: Recording, factor: float) -> Recording:
     """Divide by `factor` the time that messages wait longer than the quick ones of their kind."""
     work = [step.work_ns.astype(np.float64) for step in recording.steps]
-    for direction in (Direction.TO_SERVER, Direction.FROM_SERVER):
-        is_of = recording.which(partial(_waits, direction))
-        if not is_of.any():
+    directions, number_of = recording.numbered(lambda op: op.transfer.is_wait and op.transfer.direction)
+    for number, direction in enumerate(directions):
+        if direction not in (Direction.TO_SERVER, Direction.FROM_SERVER):
             continue
-        chosen = [is_of[step.operation] for step in recording.steps]
-        waits = np.concatenate([all_[of] for all_, of in zip(work, chosen, strict=True)])
-        quick = float(np.quantile(waits, _QUICK))
-        for all_, of in zip(work, chosen, strict=True):
-            all_[of] = np.minimum(all_[of], quick + np.maximum(all_[of] - quick, 0) / factor)
-    return _with_work(recording, work)
-
-
-def _waits(direction: Direction, operation: Operation) -> bool:
-    return operation.transfer.is_wait and operation.transfer.direction is direction
-
-
-def _with_work(recording: Recording, work: Iterable[Float64]) -> Recording:
-    """Replace the work of each step's events (n,), rounded to nanoseconds."""
-    return recording.with_steps(
-        replace(step, work_ns=np.rint(one).astype(np.int64))
-        for step, one in zip(recording.steps, work, strict=True)
-    )
+        chosen = [number_of[step.operation] == number for step in recording.steps]
+        times = np.concatenate([of_step[events] for of_step, events in zip(work, chosen, strict=True)])
+        quick = float(np.quantile(times, _QUICK))
+        for of_step, events in zip(work, chosen, strict=True):
+            longer = np.maximum(of_step[events] - quick, 0)
+            of_step[events] = np.minimum(of_step[events], quick + longer / factor)
+    return with_work(recording, work)

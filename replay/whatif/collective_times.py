@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays import Float64
 from analyzer.base.arrays.intervals import clipped_lengths, union
-from analyzer.base.arrays.numbering import unique
+from analyzer.base.arrays.numbering import places_by_value
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
 from replay.edit import Edit, EditRequest, Job, measured
-from replay.even_work import for_all, ratio_of, scaled
+from replay.even_work import for_all, ratio_of, scaled, with_work
 from replay.whatif.sized_collectives import events_by_owner, turns
 
 NAME = "collectives=peers|merged"
@@ -23,13 +23,15 @@ HELP = (
     "short collectives remains"
 )
 
-#: A collective is slow if its peers reach so many times its bandwidth.
+#: A collective is slow if its peers exceed its bandwidth by this factor.
 _SLOW = 1.5
-#: A size class needs so many collectives to show what is usual.
+#: Least number of collectives in a size class that has a usual bandwidth.
 _PEERS = 3
-#: A collective is dominated by latency if it takes at most so many times the shortest one in a quarter of the
-#: steps: longer times in other steps are then not due to bytes. Merging leaves one in so many.
-LATENCY, MERGED = 2.0, 10
+#: A collective is dominated by latency if it exceeds the shortest one by at most this factor in a quarter of
+#: the steps: longer times in other steps are then not due to bytes.
+LATENCY = 2.0
+#: Number of short collectives that become one.
+MERGED = 10
 #: A collective known to move more bytes than this is never dominated by latency.
 _MOST_BYTES = 1 << 20
 
@@ -40,8 +42,8 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return None
     if request.value == "peers":
         factor = np.ones(len(job.recording.operations))
-        for one in slow_collectives(job):
-            factor[one.operation] = one.rate / one.usual
+        for collective in slow_collectives(job):
+            factor[collective.operation] = collective.rate / collective.usual
         return measured(job, lambda recording: scaled(recording, factor))
     short, _ = short_collectives(job)
     return measured(job, lambda recording: merged(recording, short))
@@ -62,24 +64,23 @@ def slow_collectives(job: Job) -> list[SlowCollective]:
     With several ranks only collectives of a whole group count: any other time may be pure waiting, such as a
     send or a receive between pipeline stages.
     """
-    found = job.collectives.rates
-    is_known = np.ones(len(found.operation), np.bool_)
+    rates = job.collectives.rates
+    is_known = np.ones(len(rates.operation), np.bool_)
     if len(job.recording.owners) > 1:
-        is_known = meets_others(job.recording)[found.operation]
-    operation, group, turn = (one[is_known] for one in (found.operation, found.group, found.turn))
-    rate = found.bus[is_known]
+        is_known = _meets_others(job.recording)[rates.operation]
+    operation, rate, turn = rates.operation[is_known], rates.bus[is_known], rates.turn[is_known]
     slow = []
-    for one in unique(group):
-        members = np.flatnonzero(group == one)
+    for members in places_by_value(rates.group[is_known]):
         # tensors that are reduced together are one collective
-        usual = float(np.median(rate[members[np.unique(turn[members], return_index=True)[1]]]))
-        if len(np.unique(turn[members])) >= _PEERS:
+        first = members[np.unique(turn[members], return_index=True)[1]]
+        usual = float(np.median(rate[first]))
+        if len(first) >= _PEERS:
             late = members[rate[members] * _SLOW < usual].tolist()
             slow += [SlowCollective(int(operation[i]), float(rate[i]), usual, int(turn[i])) for i in late]
     return slow
 
 
-def meets_others(recording: Recording) -> Bool:
+def _meets_others(recording: Recording) -> Bool:
     """Select operations (n,) that wait for a whole group of owners in some step."""
     meets = np.zeros(len(recording.operations), np.bool_)
     is_meeting = recording.which(lambda op: op.role is Role.MEETING)
@@ -92,21 +93,20 @@ def meets_others(recording: Recording) -> Bool:
     return meets
 
 
-def at_bandwidth(
-    job: Job, recording: Recording, latency: Float64, *, times: float, target: float
-) -> Recording:
-    """Make collectives move their bytes `times` as fast, or at `target` bytes/ns.
+def at_bandwidth(job: Job, recording: Recording, *, times: float, target: float) -> Recording:
+    """Make collectives move their bytes `times` as fast, or at `target` bytes/ns of the bus (0: none).
 
-    A target is of the bus, for those whose bytes are known (0: none). Their `latency` (n,) stays.
+    A target concerns collectives of known bytes. Their latency stays.
     """
+    latency = job.collectives.latency
     moves = job.recording.which(lambda op: op.is_communication)
     factor = np.where(moves, 1 / times, 1.0)
     if target:
         rates = job.collectives.rates
-        operation, rate, took = rates.operation, rates.bus, rates.took_ns
+        operation, took = rates.operation, rates.took_ns
         now = took * _times_as_long(job.recording, recording)[operation]
         factor[:] = 1.0
-        factor[operation] = rate * took / target / np.maximum(now - latency[operation], 1.0)
+        factor[operation] = rates.bus * took / target / np.maximum(now - latency[operation], 1.0)
     return scaled(recording, factor, latency)
 
 
@@ -124,29 +124,25 @@ def _times_as_long(recorded: Recording, edited: Recording) -> Float64:
 
 def with_latency(recording: Recording, latency: Float64, times: float) -> Recording:
     """Multiply the `latency` (n,) of collectives by `times`."""
-    more_ns = np.rint(for_all(recording, latency * (times - 1), 0.0)).astype(np.int64)
-
-    def edited(step: StepGraph) -> StepGraph:
-        return replace(step, work_ns=np.maximum(step.work_ns + more_ns[step.operation], 0))
-
-    return recording.edited(edited)
+    more_ns = np.rint(for_all(recording, latency * (times - 1), 0.0))
+    return with_work(
+        recording, (np.maximum(step.work_ns + more_ns[step.operation], 0) for step in recording.steps)
+    )
 
 
 def crowded_ns(recording: Recording) -> tuple[float, float]:
     """Time of an owner's kernels in a step: beside collectives that move bytes, and in total."""
     works = recording.which(lambda op: op.is_kernel)
     moves = recording.which(lambda op: op.on_device and op.is_communication)
-    beside, at_all = [0.0], [0.0]
+    times = []
     for step in map(recording.steps.__getitem__, recording.whole_steps):
-        for kernels, moving in zip(
-            *(events_by_owner(recording, step, one) for one in (works, moves)), strict=True
-        ):
+        by_owner = (events_by_owner(recording, step, chosen) for chosen in (works, moves))
+        for kernels, moving in zip(*by_owner, strict=True):
             start, end = step.start_ns[kernels], step.end_ns[kernels]
             busy = union(step.end_ns[moving] - step.work_ns[moving], step.end_ns[moving])
-            beside.append(float(clipped_lengths(busy, start, end).sum()))
-            at_all.append(float(np.sum(end - start)))
-    n = max(len(beside) - 1, 1)
-    return sum(beside) / n, sum(at_all) / n
+            times.append((float(clipped_lengths(busy, start, end).sum()), float(np.sum(end - start))))
+    beside, total = zip(*times, strict=True)
+    return sum(beside) / len(times), sum(total) / len(times)
 
 
 def short_collectives(job: Job) -> tuple[Bool, float]:
@@ -154,22 +150,16 @@ def short_collectives(job: Job) -> tuple[Bool, float]:
     recording = job.recording
     collectives = recording.which(lambda op: op.is_collective and op.is_communication)
     collectives &= job.collectives.bytes_at_once <= _MOST_BYTES
-    shortest, usual = _shortest_ns(recording, collectives)
-    return collectives & (usual <= LATENCY * shortest), shortest
-
-
-def _shortest_ns(recording: Recording, collectives: Bool) -> tuple[float, Int64]:
-    """Time of the shortest `collectives` (n,), and the lower quartile of each (n,)."""
     parts = []
     for step in map(recording.steps.__getitem__, recording.whole_steps):
-        own = np.flatnonzero(collectives[step.operation] & (step.work_ns > 0))
-        parts.append((step.operation[own], step.work_ns[own]))
+        events = np.flatnonzero(collectives[step.operation] & (step.work_ns > 0))
+        parts.append((step.operation[events], step.work_ns[events]))
     operation, work = (np.concatenate(column) for column in zip(*parts, strict=True))
     count = np.bincount(operation, minlength=len(collectives))
     ordered = np.append(work[np.lexsort((work, operation))], 0)
-    in_a_fourth = ordered[np.cumsum(count) - count + count // 4]
+    lower_quartile = np.where(count > 0, ordered[np.cumsum(count) - count + count // 4], 0)
     shortest = float(np.quantile(work, 0.05)) if len(work) else 0.0
-    return shortest, np.where(count > 0, in_a_fourth, 0)
+    return collectives & (lower_quartile <= LATENCY * shortest), shortest
 
 
 def merged(recording: Recording, collectives: Bool) -> Recording:
@@ -180,8 +170,8 @@ def merged(recording: Recording, collectives: Bool) -> Recording:
         work = step.work_ns.copy()
         events = np.flatnonzero(is_chosen[step.operation])
         for owner in range(len(recording.owners)):
-            own = events[step.owner[events] == owner]
-            work[own[turns(step, own) % MERGED > 0]] = 0
+            of_owner = events[step.owner[events] == owner]
+            work[of_owner[turns(step, of_owner) % MERGED > 0]] = 0
         return replace(step, work_ns=work)
 
     return recording.edited(merged)

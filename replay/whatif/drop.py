@@ -25,7 +25,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     """Parse `drop=`: remove the named events and the gaps inside; None for other requests."""
     if request.name != "drop":
         return None
-    spans = _spans_of(job.recording, job.traces, request.value)
+    spans = _spans_of(job.recording, job.load_traces(), request.value)
     if not spans:
         select(job.recording, request, request.value)
 
@@ -51,10 +51,6 @@ class _Spans(NamedTuple):
     track: Track
     start_ns: Int64
     end_ns: Int64
-
-    def open_ns(self, start_ns: Int64, end_ns: Int64) -> Int64:
-        """Time of the name inside each interval (n,)."""
-        return clipped_lengths(union(self.start_ns, self.end_ns), start_ns, end_ns)
 
 
 def _spans_of(recording: Recording, traces: Sequence[Trace], name: str) -> list[_Spans]:
@@ -93,10 +89,10 @@ def _in_gaps(recording: Recording, spans: Sequence[_Spans], step: StepGraph) -> 
         begins_here = np.zeros(len(step), np.bool_)
         begins_here[to_head[is_here[to_head[:, 0]], 1]] = True
         events = np.flatnonzero(is_here | (begins_here & on_host & (step.owner == span.owner)))
-        start = step.start_ns[events]
-        in_gap[events] += span.open_ns(start - step.gap_ns[events], start)
+        start, open_ns = step.start_ns[events], union(span.start_ns, span.end_ns)
+        in_gap[events] += clipped_lengths(open_ns, start - step.gap_ns[events], start)
         end = step.last_end_ns[span.owner, None]
-        in_tail[span.owner] += int(span.open_ns(end, end + step.tail_ns[span.owner])[0])
+        in_tail[span.owner] += int(clipped_lengths(open_ns, end, end + step.tail_ns[span.owner])[0])
     return np.minimum(in_gap, step.gap_ns), in_tail
 
 
@@ -109,10 +105,8 @@ def _contained(recording: Recording, chosen: Selection, spans: Sequence[_Spans],
     number, track = _tracks(recording, step)
     inside_all = chosen.events(step)
     for number_of_track in np.unique(track[inside_all]).tolist():
-        outer, events = (
-            np.flatnonzero(inside_all & (track == number_of_track)),
-            np.flatnonzero(track == number_of_track),
-        )
+        events = np.flatnonzero(track == number_of_track)
+        outer = events[inside_all[events]]
         inside = _within(step.start_ns[outer], step.end_ns[outer], step.start_ns[events], step.end_ns[events])
         inside_all[events[inside]] = True
     middle = (step.start_ns + step.end_ns) // 2

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import numpy as np
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays.numbering import places_by_value
 from analyzer.model.graph.step_graph import Bool, Recording, StepGraph, operation_edges
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.recorded_collectives import may_reduce
@@ -26,7 +26,7 @@ HELP = (
 )
 
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)([KMG])B")
-#: A full bucket holds fewer bytes than this many caps: the last gradient is seldom larger than the cap.
+#: A full bucket holds fewer than this many caps: the last gradient is seldom larger than the cap.
 _MOST_CAPS = 2.0
 _BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -42,31 +42,29 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         size = None
     else:
         return None
-    reduced = []
+    reduced = []  # bytes of the buckets of each owner and step
     for step in map(recording.steps.__getitem__, recording.whole_steps):
         buckets, n_bytes = _buckets(job, recording, step)
-        reduced += [
-            own for m in range(len(recording.owners)) if len(own := n_bytes[step.owner[buckets] == m])
-        ]
+        reduced += [n_bytes[places] for places in places_by_value(step.owner[buckets])]
     if not reduced:
-        raise request.refused("no collective that reduces gradients is known to begin in a backward pass")
+        raise request.refused("no reduction of gradients begins in a recorded backward pass")
     if size is None:
         return Edit(without_overlap, order=Order.WAITS, error_ns=CROWDED * crowded_ns(recording)[0])
     if np.concatenate(reduced).min() == 0:
         raise request.refused("the bytes of the gradients are not recorded (profile with record_shapes=True)")
     cap = float(size[1]) * _BYTES[size[2]]
     # the cap closed all buckets except the last one of a pass; the first one may have had a smaller cap
-    full = float(np.median([one[1:-1].min() if len(one) > 2 else one.max() for one in reduced]))
+    full = float(
+        np.median([n_bytes[1:-1].min() if len(n_bytes) > 2 else n_bytes.max() for n_bytes in reduced])
+    )
     if full > _MOST_CAPS * cap:
         raise request.refused(
-            "which gradients are in a recorded bucket is not known, and the smallest full one has "
-            f"{full / _BYTES['M']:.3g} MB; a cap must be at least half of that"
+            f"recorded buckets cannot be divided, and the smallest full one has {full / _BYTES['M']:.3g} MB; "
+            "a cap must be at least half of that"
         )
     if full >= cap:  # it may be the recorded cap: the last gradient takes a bucket beyond the cap
         return Edit(lambda recording: recording)
-    latency = job.collectives.latency
-    price = cache(lambda: time_per_byte(job, latency))
-    return Edit(lambda recording: joined(job, recording, cap, latency, price()), order=Order.EVENTS)
+    return Edit(lambda recording: joined(job, recording, cap), order=Order.EVENTS)
 
 
 def without_overlap(recording: Recording) -> Recording:
@@ -78,12 +76,10 @@ def without_overlap(recording: Recording) -> Recording:
 
     def edited(step: StepGraph) -> StepGraph:
         reduces, works = gradients(recording, step)
-        works &= ~_after(step, reduces)
-        own = np.flatnonzero(works)
-        own = own[np.lexsort((step.end_ns[own], track[step.operation[own]]))]
-        last = own[
-            np.diff(track[step.operation[own]], append=-1) != 0
-        ]  # the last one of each thread or stream
+        works &= ~_reached(*operation_edges(step.edges), reduces)[1::2]
+        events = np.flatnonzero(works)
+        events = events[np.lexsort((step.end_ns[events], track[step.operation[events]]))]
+        last = events[np.diff(track[step.operation[events]], append=-1) != 0]  # of each thread or stream
         late, early = np.nonzero(step.owner[None, last] == step.owner[reduces, None])
         chosen = np.flatnonzero(reduces)[late]
         zeros = np.zeros_like(chosen)
@@ -93,15 +89,16 @@ def without_overlap(recording: Recording) -> Recording:
     return recording.edited(edited)
 
 
-def joined(job: Job, recording: Recording, cap: float, latency_ns: Float64, per_byte: Float64) -> Recording:
+def joined(job: Job, recording: Recording, cap: float) -> Recording:
     """Join each owner's buckets in turn until they reach the cap.
 
     As in DDP, the gradient that fills a bucket to the `cap` closes it; here that is the last gradient of a
-    recorded bucket. `latency_ns` (n,) is by operation; `per_byte` comes from `time_per_byte`.
+    recorded bucket.
 
     The last of the joined buckets reduces everything once its own gradients are ready. The others take no
     time, and events that wait for them wait for the last one. Its bytes take the usual time per byte.
     """
+    latency_ns, per_byte = job.collectives.latency, _time_per_byte(job)
 
     def edited(step: StepGraph) -> StepGraph:
         buckets, n_bytes = _buckets(job, recording, step)
@@ -126,18 +123,18 @@ def joined(job: Job, recording: Recording, cap: float, latency_ns: Float64, per_
     return recording.edited(edited)
 
 
-def time_per_byte(job: Job, latency_ns: Float64) -> Float64:
-    """Median time per byte of each owner's buckets (m,), without their latency (n,)."""
-    recording = job.recording
+def _time_per_byte(job: Job) -> Float64:
+    """Median time per byte of each owner's buckets (m,), without their latency."""
+    recording, latency_ns = job.recording, job.collectives.latency
     paces: list[list[Float64]] = [[] for _ in recording.owners]
     for step in map(recording.steps.__getitem__, recording.whole_steps):
         buckets, n_bytes = _buckets(job, recording, step)
         bytes_ns = np.maximum(step.work_ns[buckets] - latency_ns[step.operation[buckets]], 0.0)
         for owner, of_owner in enumerate(paces):
-            own = (step.owner[buckets] == owner) & (n_bytes > 0)
-            of_owner.append(bytes_ns[own] / n_bytes[own])
-    joined = map(np.concatenate, paces)
-    return np.array([np.median(of_owner) if len(of_owner) else 0.0 for of_owner in joined])
+            known = (step.owner[buckets] == owner) & (n_bytes > 0)
+            of_owner.append(bytes_ns[known] / n_bytes[known])
+    of_owners = map(np.concatenate, paces)
+    return np.array([np.median(of_owner) if len(of_owner) else 0.0 for of_owner in of_owners])
 
 
 def _carriers(owner: Int64, n_bytes: Float64, cap: float) -> Int64:
@@ -175,7 +172,7 @@ def gradients(recording: Recording, step: StepGraph) -> tuple[Bool, Bool]:
     if (works & on_device).any():  # the host may be in another step
         works &= on_device
     if not reduces.any():  # launches are not recorded
-        begin, end = (np.full(len(recording.owners), at) for at in (np.iinfo(np.int64).max, -1))
+        begin, end = (np.full(len(recording.owners), initial) for initial in (np.iinfo(np.int64).max, -1))
         np.minimum.at(begin, step.owner[works], step.start_ns[works])
         np.maximum.at(end, step.owner[works], step.end_ns[works])
         reduces = together & (step.start_ns >= begin[step.owner]) & (step.start_ns <= end[step.owner])
@@ -183,15 +180,10 @@ def gradients(recording: Recording, step: StepGraph) -> tuple[Bool, Bool]:
     return reduces & ~_leads_to(step, goes_on, but_through=reduces)[:, 0], works
 
 
-def _after(step: StepGraph, chosen: Bool) -> Bool:
-    """Mask of events (n,) that end after a `chosen` event (n,) has started."""
-    return _reached(*operation_edges(step.edges), chosen)[1::2]
-
-
 def _leads_to(step: StepGraph, chosen: Bool, *, but_through: Bool | None = None) -> Bool:
-    """Whether a `chosen` event waits for the end, and for the start, of each event of a step (n, 2).
+    """Mask of ends and starts of events (n, 2) that a `chosen` event waits for, directly or not.
 
-    Directly or through other events, `but_through` some (n,).
+    Paths through the events `but_through` (n,) do not count.
     """
     edges = step.edges if but_through is None else step.edges[~but_through[step.edges[:, 1]]]
     source, target = operation_edges(edges)

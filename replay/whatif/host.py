@@ -20,7 +20,7 @@ HELP = (
     "call waits for the device; allocations: allocating and freeing device memory takes no time"
 )
 
-#: Usual gap between kernels when the next one was launched long ago.
+#: Usual gap before a kernel that was launched early.
 BACK_TO_BACK_NS = 2_000
 #: Python between two host operations takes less than this; a longer gap has another cause.
 PYTHON_NS = 1_000_000
@@ -40,7 +40,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 
 def prepares(operation: Operation) -> bool:
-    """Whether an operation is host computation, which launches device work."""
+    """Check for host computation, which launches device work."""
     return operation.is_traced and operation.is_compute and not (operation.on_device or operation.is_overhead)
 
 
@@ -62,8 +62,8 @@ def without_host(recording: Recording) -> Recording:
 
 def is_sync(edges: Int64, device: Bool) -> Bool:
     """Mask of edges (e,) by which a host call waits for device work; `device` is per event."""
-    waits: Bool = (kinds_of(edges) == EdgeKind.SYNCHRONISE) & device[edges[:, 0]] & ~device[edges[:, 1]]
-    return waits
+    is_wait = kinds_of(edges) == EdgeKind.SYNCHRONISE
+    return np.asarray(is_wait & device[edges[:, 0]] & ~device[edges[:, 1]])
 
 
 def without_synchronisation(recording: Recording, calls: Bool | None = None) -> Recording:
@@ -92,12 +92,12 @@ def without_synchronisation(recording: Recording, calls: Bool | None = None) -> 
 
 
 def allocates(operation: Operation) -> bool:
-    """Whether an operation is a host call that allocates or frees device memory."""
+    """Check for a host call that allocates or frees device memory."""
     return not operation.on_device and is_allocation(operation.name)
 
 
 def is_allocation(name: str) -> bool:
-    """Whether a call of this name allocates or frees device memory."""
+    """Check for the name of a call that allocates or frees device memory."""
     return _ALLOCATES.fullmatch(name) is not None
 
 

@@ -27,8 +27,8 @@ HELP = (
 _LAST_OF_TWO, _APART = 2 / np.sqrt(np.pi), 1.96 * np.sqrt(2)
 
 #: For each computation that negotiations of a step wait for, by name: its events, in order; their lateness,
-#: from the start of the negotiation (the first rank is ready) to the end of the event; and whether all ranks
-#: started the event together, which is true of the first event and after an exchange.
+#: from the start of the negotiation (the first rank is ready) to the end of the event; and a mask of the
+#: events that all ranks started together, the first one and those after an exchange.
 Lateness: TypeAlias = dict[str, tuple[Int64, Int64, Bool]]
 
 
@@ -42,22 +42,22 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     recording = job.recording
     waited = waited_for(recording, recording.whole_steps)
     rank_of = {op.name: op.whose and f"rank{op.whose.rank}" for op in recording.table.kinds}
-    late = [who for who in waited if not ranks or rank_of[who] == ranks]
+    late = [name for name in waited if not ranks or rank_of[name] == ranks]
     if not late:
-        raise request.refused("no rank is waited for in negotiations" if not ranks else "no such rank")
+        raise request.refused("no negotiation waits for a rank" if not ranks else "no such rank")
     as_peers = request.value == "peers"
     scatter_ns = scatter_of_ready_ns(recording) if as_peers else 0.0
 
     def all_ready(edited: Recording) -> Recording:
-        for who in late:
-            edited = ready_with_the_first(edited, who, _LAST_OF_TWO * scatter_ns)
+        for name in late:
+            edited = _ready_with_the_first(edited, name, _LAST_OF_TWO * scatter_ns)
         return edited
 
     return measured(job, all_ready, error_ns=_APART * scatter_ns)
 
 
 def is_wait(operation: Operation) -> bool:
-    """Whether an operation is the wait of a negotiation."""
+    """Check for the wait of a negotiation."""
     return operation.role is Role.WAIT
 
 
@@ -78,25 +78,20 @@ def scatter_of_ready_ns(recording: Recording) -> float:
     not count.
     """
     waits = recording.which(is_wait)
-    times = np.array(
-        [
-            step.start_ns[waits[step.operation]].min(initial=step.next_ns[0]) - step.begin_ns[0]
-            for step in map(recording.steps.__getitem__, recording.whole_steps)
-        ],
-        np.float64,
-    )
-    usual = times[times <= longest_usual(times)] if len(times) else times
+    steps = map(recording.steps.__getitem__, recording.whole_steps)
+    starts = [
+        step.start_ns[waits[step.operation]].min(initial=step.next_ns[0]) - step.begin_ns[0] for step in steps
+    ]
+    times = np.array(starts, np.float64)
+    usual = times[times <= longest_usual(times)]
     return float(np.std(usual, ddof=1)) if len(usual) > 1 else 0.0
-
-
-def _gives_input(operation: Operation) -> bool:
-    """Whether the next computation needs the result: true of exchanges, false of reductions."""
-    return operation.is_collective and "REDUCE" not in operation.transfer.stage
 
 
 def _lateness(recording: Recording, rows: Iterable[int]) -> Iterator[Lateness]:
     """Yield the lateness of the computations in each of the steps `rows`."""
-    waits, gives = recording.which(is_wait), recording.which(_gives_input)
+    waits = recording.which(is_wait)
+    # the next computation needs the result of an exchange, not that of a reduction
+    gives = recording.which(lambda op: op.is_collective and "REDUCE" not in op.transfer.stage)
     for row in rows:
         yield _of_step(recording, recording.steps[row], waits, gives)
 
@@ -109,7 +104,7 @@ def _of_step(recording: Recording, step: StepGraph, waits: Bool, gives: Bool) ->
     given = gives[step.operation[step.edges[:, 0]]]
     follows = set(step.edges[given & (kinds_of(step.edges) == EdgeKind.DATA), 1].tolist())
     by_name: dict[str, list[int]] = {}
-    for event in sorted(late, key=lambda one: int(step.end_ns[one])):
+    for event in sorted(late, key=lambda event: int(step.end_ns[event])):
         by_name.setdefault(recording.operations[int(step.operation[event])].name, []).append(event)
     return {
         name: (
@@ -121,8 +116,8 @@ def _of_step(recording: Recording, step: StepGraph, waits: Bool, gives: Bool) ->
     }
 
 
-def ready_with_the_first(recording: Recording, who: str, later_ns: float = 0.0) -> Recording:
-    """Make the computation `who` ready `later_ns` after the first rank.
+def _ready_with_the_first(recording: Recording, name: str, later_ns: float) -> Recording:
+    """Make the computation `name` ready `later_ns` after the first rank.
 
     A computation that was ready earlier stays. In a chain each computation is shortened by its additional
     lateness over the one before. A computation that is much less late starts a new chain: all ranks had met
@@ -132,8 +127,8 @@ def ready_with_the_first(recording: Recording, who: str, later_ns: float = 0.0) 
 
     def earlier(step: StepGraph, lateness: Lateness) -> StepGraph:
         work = step.work_ns.copy()
-        if who in lateness:
-            events, late, anew = lateness[who]
+        if name in lateness:
+            events, late, anew = lateness[name]
             before = np.append(0, late[:-1])
             before[anew | (2 * late < before)] = 0
             before[before == 0] = round(later_ns)

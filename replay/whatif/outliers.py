@@ -22,7 +22,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     """Parse `step<n>=usual`; None for any other request."""
     if request.value != "usual":
         return None
-    row_of = {one.number: row for row, one in enumerate(job.recording.bounds)}
+    row_of = {step.number: row for row, step in enumerate(job.recording.bounds)}
     rows = []
     for name in request.name.split(","):
         match = _STEP.fullmatch(name)

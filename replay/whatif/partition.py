@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -19,12 +20,12 @@ from replay.links import connection, ends_of
 NAME = "partition_bytes=N"
 HELP = "tensors are cut into pieces of N bytes; needs their sizes, from BytePS's log"
 
-#: Partitions up to so many bytes show the time of a request and its answer, whatever the size.
+#: Partitions up to this many bytes show the time of a request and its answer, whatever the size.
 _SMALL_BYTES = 32 << 10
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit that cuts tensors otherwise; None for any other request."""
+    """Parse `partition_bytes=`; None for any other request."""
     if request.name != "partition_bytes":
         return None
     if not whole_number(request.value):
@@ -41,7 +42,7 @@ class _Tensor(NamedTuple):
     sizes: tuple[int, ...]
 
     def template(self, piece: int) -> int:
-        """Return the recorded partition that lies where new partition `piece` begins."""
+        """Find the recorded partition at the beginning of the new partition `piece`."""
         return self.keys[piece * len(self.keys) // len(self.sizes)]
 
 
@@ -50,55 +51,47 @@ _Group = tuple[int, str, str, tuple[bool, bool]]
 
 
 def at_partition_bytes(recording: Recording, n_bytes: int) -> Recording:
-    """Return the recording with tensors cut into partitions of `n_bytes`.
+    """Cut tensors into partitions of `n_bytes`. Raises TraceError; see `changed_tensors`.
 
     A new partition passes the stages as the recorded one at its place did, but goes to the server that had
-    its key. Where none had, the servers take turns. Bytes on a link take as long as before. Elsewhere a
+    its key; the servers take turns with new keys. Bytes on a link take as long as before. Elsewhere a
     stage takes a fixed time for each partition (the median of the small ones; 0 if none is small), and the
     remaining time for the bytes. A partition waits as long as one did: many wait side by side. A tensor whose
     partitions stay as they are does not change.
-
-    Raises
-    ------
-    TraceError
-        The recording has no partitions, or their sizes are not known.
     """
-    cut = changed_tensors(recording, n_bytes)
-    if not cut:
+    tensors = changed_tensors(recording, n_bytes)
+    if not tensors:
         return recording
-    made = _Cut(recording, cut, _costs(recording))
-    steps = [made.step(step) for step in recording.steps]
-    return replace(recording, operations=made.operations, steps=steps)
+    cut = _Cut(recording, tensors, _costs(recording))
+    steps = [cut.step(step) for step in recording.steps]
+    return replace(recording, operations=cut.operations, steps=steps)
 
 
 def changed_tensors(recording: Recording, n_bytes: int) -> dict[tuple[int, str], _Tensor]:
-    """Return the tensors that partitions of `n_bytes` cut otherwise, by (owner, whole communication).
+    """Find the tensors that partitions of `n_bytes` cut differently, by (owner, whole communication).
 
-    Raises
-    ------
-    TraceError
-        The recording has no partitions, or their sizes are not known.
+    Raises TraceError if the recording has no partitions, or their sizes are not known.
     """
-    parts = [operation for operation in recording.operations if operation.transfer.key is not None]
+    parts = [op for op in recording.operations if op.transfer.key is not None]
     if not parts:
         raise TraceError("partition_bytes: the recording has no partitions (BytePS's comm.json has them)")
-    if not any(operation.transfer.n_bytes for operation in parts):
+    if not any(op.transfer.n_bytes for op in parts):
         raise TraceError(
             "partition_bytes: the sizes of the tensors are not known; "
             "BytePS's log with 'partitioned to' lines must lie in or beside the job's directory"
         )
     size: dict[tuple[int, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    for one in parts:
-        if one.transfer.key is not None:
-            of_key = size[one.owner, one.transfer.whole]
-            of_key[one.transfer.key] = max(of_key[one.transfer.key], one.transfer.n_bytes)
-    found = {}
+    for op in parts:
+        if op.transfer.key is not None:
+            of_key = size[op.owner, op.transfer.whole]
+            of_key[op.transfer.key] = max(of_key[op.transfer.key], op.transfer.n_bytes)
+    tensors = {}
     for tensor, of_key in size.items():
-        whole, rest = divmod(sum(of_key.values()), n_bytes)
-        sizes = (n_bytes,) * whole + ((rest,) if rest else ())
+        n_full, remaining = divmod(sum(of_key.values()), n_bytes)
+        sizes = (n_bytes,) * n_full + ((remaining,) if remaining else ())
         if sizes and sizes != tuple(of_key[key] for key in sorted(of_key)):
-            found[tensor] = _Tensor(tuple(sorted(of_key)), sizes)
-    return found
+            tensors[tensor] = _Tensor(tuple(sorted(of_key)), sizes)
+    return tensors
 
 
 def _costs(recording: Recording) -> dict[str, tuple[float, float]]:
@@ -128,23 +121,23 @@ class _Cut:
         costs: Mapping[str, tuple[float, float]],
     ) -> None:
         self.operations = list(recording.operations)
-        self._place = {link: i for i, link in enumerate(recording.links)}
+        self._link_index = {link: i for i, link in enumerate(recording.links)}
         self._server: dict[int | None, str] = {}  # by key
-        for one in recording.table.kinds:
-            if one.transfer.is_answer:
-                self._server[one.transfer.key] = (ends_of(one.transfer.link) or [one.transfer.link])[0]
+        for op in recording.table.kinds:
+            if op.transfer.is_answer:
+                self._server[op.transfer.key] = (ends_of(op.transfer.link) or [op.transfer.link])[0]
         self._servers = sorted(set(self._server.values()))
         self._tensors, self._costs = tensors, costs
         self._number: dict[tuple[int, int], int] = {}
         self._before: list[dict[int, int]] = []
 
     def step(self, step: StepGraph) -> StepGraph:
-        """Return a step with new partitions."""
-        copies, like, operation = self._copies(step)
+        """Make a step with new partitions."""
+        copies, source, operation = self._copies(step)
         continued = [(self._before[a][-1], copies[b][-1]) for a, b in step.continued.tolist()
                      if -1 in self._before[a] and -1 in copies[b]]  # fmt: skip
         self._before = copies
-        source = np.array(like, np.int64)
+        known = [self._link_index.get(self.operations[i].transfer.link, NO_LINK) for i in operation]
         return replace(
             step,
             **{
@@ -152,7 +145,7 @@ class _Cut:
                 for column in ("owner", "start_ns", "end_ns", "gap_ns", "turn", "held")
             },
             operation=np.array(operation, np.int64),
-            link=self._links(step.link[source], operation),
+            link=np.where(step.link[source] == NO_LINK, NO_LINK, known),
             work_ns=self._work(step, source, operation),
             edges=_copied(
                 step.edges, copies, [self.operations[i].transfer.whole for i in step.operation.tolist()]
@@ -163,67 +156,60 @@ class _Cut:
             across=step.across[:0],
         )
 
-    def _copies(self, step: StepGraph) -> tuple[list[dict[int, int]], list[int], list[int]]:
-        """Return the new events of each event: new partition (-1: it stays) -> new event.
+    def _copies(self, step: StepGraph) -> tuple[list[dict[int, int]], Int64, list[int]]:
+        """List the new events: for each event new partition (-1: it stays) -> new event.
 
-        And of each new event the recorded one that it is like, and its operation.
+        And for each new event its recorded template and its operation.
         """
         copies: list[dict[int, int]] = []
-        like: list[int] = []
+        source: list[int] = []
         operation: list[int] = []
         for event, number in enumerate(step.operation.tolist()):
             old = self.operations[number]
             tensor = self._tensor(old)
-            made = {-1: number}
+            pieces = {-1: number}
             if tensor is not None:
-                pieces = [i for i in range(len(tensor.sizes)) if tensor.template(i) == old.transfer.key]
-                made = {piece: self._piece(number, tensor, piece) for piece in pieces}
-            copies.append(dict(zip(made, range(len(like), len(like) + len(made)), strict=True)))
-            like += [event] * len(made)
-            operation += made.values()
-        return copies, like, operation
+                indices = [i for i in range(len(tensor.sizes)) if tensor.template(i) == old.transfer.key]
+                pieces = {i: self._piece(number, tensor, i) for i in indices}
+            copies.append(dict(zip(pieces, itertools.count(len(source)), strict=False)))
+            source += [event] * len(pieces)
+            operation += pieces.values()
+        return copies, np.array(source, np.int64), operation
 
     def _piece(self, template: int, tensor: _Tensor, piece: int) -> int:
-        """Return the operation that does for a new partition what `template` does for its own."""
+        """Make the operation of a new partition that corresponds to `template`."""
         key = tensor.keys[0] + piece
         if (template, key) not in self._number:
             self._number[template, key] = len(self.operations)
             old = self.operations[template]
-            track = old.track._replace(tid=str(key))
-            link = self._link(old, tensor, piece)
             n_bytes = tensor.sizes[piece] if old.transfer.n_bytes else 0
-            part = old.transfer._replace(key=key, n_bytes=n_bytes, link=link)
-            self.operations.append(old._replace(track=track, transfer=part))
+            part = old.transfer._replace(key=key, n_bytes=n_bytes, link=self._link(old, tensor, piece))
+            self.operations.append(old._replace(track=old.track._replace(tid=str(key)), transfer=part))
         return self._number[template, key]
 
     def _link(self, old: Operation, tensor: _Tensor, piece: int) -> str:
-        """Return the connection to, or from, the server of a new partition: by its key, else in turn."""
+        """Name the connection to, or from, the server of a new partition: by its key, else in turn."""
         link, recorded = old.transfer.link, self._server.get(old.transfer.key, "")
         ends = ends_of(link) or (link,)
         if not recorded or recorded not in ends:
             return link
         first = self._servers.index(self._server.get(tensor.keys[0], recorded))
-        next_one = self._servers[(first + piece) % len(self._servers)]
-        server = self._server.get(tensor.keys[0] + piece, next_one)
-        new = [server if one == recorded else one for one in ends]
+        next_server = self._servers[(first + piece) % len(self._servers)]
+        server = self._server.get(tensor.keys[0] + piece, next_server)
+        new = [server if end == recorded else end for end in ends]
         return connection(*new) if len(new) > 1 else server
 
-    def _links(self, link: Int64, operation: Sequence[int]) -> Int64:
-        """Return the links of new events (n,), recorded as `link`: those of their operations."""
-        known = [self._place.get(self.operations[number].transfer.link, NO_LINK) for number in operation]
-        return np.where(link == NO_LINK, NO_LINK, known)
-
     def _group(self, number: int) -> _Group | None:
-        """Return whose recorded time an operation shares: tensor and stage; None where it is not cut."""
-        one = self.operations[number]
-        sends = (bool(one.transfer.link), one.transfer.direction is None)
-        return (one.owner, one.transfer.whole, one.transfer.stage, sends) if self._tensor(one) else None
+        """Find the tensor and stage whose recorded time an operation shares; None if it is not cut."""
+        op = self.operations[number]
+        sends = (bool(op.transfer.link), op.transfer.direction is None)
+        return (op.owner, op.transfer.whole, op.transfer.stage, sends) if self._tensor(op) else None
 
-    def _work(self, step: StepGraph, like: Int64, operation: Sequence[int]) -> Int64:
+    def _work(self, step: StepGraph, source: Int64, operation: Sequence[int]) -> Int64:
         """Share out the time that each stage of a tensor took in the step.
 
-        Each partition takes the same share of it as of the stage's cost; a wait is as long as one of the
-        tensor's was: partitions wait side by side.
+        A partition takes its share of the stage's cost; a wait keeps its mean length, because partitions wait
+        side by side.
         """
         total: Counter[_Group] = Counter()
         costs: dict[_Group, float] = defaultdict(float)
@@ -233,7 +219,7 @@ class _Cut:
                 total[group] += work_ns
                 costs[group] += self._cost(number)
                 count[group] += 1
-        made_ns = step.work_ns[like].astype(np.float64)
+        new_ns = step.work_ns[source].astype(np.float64)
         for event, number in enumerate(operation):
             if group := self._group(number):
                 part, sizes = self.operations[number].transfer, self._tensors[group[:2]].sizes
@@ -243,24 +229,21 @@ class _Cut:
                     share = self._cost(number) / costs[group]
                 else:
                     share = part.n_bytes / sum(sizes)
-                made_ns[event] = total[group] * share
-        return np.rint(made_ns).astype(np.int64)
+                new_ns[event] = total[group] * share
+        return np.rint(new_ns).astype(np.int64)
 
     def _cost(self, number: int) -> float:
         part = self.operations[number].transfer
         partition_ns, byte_ns = self._costs.get(part.stage, (0.0, 0.0))
         return partition_ns + byte_ns * part.n_bytes
 
-    def _tensor(self, one: Operation) -> _Tensor | None:
-        return None if one.transfer.key is None else self._tensors.get((one.owner, one.transfer.whole))
+    def _tensor(self, op: Operation) -> _Tensor | None:
+        return None if op.transfer.key is None else self._tensors.get((op.owner, op.transfer.whole))
 
 
 def _copied(edges: Int64, copies: Sequence[Mapping[int, int]], tensor: Sequence[str]) -> Int64:
-    """Return each edge between the new events; `tensor` is whose partition each recorded one was.
-
-    Within a tensor a piece waits for the same piece.
-    """
-    found = []
+    """Copy edges to the new events; within a `tensor` (of each recorded event) a piece waits for itself."""
+    copied = []
     for a, b, joint, kind in edges.tolist():
         of_a, of_b = copies[a], copies[b]
         if not of_a or not of_b:
@@ -269,5 +252,5 @@ def _copied(edges: Int64, copies: Sequence[Mapping[int, int]], tensor: Sequence[
             pairs = [(of_a[piece], of_b[piece]) for piece in of_a if piece in of_b]
         else:
             pairs = [(new_a, new_b) for new_a in of_a.values() for new_b in of_b.values()]
-        found += [(new_a, new_b, joint, kind) for new_a, new_b in pairs]
-    return np.array(found, np.int64).reshape(-1, 4)
+        copied += [(new_a, new_b, joint, kind) for new_a, new_b in pairs]
+    return np.array(copied, np.int64).reshape(-1, 4)

@@ -35,15 +35,14 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if part == "gap" and request.value == "even":
         if ranks:
             raise request.refused("gaps are evened out over all ranks: gap=even")
-        return Edit(gaps_even_in_each_step, order=Order.EVENED, as_recorded=True)
+        return Edit(_gaps_even_in_each_step, order=Order.EVENED, as_recorded=True)
     if request.value != "peers":
         return None
-    if part == "gap":
+    if part == "gap" or (ranks and part == "extra"):
         late = named_ranks(job.recording, request, ranks)
+        if part == "extra":
+            return measured(job, lambda recording: _without_extra(recording, late))
         return measured(job, lambda recording: as_peers(recording, late, work=False, gaps=True))
-    if ranks and part == "extra":
-        late = named_ranks(job.recording, request, ranks)
-        return measured(job, lambda recording: without_extra(recording, late))
     if part.rpartition(",")[2].startswith(("rank", "wk")):
         late = named_ranks(job.recording, request, request.name)
         return measured(job, lambda recording: as_peers(recording, late))
@@ -52,23 +51,21 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     )
 
 
-def without_extra(recording: Recording, late: Sequence[int]) -> Recording:
+def _without_extra(recording: Recording, late: Sequence[int]) -> Recording:
     """Shorten work that not all ranks do, until the `late` owners work no longer than their peers.
 
     A kernel with another name on another rank is no additional work: the time removed is at most the excess
     of all own work of the late owners over their peers.
     """
-    own, group = is_own_work(recording), stages(recording)
-    extra = own & ~done_by_all(recording)
-    chosen = extra & np.isin(recording.column(lambda op: op.owner), late)
-
-    more = min(excess_ns(work_by_owner(recording, which), late, group) for which in (own, extra))
+    work, group = is_own_work(recording), stages(recording)
+    extra = work & ~done_by_all(recording)
+    chosen = extra & recording.which(lambda op: op.owner in late)
+    more = min(excess_ns(work_by_owner(recording, part), late, group) for part in (work, extra))
     taken = float(np.median(work_by_owner(recording, chosen)[:, list(late)].mean(axis=1)))
     return scaled(recording, np.where(chosen, max(1 - more / max(taken, 1.0), 0.0), 1.0))
 
 
-def gaps_even_in_each_step(recording: Recording) -> Recording:
-    """Limit the pauses of each owner in a step to those of the mean owner."""
+def _gaps_even_in_each_step(recording: Recording) -> Recording:
     everything = np.ones(len(recording.operations), np.bool_)
     return as_usual(
         recording, "gap_ns", of_mean_owner, everything, kind_of=lambda op: "gap", over_steps=False, most=1.0

@@ -28,7 +28,7 @@ _MOST_ADDED_NS = 86_400e9
 
 
 def parse(request: EditRequest, job: Job) -> Edit:
-    """Parse any request that no other edit knows: it names what takes longer or shorter."""
+    """Parse any request that no other edit knows: the name is of an operation, category, rank or stage."""
     factor, added_ns = _change(request)
     _chosen(job.recording, request)  # refuse an unknown name before simulating
 
@@ -46,11 +46,11 @@ def _chosen(recording: Recording, request: EditRequest) -> Selection:
 
 def _change(request: EditRequest) -> tuple[float, int]:
     """Parse the factor and the addend (ns) of a duration: ``1.5``, ``+400ms``, ``+20us``, ``+1s``."""
-    added = _ADDED.fullmatch(request.value)
-    if added is None and request.value.startswith("+"):
-        raise request.refused(f"what is added has a unit: {request.value}ms")
-    if added is None:
+    if not request.value.startswith("+"):
         return as_ratio(request), 0
+    added = _ADDED.fullmatch(request.value)
+    if added is None:
+        raise request.refused(f"an added time has a unit: {request.value}ms")
     added_ns = float(added[1]) * _UNITS_NS[added[2]]
     if added_ns > _MOST_ADDED_NS:
         raise request.refused("more than a day")
@@ -65,13 +65,16 @@ def changed(recording: Recording, chosen: Selection, factor: float, added_ns: in
     """
 
     def edited(step: StepGraph) -> StepGraph:
-        work = _times(step.work_ns, factor, chosen.events(step))
-        tail = _times(step.tail_ns, factor, chosen.tails)
-        first = _first_of_owners(step, chosen)
-        late = chosen.tails.copy()
-        late[step.owner[first]] = False
+        events = chosen.events(step)
+        work, tail = _times(step.work_ns, factor, events), _times(step.tail_ns, factor, chosen.tails)
+        events[step.continued[:, 1]] = False  # these started in the step before
+        candidates = np.flatnonzero(events)
+        candidates = candidates[np.argsort(step.start_ns[candidates], kind="stable")]
+        first = candidates[np.unique(step.owner[candidates], return_index=True)[1]]
         work[first] += added_ns
-        tail[late] += added_ns
+        in_tail = chosen.tails.copy()
+        in_tail[step.owner[first]] = False
+        tail[in_tail] += added_ns
         return replace(step, work_ns=work, tail_ns=tail)
 
     return recording.edited(edited)
@@ -79,12 +82,3 @@ def changed(recording: Recording, chosen: Selection, factor: float, added_ns: in
 
 def _times(time_ns: Int64, factor: float, chosen: Bool) -> Int64:
     return np.where(chosen, np.rint(time_ns * factor), time_ns).astype(np.int64)
-
-
-def _first_of_owners(step: StepGraph, chosen: Selection) -> Int64:
-    """First chosen event of each owner that starts in a step, not in the step before."""
-    begins = chosen.events(step)
-    begins[step.continued[:, 1]] = False
-    events = np.flatnonzero(begins)
-    events = events[np.argsort(step.start_ns[events], kind="stable")]
-    return events[np.unique(step.owner[events], return_index=True)[1]]

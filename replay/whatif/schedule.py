@@ -16,16 +16,13 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     """Parse `schedule=`; None for any other request."""
     if not request.asks("schedule", "priority", "fifo"):
         return None
-    by_priority = request.value == "priority"
-    return Edit(lambda recording: rescheduled(recording, by_priority=by_priority), order=Order.WAITS)
 
+    def rescheduled(recording: Recording) -> Recording:
+        priority = recording.column(lambda op: max(op.transfer.tensor, 0)) * (request.value == "priority")
 
-def rescheduled(recording: Recording, *, by_priority: bool) -> Recording:
-    """Serve links by tensor index, or first come, first served."""
-    priority = recording.column(lambda op: max(op.transfer.tensor, 0))
+        def served(step: StepGraph) -> StepGraph:
+            return replace(step, turn=priority[step.operation], overtaken=np.empty((0, 2), np.int64))
 
-    def served(step: StepGraph) -> StepGraph:
-        turn = priority[step.operation] * by_priority
-        return replace(step, turn=turn, overtaken=np.empty((0, 2), np.int64))
+        return recording.edited(served)
 
-    return recording.edited(served)
+    return Edit(rescheduled, order=Order.WAITS)

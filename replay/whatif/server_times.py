@@ -19,12 +19,9 @@ from replay.links import LinkRate, Side, busy_sides, is_sized, slower_nodes
 NAME = "servers=even|none"
 HELP = "even: a slow server is as fast per byte as the others; none: pulls take no longer than their bytes"
 
-#: A server is slow if its lower quartile is so many times the upper quartile of each other server.
+#: A server is slow if its lower quartile exceeds the upper quartile of each other server by this factor.
 _SLOWER = 1.2
-#: What the comparison of servers is based on: their threads, or their network.
-_IN_A_ROW = "pulls that are answered right after another"
-_SIDES = "what it receives and sends at best"
-#: A server needs so many large pulls, of so many partitions, for a comparison.
+#: Least number of large pulls, and of their partitions, for a comparison of servers.
 _PULLS, _PARTITIONS = 8, 2
 #: The time of partitions below this share of the largest depends on messages, not on bytes.
 _LARGE = 0.2
@@ -40,14 +37,19 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         if job.links is None:
             raise request.refused("the bytes of the transfers are not known")
         rate = job.links.at_least
-        return measured(job, lambda recording: as_fast_as_wire(recording, rate))
+
+        def as_fast_as_wire(recording: Recording) -> Recording:
+            beyond = beyond_bytes(recording, rate)
+            return recording.edited(lambda step: replace(step, work_ns=step.work_ns - beyond(step)))
+
+        return measured(job, as_fast_as_wire)
     pace = slowest_server(job)
     if pace is None:
         return Edit(lambda recording: recording)
     slow = () if job.links is None else job.links.slow
-    its_link = {op.transfer.link for op in job.recording.table.kinds if op.transfer.server == pace.server}
-    own_limit = next((link for link in slow if link in its_link), None)
-    return measured(job, lambda recording: _as_fast_as_others(recording, pace, own_limit), error=_QUEUES)
+    of_server = {op.transfer.link for op in job.recording.table.kinds if op.transfer.server == pace.server}
+    limit = next((link for link in slow if link in of_server), None)
+    return measured(job, lambda recording: _as_fast_as_others(recording, pace, limit), error=_QUEUES)
 
 
 class Pace(NamedTuple):
@@ -57,7 +59,7 @@ class Pace(NamedTuple):
     others: str
     own: float
     usual: float
-    of: str  # what the time was measured on
+    of: str  # the data that was measured
 
     @property
     def ratio(self) -> float:
@@ -66,7 +68,7 @@ class Pace(NamedTuple):
 
 
 def is_pull(operation: Operation) -> bool:
-    """Whether an operation is a server's answer."""
+    """Check for a server's answer."""
     return operation.transfer.is_answer
 
 
@@ -87,23 +89,30 @@ def slowest_server(job: Job) -> Pace | None:
         if len(others) and low > _SLOWER * others[:, 2].max():
             names = [name for number, name in enumerate(servers) if name and number != server]
             beside = names[0] if len(names) == 1 else "the others"
-            return Pace(servers[server], beside, usual, float(np.median(others[:, 1])), _IN_A_ROW)
+            of = "pulls that are answered right after another"
+            return Pace(servers[server], beside, usual, float(np.median(others[:, 1])), of)
     return _slowest_side(recording, known)
 
 
 def _paces_in_a_row(recording: Recording, server_of: Int64, least: float) -> dict[int, Float64]:
-    """Quartiles of the time per byte of each server's large pulls; `server_of` is by operation (n,).
+    """Quartiles of the time per byte of each server's large pulls that are answered right after another.
 
-    A pull that is quicker than the `least` time of its bytes had waited together with the pull before.
+    `server_of` is by operation (n,). A pull that is quicker than the `least` time of its bytes had waited
+    together with the pull before.
     """
-    operation, work = _answered_in_a_row(recording)
+    pulls = recording.which(is_pull)
+    operations, works = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for step in map(recording.steps.__getitem__, recording.whole_steps):
+        for served in step.by_link():
+            begin, end = (step.end_ns - step.work_ns)[served], step.end_ns[served]
+            chosen = served[1:][(begin[1:] <= end[:-1]) & pulls[step.operation[served[1:]]]]
+            operations.append(step.operation[chosen])
+            works.append(step.work_ns[chosen])
+    operation, work = np.concatenate(operations), np.concatenate(works)
     n_bytes = recording.column(lambda op: op.transfer.n_bytes)[operation]
     is_large = n_bytes > _LARGE * n_bytes.max(initial=0)
     operation, per_byte = operation[is_large], np.maximum(work[is_large] / n_bytes[is_large], least)
-    server, key = (
-        server_of[operation],
-        recording.column(lambda op: op.transfer.key or 0)[operation],
-    )
+    server, key = server_of[operation], recording.column(lambda op: op.transfer.key or 0)[operation]
     return {
         number: np.quantile(per_byte[server == number], [0.25, 0.5, 0.75])
         for number in unique(server).tolist()
@@ -115,12 +124,13 @@ def _slowest_side(recording: Recording, known: LinkRate) -> Pace | None:
     """Find the server whose best rates, both ways, are clearly the lowest."""
     server_of = {op.transfer.link: op.transfer.server for op in recording.table.kinds if is_pull(op)}
     sides = busy_sides(recording, known.machines)
-    for link, own in slower_nodes(recording, sides).items():
+    for link, pair in slower_nodes(recording, sides).items():
         if link in server_of:
             others = {side.link for side in sides if side.link in server_of and side.link != link}
             name = server_of[next(iter(others))] if len(others) == 1 else "the others"
             usual = [_for_a_byte([side for side in sides if side.link == other]) for other in others]
-            return Pace(server_of[link], name, _for_a_byte(own), float(np.median(usual)), _SIDES)
+            of = "what it receives and sends at best"
+            return Pace(server_of[link], name, _for_a_byte(pair), float(np.median(usual)), of)
     return None
 
 
@@ -129,54 +139,35 @@ def _for_a_byte(sides: Sequence[Side]) -> float:
     return float(np.mean([1 / side.usual for side in sides]))
 
 
-def _answered_in_a_row(recording: Recording) -> tuple[Int64, Int64]:
-    """Operation and work (ns) of each pull answered right after another (k,)."""
-    pulls = recording.which(is_pull)
-    operations, work = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for step in map(recording.steps.__getitem__, recording.whole_steps):
-        for served in step.by_link():
-            begin, end = (step.end_ns - step.work_ns)[served], step.end_ns[served]
-            chosen = served[1:][(begin[1:] <= end[:-1]) & pulls[step.operation[served[1:]]]]
-            operations.append(step.operation[chosen])
-            work.append(step.work_ns[chosen])
-    return np.concatenate(operations), np.concatenate(work)
-
-
-def _as_fast_as_others(recording: Recording, pace: Pace, own_limit: str | None) -> Recording:
+def _as_fast_as_others(recording: Recording, pace: Pace, limit: str | None) -> Recording:
     """Make a server answer, and take pushes, in the usual time.
 
     Its messages wait no longer per byte than those of other servers, which includes its queue. A link with
-    its `own_limit` becomes as fast as the others.
+    its own `limit` becomes as fast as the others.
     """
     keys = {op.transfer.key for op in recording.table.kinds if op.transfer.server == pace.server}
     waits = recording.which(lambda op: op.transfer.is_wait)
-    own = recording.which(lambda op: op.transfer.key in keys)
+    is_slow = recording.which(lambda op: op.transfer.key in keys)
     answers = recording.which(is_pull)
     n_bytes, waited = np.zeros((2, 2))
     sizes = recording.column(lambda op: op.transfer.n_bytes)
     for step in recording.steps:
-        for group, members in enumerate((~own, own)):
+        for group, members in enumerate((~is_slow, is_slow)):
             chosen = members[step.operation]
             n_bytes[group] += sizes[step.operation][chosen & answers[step.operation]].sum()
             waited[group] += step.work_ns[chosen & waits[step.operation]].sum()
     usual, slow = waited / np.maximum(n_bytes, 1)
     share = min(1 / pace.ratio, usual / slow) if slow and n_bytes[0] else 1 / pace.ratio
-    factor = np.where(own & waits, share, 1.0)
-    if own_limit is None or not recording.carries:
-        return scaled(recording, np.where(own & answers, 1 / pace.ratio, factor))
-    carries, index = list(recording.carries), recording.links.index(own_limit)
+    factor = np.where(is_slow & waits, share, 1.0)
+    if limit is None or not recording.carries:
+        return scaled(recording, np.where(is_slow & answers, 1 / pace.ratio, factor))
+    carries, index = list(recording.carries), recording.links.index(limit)
     carries[index] = carries[index + len(recording.links)] = 1.0
     return replace(scaled(recording, factor), carries=carries)
 
 
-def as_fast_as_wire(recording: Recording, rate: float) -> Recording:
-    """Limit pulls to the time of their bytes at `rate` (bytes/ns)."""
-    beyond = beyond_bytes(recording, rate)
-    return recording.edited(lambda step: replace(step, work_ns=step.work_ns - beyond(step)))
-
-
 def beyond_bytes(recording: Recording, rate: float) -> Callable[[StepGraph], Int64]:
-    """Make a function: excess of a step's pulls (n,) over the time of their bytes at `rate`.
+    """Make the function that computes the time of a step's pulls (n,) beyond their bytes at `rate`.
 
     For pulls split into messages (`replay.messages`) that is their wait.
     """

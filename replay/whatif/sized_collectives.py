@@ -20,30 +20,21 @@ _TOLERANCE_NS = 2_000
 #: Least and likely time of a hop in a ring or tree (ns), base time included, from NCCL's table of latencies
 #: (src/graph/tuning.cc), which goes up to 20 µs.
 _LEAST_HOP_NS, _HOP_NS = 600.0, 6_000.0
-#: Sizes that differ by this factor determine a latency; otherwise at most this share of a time is latency.
+#: Sizes that differ by this factor determine a latency; otherwise at most this share of the time is latency.
 _LARGER, _HIDDEN = 1.5, 0.5
 
 
 class Rates(NamedTuple):
-    """Bytes moved by operations: a row (k,) for each operation and size that it has in some step.
-
-    Attributes
-    ----------
-    group : the same for those of one kind, number of ranks and size class
-    bus : bus bandwidth, GB/s
-    turn : counts a rank's collectives of a step; tensors that are reduced together have the same
-    took_ns : without waiting, the median over the steps
-    line : the same for those of one kind and group of ranks, so that their times differ by their bytes alone
-    """
+    """Bytes moved by operations: a row (k,) for each operation and size that it has in some step."""
 
     operation: Int64
-    group: Int64
-    bus: Float64
-    turn: Int64
+    group: Int64  # of one kind, number of ranks and size class
+    bus: Float64  # bus bandwidth, GB/s
+    turn: Int64  # number among a rank's collectives of a step; equal for tensors that are reduced together
     n_bytes: Float64
     n_ranks: Int64
-    took_ns: Float64
-    line: Int64
+    took_ns: Float64  # without waiting, the median over the steps
+    line: Int64  # of one kind and group of ranks, so that times differ by their bytes alone
 
 
 class SizedCollectives:
@@ -64,9 +55,9 @@ class SizedCollectives:
     def _sized(self, step: StepGraph, owner: int, events: Int64) -> tuple[Int64, Int64]:
         """Match an owner's events with the sized collectives of its trace."""
         ends, order, _ = self._by_end[owner]
-        at = np.searchsorted(ends, step.end_ns[events] - _TOLERANCE_NS)
-        near = ends[at] - step.end_ns[events] <= _TOLERANCE_NS
-        return events[near], order[at[near]]
+        index = np.searchsorted(ends, step.end_ns[events] - _TOLERANCE_NS)
+        near = ends[index] - step.end_ns[events] <= _TOLERANCE_NS
+        return events[near], order[index[near]]
 
     def bytes_of(self, step: StepGraph) -> Float64:
         """Bytes that each event (n,) of a recorded step moves; 0 if unknown.
@@ -91,25 +82,21 @@ class SizedCollectives:
         events = [events_by_owner(recording, step, self._moves) for step in steps]
         for owner, rank in enumerate(self._ranks):
             sizes, n_bytes_of = rank.sizes, self._by_end[owner][2]
-            if not n_bytes_of.any():
-                continue
             times: dict[tuple[int, int], list[float]] = {}
-            which: dict[tuple[int, int], tuple[int, int]] = {}
+            latest: dict[tuple[int, int], tuple[int, int]] = {}  # index of the size, and turn
             for step, by_owner in zip(steps, events, strict=True):
                 sized, indices = self._sized(step, owner, by_owner[owner])
                 turn = turns(step, sized)
                 for event, index, number in zip(sized.tolist(), indices.tolist(), turn.tolist(), strict=True):
-                    key = int(step.operation[event]), int(n_bytes_of[index])
-                    which[key] = index, number
-                    times.setdefault(key, []).append(float(step.work_ns[event]))
-            for key, (index, number) in which.items():
-                operation, n_bytes = key
+                    if n_bytes := int(n_bytes_of[index]):
+                        key = int(step.operation[event]), n_bytes
+                        latest[key] = index, number
+                        times.setdefault(key, []).append(float(step.work_ns[event]))
+            for (operation, n_bytes), (index, number) in latest.items():
                 call = sizes.calls[sizes.call[index]]
-                if not n_bytes:
-                    continue
                 n_ranks = call.n_ranks or max(rank.world_size or 0, 2)
                 kind = (call.kind, n_ranks, int(size_classes(n_bytes_of[[index]])[0]))
-                took = max(float(np.median(times[key])), 1.0)
+                took = max(float(np.median(times[operation, n_bytes])), 1.0)
                 bus = n_bytes * bus_factor(call.kind, n_ranks) / took
                 group = classes.setdefault(kind, len(classes))
                 line = lines.setdefault((call.kind, call.group or owner, n_ranks), len(lines))
@@ -162,11 +149,12 @@ def _at_no_bytes(n_bytes: Float64, took: Float64, least: float) -> float:
         return np.nan
     rows = np.column_stack((np.ones_like(n_bytes), n_bytes)) / took[:, None]
     inverse = np.linalg.inv(rows.T @ rows)
-    at, slope = inverse @ rows.sum(axis=0)
+    latency, slope = inverse @ rows.sum(axis=0)
     if slope <= 0:
         return np.nan
-    off = float(np.sqrt(np.sum((rows @ (at, slope) - 1) ** 2) / max(len(took) - 2, 1) * inverse[0, 0]))
-    return np.nan if at + 2 * off < least else float(np.clip(at, 0.0, took.min()))
+    variance = np.sum((rows @ (latency, slope) - 1) ** 2) / max(len(took) - 2, 1) * inverse[0, 0]
+    is_below = latency + 2 * float(np.sqrt(variance)) < least
+    return np.nan if is_below else float(np.clip(latency, 0.0, took.min()))
 
 
 def turns(step: StepGraph, events: Int64) -> Int64:

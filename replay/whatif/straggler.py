@@ -19,6 +19,7 @@ from replay.even_work import (
     of_mean_owner,
     peers_usual,
     stages,
+    with_work,
     work_by_owner,
 )
 from replay.occurrences import medians, pair_numbers
@@ -36,7 +37,7 @@ THRESHOLD = 1.1
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
     """Parse `straggler=`; None for any other request."""
-    kinds = {"even": evened, "mean": at_mean_work, "each_step": even_in_each_step}
+    kinds = {"even": _evened, "mean": at_mean_work, "each_step": _even_in_each_step}
     if not request.asks("straggler", "none", *kinds):
         return None
     if request.value == "none":
@@ -47,18 +48,15 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 
 def stragglers(recording: Recording) -> list[int]:
-    """Find owners whose host or device works longer than their peers' median by `THRESHOLD`.
-
-    In the median step.
-    """
+    """Find owners whose host or device exceeds its peers' median by `THRESHOLD` in the median step."""
     if len(recording.owners) < 2:
         return []
     group = stages(recording)
-    own = recording.which(lambda op: not op.is_communication)
+    work_of_rank = recording.which(lambda op: not op.is_communication)
     on_device = recording.which(lambda op: op.on_device)
     slow: set[int] = set()
-    for which in (on_device, ~on_device):
-        work = work_by_owner(recording, own & which)
+    for chosen in (on_device, ~on_device):
+        work = work_by_owner(recording, work_of_rank & chosen)
         ratio = np.median(work / np.maximum(peers_usual(work, group), 1), axis=0)
         slow.update(np.flatnonzero(ratio > THRESHOLD).tolist())
     return sorted(slow)
@@ -67,8 +65,8 @@ def stragglers(recording: Recording) -> list[int]:
 def why_none(recording: Recording) -> str:
     """Explain why `without_stragglers` changes nothing; "" if there is a straggler."""
     if len(recording.owners) > 1:
-        few = f"no rank works {in_percent(THRESHOLD - 1)} longer than its peers in the median step"
-        return "" if stragglers(recording) else few
+        why = f"no rank works {in_percent(THRESHOLD - 1)} longer than its peers in the median step"
+        return "" if stragglers(recording) else why
     if any(op.role is Role.WAIT for op in recording.table.kinds):
         return "a Horovod timeline is that of rank 0 and does not tell the ranks' own work apart"
     return "only one rank is recorded, without a peer to compare it with"
@@ -82,24 +80,22 @@ def without_stragglers(recording: Recording) -> Recording:
     return as_peers(recording, slow, gaps=True, over_steps=False)
 
 
-def evened(recording: Recording) -> Recording:
-    """Share out the work of each kind evenly over the owners, if all of them have it."""
-    own = recording.which(lambda op: not op.is_communication)
-    return as_usual(recording, "work_ns", of_mean_owner, own & done_by_all(recording))
+def _evened(recording: Recording) -> Recording:
+    work = recording.which(lambda op: not op.is_communication)
+    return as_usual(recording, "work_ns", of_mean_owner, work & done_by_all(recording))
 
 
-def even_in_each_step(recording: Recording) -> Recording:
-    """Give each kind of own work the mean owner's time in that step."""
-    own = recording.which(lambda op: not op.is_communication)
-    return as_usual(recording, "work_ns", of_mean_owner, own, over_steps=False)
+def _even_in_each_step(recording: Recording) -> Recording:
+    work = recording.which(lambda op: not op.is_communication)
+    return as_usual(recording, "work_ns", of_mean_owner, work, over_steps=False)
 
 
 def at_mean_work(recording: Recording) -> Recording:
     """Give each kind of work its mean over ranks and steps, so that no rank is behind another.
 
-    A kind is a name, and with how many others it is done: a reduction of two ranks is not one of all (S of
-    the published pipelines). A transfer (communication without the waiting for others) takes the median of
-    its kind. A rank alone is behind nobody: what its operations of one name do need not be alike.
+    A kind is a name and the number of ranks that take part: a reduction of two ranks differs from one of all
+    (S of the published pipelines). A transfer (communication without the waiting for others) takes the median
+    of its kind. A job of one rank stays: its operations of one name need not be alike.
     """
     if len(recording.owners) < 2:
         return recording
@@ -115,9 +111,7 @@ def at_mean_work(recording: Recording) -> Recording:
         moves[operation], medians(kind, work, n_kinds)[kind], np.rint(mean).astype(np.int64)[kind]
     )
     of_steps = np.split(ideal, np.cumsum([len(step) for step in steps])[:-1])
-    return recording.with_steps(
-        replace(step, work_ns=of_step) for step, of_step in zip(steps, of_steps, strict=True)
-    )
+    return with_work(recording, of_steps)
 
 
 def _others_met(step: StepGraph) -> Int64:

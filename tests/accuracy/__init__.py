@@ -1,1 +1,1 @@
-"""How far answers are from the truth, on simulated and on recorded jobs."""
+"""Accuracy of answers on simulated and on recorded jobs."""

@@ -1,4 +1,4 @@
-"""How wrong replay and the diagnosis of step logs are, on recorded pairs of jobs and on simulated jobs.
+"""Errors of replay and of the diagnosis of step logs, on recorded pairs of jobs and on simulated jobs.
 
     PYTHONPATH=.:tests python3 -m accuracy [DATA] [--jobs N]
     PYTHONPATH=.:tests python3 -m accuracy ablation [JOB ...]

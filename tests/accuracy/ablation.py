@@ -25,13 +25,7 @@ from analyzer.model.graph.join_ranks import fitted
 from analyzer.model.graph.step_graph import NO_LINK, Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import RULES, Rule
 from analyzer.reading.dialects.roles import Role
-from dag_utils import (
-    LoadedSteps,
-    NamedPath,
-    critical_path,
-    load_steps,
-    read_partitions,
-)
+from dag_utils import LoadedSteps, NamedPath, critical_path, load_steps, read_partitions
 from trace_utils import Request
 
 _ROOT = Path(__file__).resolve().parents[2]

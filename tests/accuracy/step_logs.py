@@ -1,4 +1,4 @@
-"""Which faults put into made step logs `diagnose` finds, by cost, and how often it names another rank.
+"""Faults put into made step logs that `diagnose` finds, by cost, and how often it names another rank.
 
 The job is an event model that shares nothing with the diagnosis. Each rank loads, computes, meets all others
 in a collective, and goes on alone (optimizer, rest) into its next step. Which rows show a fault depends on
@@ -44,7 +44,7 @@ class Fault(NamedTuple):
 
 
 def _holding(rng: np.random.Generator, shape: tuple[int, ...], steps: float, sd: float) -> Times:
-    """Return noise that holds for so many steps."""
+    """Noise that lasts for a number of steps."""
     keep = np.exp(-1 / steps)
     noise = rng.normal(0, sd * np.sqrt(1 - keep * keep), shape)
     noise[..., 0] = rng.normal(0, sd, shape[:-1])
@@ -121,7 +121,7 @@ def _put(rng: np.random.Generator, kind: str, own: Times, network: Times, step: 
 
 
 def _run(own: Times, network: Times) -> tuple[Times, Times]:
-    """Return load, compute, network, wait, update, rest and whole (7, ranks, steps), and steps' ends."""
+    """Load, compute, network, wait, update, rest and whole (7, ranks, steps), and steps' ends."""
     load, compute, update, rest = own
     columns, ends = np.empty((7, *load.shape)), np.empty(load.shape)
     begin = np.zeros(len(load))
@@ -137,7 +137,7 @@ def _run(own: Times, network: Times) -> tuple[Times, Times]:
 
 
 def _told(columns: Times, layout: int) -> tuple[dict[str, Times], str]:
-    """Return the columns as one of seven jobs writes them, and which is the whole step, if one is."""
+    """Columns as one of seven jobs writes them, and the name of the column of the whole step, if any."""
     load, compute, net, wait, update, rest, whole = columns
     return (
         ({"data_ms": load, "compute_ms": compute, "comm_ms": net + wait, "optim_ms": update,
@@ -157,7 +157,7 @@ def _told(columns: Times, layout: int) -> tuple[dict[str, Times], str]:
 
 
 def _is_seen(fault: Fault, told: Mapping[str, Times], whole: str, step: Times, cost: float) -> bool:
-    """Whether a column of the rank, or what its columns leave, shows enough of the fault to tell."""
+    """True if a column of the rank, or the time outside its columns, shows enough of the fault."""
     parts = {name: each for name, each in told.items() if name != whole}
     rows = told[whole] if whole else sum(parts.values(), np.zeros(step.shape))
     parts |= {
@@ -210,7 +210,7 @@ def _diagnosed(folder: Path) -> list[dict[str, Any]]:
 
 
 def _finds(one: Mapping[str, Any], fault: Fault) -> bool:
-    """Whether a finding is of this fault: its rank, and a step of its span."""
+    """True if a finding has the rank of this fault, and a step of its span."""
     scope = one["scope"]
     if scope["ranks"] != ([f"rank{fault.rank}"] if fault.rank >= 0 else []):
         return False
@@ -234,7 +234,7 @@ class Found(NamedTuple):
 
 
 def trial(seed: int) -> tuple[list[Found], int, bool]:
-    """Return the faults of a made job, how many other ranks are named, and whether it has no fault."""
+    """Diagnose a made job: its faults, the number of other ranks that are named, and True without a fault."""
     rng = np.random.default_rng([11, seed])
     noise, kind = str(rng.choice(_NOISES)), str(rng.choice(_FAULTS))
     n_ranks = int(
@@ -280,7 +280,7 @@ def trial(seed: int) -> tuple[list[Found], int, bool]:
 
 
 def table(found: Sequence[Found], wrong: Sequence[int], in_even: Sequence[int]) -> str:
-    """Return the table: found of those there are, by kind and cost."""
+    """Format the table of found faults by kind and cost."""
     cells: dict[tuple[str, int], list[Found]] = defaultdict(list)
     for one in found:
         cells[one.kind, int(np.searchsorted(_BOUNDS, one.share))].append(one)
@@ -318,7 +318,7 @@ no column shows a quarter is not counted. The jobs are an event model that share
 
 
 def about_and_table(n_jobs: int, first: int = 2000) -> str:
-    """Return a paragraph about so many jobs, and their table."""
+    """Write a paragraph about some jobs, and their table."""
     found: list[Found] = []
     wrong: dict[bool, list[int]] = {True: [], False: []}
     for seed in range(first, first + n_jobs):

@@ -100,7 +100,7 @@ class Simulation:
 
     @property
     def hangs(self) -> bool:
-        """Whether something never ends."""
+        """True if some work never ends."""
         return len(self.finished) < len(self.job.programs) or any(
             task.end_ns == _NEVER for tasks in self._tasks.values() for task in tasks
         )
@@ -143,7 +143,7 @@ class Simulation:
             self._place[rank] += 1
 
     def _waited(self, rank: int, tasks: Sequence[_Task]) -> bool:
-        """Whether tasks have ended, as of which the host goes on; else it is woken by the first that does."""
+        """True if tasks have ended, so that the host goes on; else the first that ends wakes it."""
         for task in tasks:
             if task.end_ns == _NEVER:
                 task.is_host_waiting = True
@@ -183,7 +183,7 @@ class Simulation:
                         todo.append(follower)
 
     def _meet(self, task: _Task) -> list[_Task]:
-        """Return the tasks that end because this one begins."""
+        """Tasks that end because this one begins."""
         do = task.do
         if do.what == "work":
             if do.label == "stuck":
@@ -240,7 +240,7 @@ class Simulation:
     def document(
         self, rank: int, at_ns: float, *, kept: int = 2000, poll_ns: int = 100 * _MS, timing: bool = False
     ) -> dict[str, Any]:
-        """Return the dump of a rank at a moment; `poll_ns`: how often its watchdog looks."""
+        """Dump of a rank at a moment; `poll_ns`: how often its watchdog looks."""
         groups = {name: group for name, group in self.job.groups.items() if rank in group[1]}
         ids = {name: place for place, name in enumerate(groups)}
         counters = {name: [-1, -1, -1] for name in groups}
@@ -332,7 +332,7 @@ class Simulation:
 
 
 def signature(do: Do) -> tuple[Any, ...]:
-    """Return the facts that all members of a collective must agree on (not the sizes of an all-to-all)."""
+    """Facts that all members of a collective must agree on (not the sizes of an all-to-all)."""
     is_uneven = do.kind.startswith("all_to_all")
     return (do.kind, do.dtype, *(() if is_uneven else (_elements(do.given), _elements(do.taken))))
 
@@ -345,7 +345,7 @@ def _elements(sizes: Sequence[int]) -> int:
 
 
 def _adds_up(met: Sequence[_Task]) -> bool:
-    """Whether the members of an all-to-all take as much as they give."""
+    """True if the members of an all-to-all take as much as they give."""
     if not met[0].do.kind.startswith("all_to_all"):
         return True
     return sum(_elements(one.do.given) - _elements(one.do.taken) for one in met) == 0

@@ -64,7 +64,7 @@ def write_case(fault: str, rng: random.Random, folder: Path) -> Case:
 
 
 def _job(rng: random.Random) -> tuple[Job, int]:
-    """Return a job, and how many tasks its hosts are ahead of their devices at most."""
+    """Draw a job, and the most tasks by which its hosts are ahead of their devices."""
     made = rng.choices(
         ("data", "no reads", "sharded", "ring", "alone", "small", "64"), (4, 2, 4, 2, 2, 3, 3)
     )[0]
@@ -113,7 +113,7 @@ def _faulty(fault: str, rng: random.Random) -> tuple[Case, int]:
 
 
 def _put(fault: str, rng: random.Random, job: Job, rank: int) -> Case | None:
-    """Return a job with a fault; None where it cannot have that one."""
+    """Add a fault to a job; None if the job cannot have it."""
     program, guilty = [*job.programs[rank]], {rank}
     place = rng.randrange(len(program) // 10, len(program) * 19 // 20)
     places = _places(job, rank)
@@ -184,7 +184,7 @@ def _in_two_orders(rng: random.Random, job: Job) -> Case | None:
 
 
 def _living(rng: random.Random) -> tuple[Case, int]:
-    """Return a job in which often one rank is slow."""
+    """Draw a job in which one rank is often slow."""
     job, ahead = _job(rng)
     rank = rng.choice(list(job.programs))
     program = job.programs[rank]
@@ -195,7 +195,7 @@ def _living(rng: random.Random) -> tuple[Case, int]:
 
 
 def _is_missed(run: Simulation, rank: int) -> bool:
-    """Whether another rank made a call, or has a message, that this rank has not: no dump shows it else."""
+    """True if another rank made a call, or has a message, that this rank lacks (else no dump shows it)."""
     calls: Counter[tuple[str, int]] = Counter()  # by group and rank
     messages: Counter[tuple[str, int, int, str]] = Counter()  # by group, sender, receiver, and who counts
     for own in run.calls.values():

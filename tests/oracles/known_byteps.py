@@ -39,43 +39,29 @@ _LOG = "[2026-11-21 00:04:58.368272: D byteps/common/operations.cc:245]"
 
 @dataclass(frozen=True, slots=True)
 class BytePSJob:
-    """A synchronous job; times in milliseconds, rates in bytes per millisecond.
+    """A synchronous job; times in milliseconds, rates in bytes per millisecond."""
 
-    Attributes
-    ----------
-    forward, backward : (layers,) of every worker
-    tensors : (layers,) bytes of each layer's weights; each layer also has a bias of 80 bytes
-    slow : (workers,) how much longer each worker computes
-    partition : bytes of a partition, at most
-    rate : of a node's link
-    message, per_byte : what a message costs each thread that handles it
-    spread : of computation, a standard deviation as a share, from step to step
-    servers : each has one of the `shares` of the keys, and the last one the rest of them, too
-    adding : what each byte costs a server beside that
-    busy, far : (servers,) how much longer each server takes for a message, and its network for the bytes
-    sharing : how much longer a worker computes while its bytes are on their way
-    here : whether server i runs on worker i's machine
-    """
-
-    forward: tuple[float, ...]
+    forward: tuple[float, ...]  # (layers,) of every worker
     backward: tuple[float, ...]
-    tensors: tuple[int, ...]
-    slow: tuple[float, ...]
-    partition: int
-    rate: float
-    message: float
-    per_byte: float
-    spread: float
+    tensors: tuple[
+        int, ...
+    ]  # (layers,) bytes of each layer's weights; each layer also has a bias of 80 bytes
+    slow: tuple[float, ...]  # (workers,) factor of each worker's computation
+    partition: int  # bytes of a partition, at most
+    rate: float  # of a node's link
+    message: float  # cost of a message for each thread that handles it
+    per_byte: float  # likewise, for each byte
+    spread: float  # of computation from step to step, a standard deviation as a share
     servers: int = 1
-    shares: int = 1
-    adding: float = 0.0
-    busy: tuple[float, ...] = ()
-    far: tuple[float, ...] = ()
-    sharing: float = 0.0
-    here: bool = False
+    shares: int = 1  # of the keys: each server has one, and the last server all remaining ones
+    adding: float = 0.0  # additional cost of each byte for a server
+    busy: tuple[float, ...] = ()  # (servers,) factor of each server's time for a message
+    far: tuple[float, ...] = ()  # (servers,) factor of the time of the bytes in each server's network
+    sharing: float = 0.0  # share by which a worker computes longer while its bytes move
+    here: bool = False  # server i runs on worker i's machine
 
     def edited(self, edit: str, _steps: int = 0, _seed: int = 0) -> BytePSJob:
-        """Return the job that an edit describes.
+        """Apply an edit.
 
         ``bandwidth=R``, ``bandwidth=RMbit``, ``partition_bytes=N``, ``straggler=none``, ``FW=R``, ``BW=R``,
         ``wk<i>=R``.
@@ -157,7 +143,7 @@ class _Network:
         self._queues: dict[tuple[_Node, _Node], deque[tuple[float, Callable[[], None]]]] = {}
 
     def busy(self) -> set[_Node]:
-        """Return the nodes from or to which something is on its way."""
+        """Nodes from or to which bytes are moving."""
         return {node for node, _ in cast("set[tuple[_Node, str]]", self._limits.busy())}
 
     def send(self, source: _Node, target: _Node, n_bytes: float, then: Callable[[], None]) -> None:
@@ -199,11 +185,11 @@ class _Cluster(Clock):
         self._parts = self._cut()
 
     def machine(self, node: _Node) -> _Node:
-        """Return the node whose network card another one uses."""
+        """Node whose network card another one uses."""
         return ("worker", node[1]) if self.job.here and node[1] < len(self.job.slow) else node
 
     def carries(self, limit: Hashable) -> float:
-        """Return the bytes that a node sends, or receives, in a millisecond."""
+        """Bytes that a node sends, or receives, in a millisecond."""
         (kind, i), _ = cast("tuple[_Node, str]", limit)
         far = self.job.far[i] if self.job.far and kind == "server" else 1.0
         return self.job.rate / far
@@ -221,7 +207,7 @@ class _Cluster(Clock):
         super().run()
 
     def _cut(self) -> list[list[tuple[str, list[tuple[int, int]]]]]:
-        """Return the tensors of each layer: name, and (key, bytes) of each partition."""
+        """Tensors of each layer: name, and (key, bytes) of each partition."""
         layers = []
         for layer, n_bytes in enumerate(self.job.tensors):
             tensors = []
@@ -377,7 +363,7 @@ def _gml(edges: list[tuple[str, str]]) -> str:
 
 
 def random_job(seed: int) -> BytePSJob:
-    """Return a job of 2 to 4 workers that computes for 30 to 300 ms and sends 1 to 20 MB."""
+    """Job of 2 to 4 workers that computes for 30 to 300 ms and sends 1 to 20 MB."""
     draw = np.random.default_rng(seed)
     layers = int(draw.integers(3, 9))
     share = draw.dirichlet(np.ones(layers))
@@ -403,7 +389,7 @@ def random_job(seed: int) -> BytePSJob:
 
 
 def other_job(seed: int) -> BytePSJob:
-    """Return a random job with servers on the workers' machines (even seeds), or one slow server."""
+    """Random job with servers on the workers' machines (even seeds), or one slow server."""
     job, draw = random_job(seed), np.random.default_rng(30_000 + seed)
     if seed % 2 == 0:
         return replace(job, servers=len(job.slow), here=True)

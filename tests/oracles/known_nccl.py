@@ -44,64 +44,43 @@ class NCCLJob:
     """A synchronous job; times in microseconds, rates in bytes per microsecond.
 
     Ranks are numbered by tensor parallel group first, then by data parallel one, then by stage.
-
-    Attributes
-    ----------
-    forward, backward : (layers, k) work of each layer's kernels
-    weights : (layers, k) bytes of each layer's parameters; each is ready after a kernel of the backward pass
-    activations : bytes that ranks of a tensor parallel group reduce in each layer, and stages send each other
-    slow : (ranks,) how much longer each rank computes
-    tensor, data, stages : ranks of each kind of group
-    node : ranks of a host, which share its clock
-    rate, near : of a network card, and of the links between the devices of a host
-    shared : whether the ranks of a host share one card
-    latency : of one hop of a ring or tree
-    cap : of a bucket; None: DDP's default, with its small first bucket
-    overlap : whether buckets are reduced as soon as they are full
-    spread : of computation, from kernel to kernel and from step to step, standard deviations as shares
-    crowding : how much longer a kernel takes while a collective moves bytes
-    host : of an operator, beside its calls
-    load : of the input of a step
-    waits : whether the host waits for the loss of each step
-    says_waits : whether the profiler records what streams wait for
-    dropped : names of kernels that are not launched
-    kernel : how much longer kernels take, collectives, too
-    fixed : how long kernels and collectives of one name take; nothing varies then
     """
 
-    forward: tuple[tuple[float, ...], ...]
+    forward: tuple[tuple[float, ...], ...]  # (layers, k) work of each layer's kernels
     backward: tuple[tuple[float, ...], ...]
-    weights: tuple[tuple[int, ...], ...]
-    activations: int
-    slow: tuple[float, ...]
-    tensor: int
+    weights: tuple[
+        tuple[int, ...], ...
+    ]  # (layers, k) bytes of parameters, each ready after a backward kernel
+    activations: int  # bytes reduced by a tensor parallel group in each layer, and sent between stages
+    slow: tuple[float, ...]  # (ranks,) factor of each rank's computation
+    tensor: int  # ranks of a tensor parallel group; likewise:
     data: int
     stages: int
     micro_batches: int
-    node: int
-    rate: float
-    near: float
-    latency: float
-    cap: int | None
-    spread: tuple[float, float]
-    crowding: float
-    host: float
-    load: float
-    waits: bool
-    says_waits: bool
-    shared: bool = False
-    overlap: bool = True
-    dropped: frozenset[str] = frozenset()
-    kernel: float = 1.0
-    fixed: Mapping[str, float] | None = None
+    node: int  # ranks of a host, which share its clock
+    rate: float  # of a network card
+    near: float  # of the links between the devices of a host
+    latency: float  # of one hop of a ring or tree
+    cap: int | None  # of a bucket; None: DDP's default, with its small first bucket
+    spread: tuple[float, float]  # standard deviations of computation over kernels and over steps, as shares
+    crowding: float  # share by which kernels are longer while a collective moves bytes
+    host: float  # of an operator, beside its calls
+    load: float  # of the input of a step
+    waits: bool  # the host waits for the loss of each step
+    says_waits: bool  # the profiler records the waits of streams
+    shared: bool = False  # the ranks of a host share one card
+    overlap: bool = True  # buckets are reduced as soon as they are full
+    dropped: frozenset[str] = frozenset()  # names of kernels that are not launched
+    kernel: float = 1.0  # factor of kernels and collectives
+    fixed: Mapping[str, float] | None = None  # time of kernels and collectives by name; nothing varies then
 
     @property
     def n_ranks(self) -> int:
-        """How many ranks the job has."""
+        """Number of ranks."""
         return self.tensor * self.data * self.stages
 
     def edited(self, edit: str, steps: int = 8, seed: int = 0) -> NCCLJob:
-        """Return the job that an edit describes.
+        """Apply an edit.
 
         ``bandwidth=R``, ``bandwidth=RGbit``, ``latency=R``, ``bucket_cap=RMB``,
         ``overlap=off``, ``rank<i>=R``, ``stage<i>=R``, ``kernel=R``, ``drop=NAME``, ``straggler=none``,
@@ -132,9 +111,8 @@ class NCCLJob:
         chosen = (
             range(number, number + 1) if name.startswith("rank") else range(number * per, (number + 1) * per)
         )
-        return replace(
-            self, slow=tuple(one * (factor if rank in chosen else 1) for rank, one in enumerate(self.slow))
-        )
+        slow = tuple(share * (factor if rank in chosen else 1) for rank, share in enumerate(self.slow))
+        return replace(self, slow=slow)
 
     def run(self, n_steps: int, seed: int, directory: Path | None = None) -> float:
         """Run the job and return its mean step (ms) without the first; write it into `directory`."""
@@ -147,7 +125,7 @@ class NCCLJob:
 
 
 class _Mark:
-    """An event of a stream: others wait until the stream has come to it."""
+    """An event of a stream: other streams wait until the stream has reached it."""
 
     def __init__(self) -> None:
         self.is_over, self.then = False, list[Callable[[], None]]()
@@ -224,7 +202,7 @@ class _Group:
         self._calls: dict[int, list[tuple[int, float, Callable[[], None]]]] = {}
 
     def cost(self, n_bytes: int, reduces: bool) -> tuple[float, float]:
-        """Return the latency, and the bytes through each link, of what is quicker: a ring or a tree."""
+        """Compute the latency, and the bytes through each link, of the quicker of ring and tree."""
         job, n = self.run.job, len(self.ranks)
         if not reduces:
             return job.latency, float(n_bytes)
@@ -234,7 +212,7 @@ class _Group:
         return min(ring, tree, key=lambda one: one[0] + one[1] / rate)
 
     def come(self, turn: int, rank: int, kind: str, n_bytes: int, done: Callable[[], None]) -> None:
-        """Let a rank begin its kernel of the group's collective of that turn."""
+        """Begin a rank's kernel of the group's collective of that turn."""
         run = self.run
         here = self._calls.setdefault(turn, [])
         here.append((rank, run.now, done))
@@ -625,46 +603,28 @@ class _Host:
         return float(us * np.exp(self.run.draw.normal(0, 0.15)))
 
     def _span(self, cat: str, name: str, start: float, end: float, **args: object) -> None:
-        where = (
-            {"pid": self.rank, "tid": "stream sync"}
-            if cat == "cuda_sync"
-            else {"pid": 1000 + self.rank, "tid": self.thread}
-        )
-        self.run.spans[self.rank].append(
-            {
-                "ph": "X",
-                "cat": cat,
-                "name": name,
-                **where,
-                "ts": round(start, 3),
-                "dur": round(end, 3) - round(start, 3),
-                "args": args,
-            }
-        )
+        thread = (self.rank, "stream sync") if cat == "cuda_sync" else (1000 + self.rank, self.thread)
+        self._add(cat, name, thread, start, end, args)
 
     def _work(
         self, cat: str, name: str, stream: _Stream, start: float, correlation: int, **args: object
     ) -> None:
         args = {"device": self.rank, "stream": stream.number, "correlation": correlation, **args}
-        self.run.spans[self.rank].append(
-            {"ph": "X", "cat": cat, "name": name, "pid": self.rank, "tid": stream.number,
-             "ts": round(start, 3), "dur": round(self.run.now, 3) - round(start, 3), "args": args}
-        )  # fmt: skip
+        self._add(cat, name, (self.rank, stream.number), start, self.run.now, args)
+
+    def _add(
+        self, cat: str, name: str, thread: tuple[int, int | str], start: float, end: float, args: _Event
+    ) -> None:
+        event = {"ph": "X", "cat": cat, "name": name, "pid": thread[0], "tid": thread[1], "args": args}
+        times = {"ts": round(start, 3), "dur": round(end, 3) - round(start, 3)}
+        self.run.spans[self.rank].append(event | times)
 
 
 def random_job(seed: int) -> NCCLJob:
-    """Return a job of 2 to 8 ranks that computes for 10 to 100 ms in a step and reduces 10 to 400 MB."""
+    """Draw a job of 2 to 8 ranks that computes for 10 to 100 ms in a step and reduces 10 to 400 MB."""
     draw = np.random.default_rng(seed)
-    tensor, data, stages = [
-        (1, 2, 1),
-        (1, 4, 1),
-        (1, 8, 1),
-        (2, 2, 1),
-        (2, 4, 1),
-        (4, 2, 1),
-        (1, 2, 2),
-        (2, 2, 2),
-    ][int(draw.integers(8))]
+    sizes = (1, 2, 1), (1, 4, 1), (1, 8, 1), (2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 2, 2), (2, 2, 2)
+    tensor, data, stages = sizes[int(draw.integers(8))]
     layers = int(draw.integers(4, 13))
     share = draw.dirichlet(np.full(layers, 5.0))
     compute = float(np.exp(draw.uniform(np.log(10e3), np.log(100e3))))

@@ -86,7 +86,7 @@ class Pipelines:
     seed: int = 3
 
     def works(self) -> list[dict[Op, float]]:
-        """Return the work of every operation in each step (us)."""
+        """Work of every operation in each step (us)."""
         draw = np.random.default_rng(self.seed)
         return [self._work(draw) for _ in range(self.steps)]
 
@@ -110,7 +110,7 @@ class Pipelines:
         return work
 
     def run(self, work: Times, gap: Callable[[], float]) -> _Step:
-        """Return a step in which each operation begins a `gap` (us) after its last input."""
+        """Step in which each operation begins a `gap` (us) after its last input."""
         step = _Step(work, gap)
         ranks = [(replica, stage) for replica in range(self.replicas) for stage in range(self.stages)]
         of_stage = [[rank for rank in ranks if rank[1] == stage] for stage in range(self.stages)]
@@ -140,7 +140,7 @@ class Pipelines:
         return step
 
     def _order(self, stage: int) -> list[tuple[str, int]]:
-        """Return the computations of a stage in their order, as (kind, micro-batch)."""
+        """Computations of a stage in their order, as (kind, micro-batch)."""
         ahead = min(self.stages - 1 - stage, self.micro_batches)
         order = [("F", i) for i in range(ahead)]
         for i in range(self.micro_batches):
@@ -148,7 +148,7 @@ class Pipelines:
         return order
 
     def slowdown(self, chosen: Callable[[Op], bool] = lambda op: True) -> float:
-        """Return S: the mean over the steps of T(work) / T(ideal work), without gaps.
+        """S: the mean over the steps of T(work) / T(ideal work), without gaps.
 
         Ideal is the mean of each kind of computation over ranks and steps, and the median of each kind of
         transfer. Only the `chosen` operations have their own work, all others the ideal one.
@@ -206,7 +206,7 @@ class Pipelines:
         return op.replica * self.stages + op.stage
 
     def _kernel(self, op: Op, names_peers: bool) -> tuple[str, dict[str, Any]]:
-        """Return the name of an operation's kernel, and what its args say of a collective."""
+        """Name of an operation's kernel, and what its args say of a collective."""
         if op.kind in ("F", "B", "update"):
             return _KERNEL[op.kind], {}
         storage = "(ncclDevKernelArgsStorage<4096ul>)"

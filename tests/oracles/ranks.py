@@ -76,7 +76,7 @@ class _Part:
     own: Sequence[str] = ()  # what takes the place of "@own" on each rank
 
     def text(self, rank: int, begin_us: float, length_us: float) -> str:
-        """Return the event of one rank, with its times on that rank's clock."""
+        """Event of one rank, with its times on that rank's clock."""
         text = self.template % (begin_us if self.length_us is None else (begin_us, length_us))
         return text.replace("@own", self.own[rank] if self.own else "")
 

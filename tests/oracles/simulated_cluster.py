@@ -19,7 +19,7 @@ class Clock:
         self._count = itertools.count()
 
     def number(self) -> int:
-        """Return a number that nothing else has."""
+        """Make a unique number."""
         return next(self._count)
 
     def at(self, time: float, then: Callable[[], None]) -> None:
@@ -86,7 +86,7 @@ class SharedLimits:
         self._since, self._turn, self._ending = 0.0, 0, False
 
     def busy(self) -> set[Hashable]:
-        """Return the limits that are used."""
+        """Limits in use."""
         return {limit for flow in self._flows for limit in flow.limits}
 
     def move(self, n_bytes: float, limits: Sequence[Hashable], then: Callable[[], None]) -> None:

@@ -42,19 +42,16 @@ def rank(
     together: Sequence[str] = (),
     worker: int | None = None,
 ) -> RankSteps:
-    """Return a rank.
+    """Make a rank.
 
-    Parameters
-    ----------
-    steps : for each, when its events start and end, by name, and when it and the next one begin
-    inputs : the events that each event needs before it starts
-    kinds : what is known of the operations, by name; BW and FW before a dot say their phase
-    together : the collectives, of that name on all ranks
+    Each of the `steps` has starts and ends of events by name, and the bounds of the step. `inputs` are the
+    events that an event waits for. `kinds` has fields of operations by name; BW and FW before a dot say their
+    phase. All ranks do the collectives `together`.
     """
     names = list(dict.fromkeys(event for times, _ in steps for event in times))
-    operations = [_operation(one, (kinds or {}).get(one, {}), one in together) for one in names]
-    made = [_step(names, i + 1, *step, inputs or {}, together) for i, step in enumerate(steps)]
-    return RankSteps(name, operations, made, worker=worker, rank=int(name.rpartition("rank")[2]))
+    operations = [_operation(event, (kinds or {}).get(event, {}), event in together) for event in names]
+    rank_steps = [_step(names, i + 1, *step, inputs or {}, together) for i, step in enumerate(steps)]
+    return RankSteps(name, operations, rank_steps, worker=worker, rank=int(name.rpartition("rank")[2]))
 
 
 def _operation(name: str, known: Mapping[str, Any], is_collective: bool) -> Operation:
@@ -99,7 +96,6 @@ def _step(
 
 
 def job(*ranks: RankSteps) -> Recording:
-    """Return the recording of a job with these ranks."""
     return join(ranks)
 
 
@@ -126,7 +122,7 @@ def one_gpu(n_steps: int = 1) -> Recording:
 
 
 def lockstep(*work: Sequence[float], transfer: float = 5, on_device: bool = False) -> Recording:
-    """Ranks that compute for so long in each step, and then reduce together in `transfer` ms."""
+    """Ranks with the given computation (ms) in each step, which then reduce together in `transfer` ms."""
     kinds = {name: {"on_device": on_device} for name in ("BW.a", "reduce")}
     ranks = []
     for number, of_rank in enumerate(work):
@@ -155,11 +151,11 @@ def partitions(sizes: Sequence[int], ms_each: Sequence[float]) -> Recording:
 
 
 def apply(recording: Recording, edits: Sequence[str]) -> Recording:
-    """Return the recording after edits in the words of `--set`."""
+    """Apply edits in the words of `--set`."""
     edited = EditedJob(Job(recording))
     return edited.after([edited.parse(EditRequest.of(text)) for text in edits])
 
 
 def foreseen(recording: Recording, *edits: str) -> Forecast:
-    """Return what edits in the words of `--set` make of a job."""
+    """Forecast edits in the words of `--set`."""
     return Forecasts(Job(recording), recording.whole_steps).of([EditRequest.of(text) for text in edits])

@@ -1,4 +1,4 @@
-"""Whom an owner is compared with, and what takes so long there."""
+"""The peers of an owner, and their usual time."""
 
 from __future__ import annotations
 

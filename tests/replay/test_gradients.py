@@ -25,7 +25,7 @@ _INPUTS = {"BW.b": ["FW.a"], "BW.a": ["BW.b"], "reduce_b": ["BW.b"], "reduce_a":
 def reducing(
     *ranks: Times, inputs: Mapping[str, Sequence[str]] = _INPUTS, end: float, extra: Sequence[str] = ()
 ) -> Recording:
-    """Ranks that reduce two gradients in a step of so many ms."""
+    """Ranks that reduce two gradients in a step of `end` ms."""
     together = ["reduce_a", "reduce_b", *extra]
     return job(
         *(rank(f"rank{i}", [(one, (0, end))], inputs, together=together) for i, one in enumerate(ranks))
@@ -33,7 +33,7 @@ def reducing(
 
 
 def ends_ms(recording: Recording, *edits: str) -> dict[str, float]:
-    """When each event of the first step ends on rank 0, after edits."""
+    """Ends of the events of the first step on rank 0, after edits."""
     return ends_of(apply(recording, edits))
 
 
@@ -49,8 +49,8 @@ def test_reductions_begin_when_their_rank_has_ended_its_backward_pass() -> None:
     second = {**first, "BW.a": (20, 50), "reduce_a": (50, 55)}
     recording = reducing(first, second, end=55)
     assert ends_ms(recording)["reduce_a"] == 55
-    found = ends_ms(recording, "overlap=off")
-    assert (found["reduce_b"], found["reduce_a"]) == (65, 70)
+    ends = ends_ms(recording, "overlap=off")
+    assert (ends["reduce_b"], ends["reduce_a"]) == (65, 70)
     assert foreseen(recording, "overlap=off").after_ns == 70 * MS
     # with half the pass after the forward pass: 10 + 5 + 15, and then 15 and 5
     for edits in permutations(("BW=0.5", "overlap=off")):
@@ -62,31 +62,29 @@ def test_a_collective_the_backward_pass_waits_for_reduces_no_gradients() -> None
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "norm": (20, 25), "BW.a": (25, 45), "reduce_b": (20, 35),
              "reduce_a": (45, 50)}  # fmt: skip
     inputs = {**_INPUTS, "norm": ["BW.b"], "BW.a": ["norm"]}
-    found = ends_ms(reducing(times, times, inputs=inputs, end=50, extra=["norm"]), "overlap=off")
-    assert found == {"FW.a": 10, "BW.b": 20, "norm": 25, "BW.a": 45, "reduce_b": 60, "reduce_a": 65}
+    ends = ends_ms(reducing(times, times, inputs=inputs, end=50, extra=["norm"]), "overlap=off")
+    assert ends == {"FW.a": 10, "BW.b": 20, "norm": 25, "BW.a": 45, "reduce_b": 60, "reduce_a": 65}
 
 
 def test_copying_a_bucket_back_is_not_backward_pass() -> None:
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.a": (20, 40), "reduce_b": (20, 35), "reduce_a": (40, 50),
              "BW.copy": (50, 52)}  # fmt: skip
     inputs = {**_INPUTS, "BW.copy": ["reduce_b", "reduce_a"]}
-    found = ends_ms(reducing(times, times, inputs=inputs, end=52), "overlap=off")
-    assert (found["reduce_b"], found["reduce_a"], found["BW.copy"]) == (55, 65, 67)
+    ends = ends_ms(reducing(times, times, inputs=inputs, end=52), "overlap=off")
+    assert (ends["reduce_b"], ends["reduce_a"], ends["BW.copy"]) == (55, 65, 67)
 
 
 @pytest.mark.parametrize("recording", [one_gpu(), lockstep([10.0], [12.0])])
 def test_without_reductions_in_a_backward_pass_the_edit_is_refused(recording: Recording) -> None:
-    none = replace(
-        recording, operations=[operation._replace(is_collective=False) for operation in recording.operations]
-    )
-    with pytest.raises(UsageError, match="no collective that reduces gradients"):
+    none = replace(recording, operations=[op._replace(is_collective=False) for op in recording.operations])
+    with pytest.raises(UsageError, match="no reduction of gradients"):
         apply(none, ["overlap=off"])
     with pytest.raises(UsageError, match="overlap is off"):
         apply(recording, ["overlap=on"])
 
 
 def sized(recording: Recording, times: Times, sizes: Mapping[str, int]) -> Job:
-    """The job of two ranks in which these collectives have so many MB."""
+    """The job of two ranks with the `sizes` of collectives in MB."""
     rows = np.arange(len(sizes))
     calls = [Call("all-reduce", n_ranks=2, sent=size << 20, key=name) for name, size in sizes.items()]
     known = Collectives.of(rows, calls, np.zeros_like(rows), rows)
@@ -97,14 +95,8 @@ def sized(recording: Recording, times: Times, sizes: Mapping[str, int]) -> Job:
 
 
 def test_collectives_are_alike_at_an_absolute_bandwidth() -> None:
-    times = {
-        "FW.a": (0, 10),
-        "reduce_a": (10, 26),
-        "reduce_b": (26, 42),
-        "reduce_c": (42, 58),
-        "reduce_d": (58, 106),
-    }
-    order = list(times)
+    order = ["FW.a", "reduce_a", "reduce_b", "reduce_c", "reduce_d"]
+    times = dict(zip(order, itertools.pairwise((0, 10, 26, 42, 58, 106)), strict=True))
     inputs = {b: [a] for a, b in itertools.pairwise(order)}
     recording = reducing(times, times, inputs=inputs, end=106, extra=["reduce_c", "reduce_d"])
     edited = EditedJob(sized(recording, times, dict.fromkeys(order[1:], 4)))
@@ -128,7 +120,7 @@ def test_a_line_through_times_tells_a_latency_that_can_be(ends: tuple[int, int, 
 
 
 def in_buckets(sizes: Mapping[str, int], cap: str, *edits: str) -> dict[str, float]:
-    """When each event ends, with buckets of so many MB that take 1 ms and 4 more for each MB."""
+    """Ends of events, with buckets of `sizes` (MB) that take 1 ms and 4 more for each MB."""
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.c": (20, 25), "BW.a": (25, 45), "reduce_b": (20, 29),
              "pack": (29, 29), "reduce_c": (29, 34), "reduce_a": (45, 62), "UPDATE.b": (62, 63)}  # fmt: skip
     inputs = {"BW.b": ["FW.a"], "BW.c": ["BW.b"], "BW.a": ["BW.c"], "reduce_b": ["BW.b"],
@@ -158,9 +150,9 @@ _SIZES = {"reduce_b": 2, "reduce_c": 1, "reduce_a": 4}
 def test_joined_buckets_start_with_their_last_gradient_and_one_latency(
     cap: str, edits: list[str], expected: Mapping[str, float]
 ) -> None:
-    found = in_buckets(_SIZES, cap, *edits)
-    assert {name: found[name] for name in expected} == expected
-    assert found["UPDATE.b"] == expected["reduce_a"] + 1
+    ends = in_buckets(_SIZES, cap, *edits)
+    assert {name: ends[name] for name in expected} == expected
+    assert ends["UPDATE.b"] == expected["reduce_a"] + 1
 
 
 @pytest.mark.parametrize(

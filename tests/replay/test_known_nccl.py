@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
-from jobs import MS, job, rank
-from jobs import foreseen as edited
+from jobs import MS, foreseen, job, rank
 
 from conftest import few
 from dag_utils import load_steps
 from oracles.known_nccl import NCCLJob
-from oracles.simulated_cluster import Clock, SharedLimits
 from replay.edit import EditRequest, Job
-from replay.forecast import Forecast, Forecasts
+from replay.forecast import Forecasts
 from trace_utils import Request
 
 _STEPS = 5
@@ -48,13 +45,6 @@ _HOST = replace(DATA_PARALLEL, host=160.0, waits=False, says_waits=False)
 _PIPELINE = replace(DATA_PARALLEL, stages=2, micro_batches=3, slow=(1.0, 1.3, 1.0, 1.0), waits=False)
 
 
-def foreseen(job: NCCLJob, directory: Path, edits: str) -> list[Forecast]:
-    job.run(_STEPS, 1, directory / "job")
-    loaded = load_steps([directory / "job"], Request(progress=False), sizes=True)
-    forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
-    return [forecasts.of([EditRequest.of(edit)]) for edit in edits.split()]
-
-
 _STREAMS = {"grad1": (0, 20), "grad2": (20, 50), "reduce1": (20, 30), "reduce2": (50, 60)}
 _LATE = {"grad1": (0, 20), "grad2": (20, 40), "reduce1": (20, 30), "reduce2": (40, 60)}
 
@@ -78,7 +68,7 @@ def test_a_collective_starts_when_the_last_rank_is_ready(edit: str, step_ms: flo
         rank(f"rank{number}", [(times, (0, 60))], inputs, kinds=kinds, together=both)
         for number, times in enumerate((_STREAMS, _LATE))
     ]
-    assert edited(job(*ranks), edit).after_ns == step_ms * MS
+    assert foreseen(job(*ranks), edit).after_ns == step_ms * MS
 
 
 @pytest.mark.parametrize(
@@ -104,27 +94,7 @@ def test_ranks_of_two_kinds_of_groups_meet_in_each(edit: str, step_ms: float) ->
         }
         inputs = {tensor: ["FW.a"], data: [tensor]}
         ranks.append(rank(f"rank{number}", [(times, (0, 50))], inputs, together=[tensor, data]))
-    assert edited(job(*ranks), edit).after_ns == pytest.approx(step_ms * MS)
-
-
-def test_flows_of_a_simulated_network_share_its_limits_fairly() -> None:
-    clock, over = Clock(), dict[str, float]()
-    network = SharedLimits(clock, lambda link: 1.0 if link == "card" else 2.0)
-    flows = {
-        "short": (10, ["card"]),
-        "long": (20, ["card"]),
-        "far": (40, ["near", "card"]),
-        "near": (30, ["near"]),
-    }
-
-    def done(name: str) -> None:
-        over[name] = clock.now
-
-    for name, (n_bytes, limits) in flows.items():
-        network.move(n_bytes, limits, partial(done, name))
-    clock.run()
-    # three have a third of the card, so that 5/3 of the other link are left; from 30 on two have a half
-    assert over == pytest.approx({"near": 18, "short": 30, "long": 50, "far": 70})
+    assert foreseen(job(*ranks), edit).after_ns == pytest.approx(step_ms * MS)
 
 
 @pytest.mark.slow
@@ -138,11 +108,15 @@ def test_flows_of_a_simulated_network_share_its_limits_fairly() -> None:
     ]),
 )  # fmt: skip
 def test_edits_are_foreseen_to_a_few_percent(job: NCCLJob, edits: str, tmp_path: Path) -> None:
-    found = foreseen(job, tmp_path, edits)
-    truth = [job.edited(edit, _STEPS, 1).run(2 * _STEPS, 2) for edit in edits.split()]
-    errors = [one.after_ns / 1e6 / then - 1 for one, then in zip(found, truth, strict=True)]
-    assert max(map(abs, errors)) < 0.05, dict(zip(edits.split(), errors, strict=True))
-    assert sorted(map(abs, errors))[len(errors) // 2] < 0.01
-    for one, then in zip(found, truth, strict=True):
-        assert one.interval_ns is not None
-        assert one.interval_ns[0] <= then * 1e6 <= one.interval_ns[1]
+    job.run(_STEPS, 1, tmp_path / "job")
+    loaded = load_steps([tmp_path / "job"], Request(progress=False), sizes=True)
+    forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
+    errors = {}
+    for edit in edits.split():
+        forecast = forecasts.of([EditRequest.of(edit)])
+        truth_ns = job.edited(edit, _STEPS, 1).run(2 * _STEPS, 2) * 1e6
+        errors[edit] = abs(forecast.after_ns / truth_ns - 1)
+        assert forecast.interval_ns is not None
+        assert forecast.interval_ns[0] <= truth_ns <= forecast.interval_ns[1]
+    assert max(errors.values()) < 0.05, errors
+    assert sorted(errors.values())[len(errors) // 2] < 0.01

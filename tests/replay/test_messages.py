@@ -54,10 +54,10 @@ def test_the_rate_of_a_busy_link_is_found(recording: Recording) -> None:
     assert rate.at_least == pytest.approx(JOB.rate / 1.045 / 1e6, rel=0.03)
 
 
-@pytest.mark.parametrize("receives", [False, True])
-def test_transfers_taken_apart_replay_as_recorded(receives: bool, recording: Recording) -> None:
+@pytest.mark.parametrize("only_sending", [False, True])
+def test_transfers_taken_apart_replay_as_recorded(only_sending: bool, recording: Recording) -> None:
     rate = JOB.rate / 1.045 / 1e6
-    apart = as_messages(recording, LinkRate(rate, rate, receives))
+    apart = as_messages(recording, LinkRate(rate, rate, only_sending))
     rows = recording.whole_steps
     # but for transfers that are over before the bytes would be, by the rate
     assert simulated(apart, rows).iteration_ns == pytest.approx(measured_ns(recording)[rows], rel=0.01)
@@ -77,11 +77,11 @@ def test_transfers_taken_apart_replay_as_recorded(receives: bool, recording: Rec
     ]),
 )  # fmt: skip
 def test_a_forecast_matches_the_run_of_the_edited_job(edit: str, recording: Recording) -> None:
-    found = foreseen(recording, edit)
+    forecast = foreseen(recording, edit)
     then = JOB.edited(edit).run(8, 2).mean()
-    assert found.after_ns / 1e6 == pytest.approx(then, rel=0.1)
-    assert found.interval_ns is not None
-    assert found.interval_ns[0] <= then * 1e6 <= found.interval_ns[1]
+    assert forecast.after_ns / 1e6 == pytest.approx(then, rel=0.1)
+    assert forecast.interval_ns is not None
+    assert forecast.interval_ns[0] <= then * 1e6 <= forecast.interval_ns[1]
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +94,11 @@ def full_links(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 @pytest.mark.parametrize("edit", few(1, ["bandwidth=10", "bandwidth=2", "partition_bytes=65536"]))
 def test_the_interval_holds_the_run_of_a_network_bound_job(edit: str, full_links: Recording) -> None:
-    found = foreseen(full_links, edit)
+    forecast = foreseen(full_links, edit)
     then = FULL.edited(edit).run(8, 2).mean()
-    assert found.interval_ns is not None
-    assert found.interval_ns[0] <= then * 1e6 <= found.interval_ns[1]
-    assert found.after_ns / 1e6 == pytest.approx(then, rel=0.1)
+    assert forecast.interval_ns is not None
+    assert forecast.interval_ns[0] <= then * 1e6 <= forecast.interval_ns[1]
+    assert forecast.after_ns / 1e6 == pytest.approx(then, rel=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def two_rhythms(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 
 def test_repeated_steps_keep_the_recorded_rhythm(two_rhythms: Recording) -> None:
-    as_recorded, *others = foreseen(two_rhythms, "FW=1").bounds()  # by when workers begin
+    as_recorded, *others = foreseen(two_rhythms, "FW=1").rhythms  # by when workers begin
     rows = two_rhythms.whole_steps
     # a step of the job as it is, simulated in the third round, and as it was recorded
     assert as_recorded.mean() == pytest.approx(measured_ns(two_rhythms)[rows].mean(), rel=0.03)
@@ -126,14 +126,14 @@ def test_the_interval_holds_the_other_rhythm(two_rhythms: Recording) -> None:
 def test_servers_on_the_machines_of_workers_are_found(tmp_path: Path) -> None:
     job = replace(FULL, here=True, servers=3)
     job.run(6, 1, tmp_path / "job")
-    found = link_rate(read(tmp_path / "job"))
-    assert found is not None
-    assert found.machines == {f"server {i} PULL": f"worker {i} PUSH" for i in range(3)}
+    rate = link_rate(read(tmp_path / "job"))
+    assert rate is not None
+    assert rate.machines == {f"server {i} PULL": f"worker {i} PUSH" for i in range(3)}
 
 
 def test_a_server_with_a_slower_network_has_its_own_rate(tmp_path: Path) -> None:
     job = other_job(5)  # server 0 carries a quarter, or half, of what others do
     job.run(6, 1, tmp_path / "job")
-    found = link_rate(read(tmp_path / "job"))
-    assert found is not None and list(found.slow) == ["server 0 PULL"]
-    assert found.slow["server 0 PULL"] == pytest.approx(job.rate / job.far[0] / 1.045 / 1e6, rel=0.05)
+    rate = link_rate(read(tmp_path / "job"))
+    assert rate is not None and list(rate.slow) == ["server 0 PULL"]
+    assert rate.slow["server 0 PULL"] == pytest.approx(job.rate / job.far[0] / 1.045 / 1e6, rel=0.05)

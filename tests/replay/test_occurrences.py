@@ -1,4 +1,4 @@
-"""The same event in other steps, and what is usual of it."""
+"""The same event in other steps, and its usual times."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def _read(path: Path) -> Recording:
 
 @pytest.fixture(scope="module", params=["lenet", "lenet-100mbit"])
 def job(request: pytest.FixtureRequest) -> Forecasts:
-    found = _read(_EXAMPLES / request.param)
-    return Forecasts(Job(found), found.whole_steps)
+    recording = _read(_EXAMPLES / request.param)
+    return Forecasts(Job(recording), recording.whole_steps)
 
 
 _UNEVEN = lockstep([10.0, 12.0, 11.0, 19.0], [14.0, 13.0, 15.0, 16.0], [20.0, 17.0, 21.0, 18.0])
@@ -60,8 +60,8 @@ def test_more_bandwidth_is_never_slower(job: Forecasts) -> None:
 
 @pytest.mark.parametrize("identity", ["bandwidth=1", "BW=1", "rank0=1"])
 def test_an_edit_that_changes_nothing_changes_nothing(identity: str, job: Forecasts) -> None:
-    found = after(job, identity)
-    assert found.after_ns == found.before_ns
+    forecast = after(job, identity)
+    assert forecast.after_ns == forecast.before_ns
     for other in ("bandwidth=2", "FW=0.5"):
         if other.partition("=")[0] != identity.partition("=")[0]:
             assert after(job, identity, other).after_ns == after(job, other).after_ns

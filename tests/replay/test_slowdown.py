@@ -25,14 +25,14 @@ from replay.slowdown import slowdown
 )
 def test_the_slowdown_of_pipelines_is_arithmetic(tmp_path: Path, job: Pipelines, names_peers: bool) -> None:
     job.write(tmp_path / "job", names_peers=names_peers)
-    found = slowdown(load_steps([tmp_path / "job"]).recording)
-    assert found.ratio == pytest.approx(job.slowdown(), abs=0.01)
+    result = slowdown(load_steps([tmp_path / "job"]).recording)
+    assert result.ratio == pytest.approx(job.slowdown(), abs=0.01)
     for stage in range(job.stages):
         of_stage = job.slowdown(lambda op, stage=stage: op.stage == stage)  # type: ignore[misc]
-        assert found.by["stage"][str(stage)] == pytest.approx(of_stage, abs=0.02)
+        assert result.by["stage"][str(stage)] == pytest.approx(of_stage, abs=0.02)
     for rank in range(job.stages * job.replicas):
         of_rank = job.slowdown(lambda op, rank=rank: op.replica * job.stages + op.stage == rank)  # type: ignore[misc]
-        assert found.by["rank"][f"rank{rank}"] == pytest.approx(of_rank, abs=0.02)
+        assert result.by["rank"][f"rank{rank}"] == pytest.approx(of_rank, abs=0.02)
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def test_the_slowdown_of_pipelines_is_arithmetic(tmp_path: Path, job: Pipelines,
 def test_the_slowdown_of_published_jobs_is_the_published_one(
     shared_data: Path, job: str, published: float
 ) -> None:
-    found = slowdown(load_steps([shared_data / "pipeline" / job]).recording)
-    assert found.ratio == pytest.approx(published, abs=0.01)
+    result = slowdown(load_steps([shared_data / "pipeline" / job]).recording)
+    assert result.ratio == pytest.approx(published, abs=0.01)
     if job == "straggler-ST":
-        assert found.by["stage"]["3"] == pytest.approx(1.2323, abs=0.02)
+        assert result.by["stage"]["3"] == pytest.approx(1.2323, abs=0.02)

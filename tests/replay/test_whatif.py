@@ -71,11 +71,11 @@ def test_an_edited_job_has_no_unusual_gaps() -> None:
 
 def test_an_outlier_counts_as_the_longest_usual_step_before_and_after() -> None:
     # steps of 15, 15, 15, 15 and 95 ms; what deviates by none in the median is an outlier beyond a tenth
-    found = foreseen(lockstep([10, 10, 10, 10, 90]), "reduce=3")
-    assert found.recorded.recorded_ns == 31 * MS
-    assert found.before_ns == pytest.approx((4 * 15 + 16.5) / 5 * MS)
+    forecast = foreseen(lockstep([10, 10, 10, 10, 90]), "reduce=3")
+    assert forecast.recorded.recorded_ns == 31 * MS
+    assert forecast.before_ns == pytest.approx((4 * 15 + 16.5) / 5 * MS)
     # 10 ms more in each: 25 and 105, of which the last counts as 27.5
-    assert found.after_ns == pytest.approx((4 * 25 + 27.5) / 5 * MS)
+    assert forecast.after_ns == pytest.approx((4 * 25 + 27.5) / 5 * MS)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_the_effect_of_an_edit_on_an_outlier_counts_fully(edit: str, before: flo
         extra = {"save": (at + 20, at + 80)} if more else {}
         steps.append(({"FW.a": (at, at + 20), **extra}, (at, at + 20 + more)))
     recording = job(rank("rank0", steps, {"save": ["FW.a"]}))
-    found = foreseen(recording, edit)
-    assert found.before_ns == pytest.approx(before * MS)
-    assert found.after_ns == pytest.approx(after * MS)
-    assert found.ratio == pytest.approx(after / before)
+    forecast = foreseen(recording, edit)
+    assert forecast.before_ns == pytest.approx(before * MS)
+    assert forecast.after_ns == pytest.approx(after * MS)
+    assert forecast.ratio == pytest.approx(after / before)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,7 @@ def test_an_annotation_is_dropped_with_all_that_runs_inside_it() -> None:
     times = {"FW.a": (0, 4), "extra": (4, 14), "mm": (5, 9), "add": (9, 13), "BW.a": (14, 20)}
     inputs = {"extra": ["FW.a"], "mm": ["FW.a"], "add": ["mm"], "BW.a": ["extra", "add"]}
     recording = job(rank("rank0", [(times, (0, 20))], inputs))
-    one_thread = [
-        operation._replace(track=recording.operations[0].track) for operation in recording.operations
-    ]
+    one_thread = [op._replace(track=recording.operations[0].track) for op in recording.operations]
     assert iteration_ms(replace(recording, operations=one_thread), "drop=extra") == 10
 
 
@@ -155,9 +153,9 @@ def test_unrecorded_time_is_dropped_with_its_annotation(tmp_path: Path) -> None:
             span("aten::view", at + 9_100, 100, "cpu_op"),
         ]
     path = write(tmp_path / "rank0.pt.trace.json", events, schemaVersion=1)
-    found = predicted(path, "drop=save")
+    answer = predicted(path, "drop=save")
     # what is left are mm, add, and 0.2 ms behind each annotation
-    assert (found["before_ms"], found["after_ms"]) == pytest.approx((10, 5.2))
+    assert (answer["before_ms"], answer["after_ms"]) == pytest.approx((10, 5.2))
 
 
 # ---- links and partitions
@@ -177,16 +175,12 @@ def test_a_plateau_of_threads_shows_no_link_rate() -> None:
     assert (rate.at_least, rate.at_most) == pytest.approx((1, 2))
 
 
-def test_on_a_faster_link_only_the_time_of_the_bytes_is_shorter() -> None:
-    # the last acknowledgement came 3 ms after the bytes, the others at once; at twice the rate each of ten
-    # takes 1 ms, and those 3 ms, a wait for other bytes, half of them
+def test_bandwidth_changes_only_the_time_of_the_bytes() -> None:
+    # the last acknowledgement came 3 ms after the bytes, the others at once
     recording = partitions([100_000] * 10, [2.0] * 9 + [5.0])
+    # at twice the rate each of ten takes 1 ms, and those 3 ms, a wait for other bytes, half of them
     assert iteration_ms(recording, "bandwidth=2") == pytest.approx(20 + 10 * 1 + 1.5 + 1)
-
-
-def test_on_a_slower_link_the_bytes_take_longer_and_the_rest_stays() -> None:
-    # at half the rate the bytes of each take 4 ms; the last acknowledgement comes 3 ms after them
-    recording = partitions([100_000] * 10, [2.0] * 9 + [5.0])
+    # at half the rate the bytes of each take 4 ms; the 3 ms stay
     assert iteration_ms(recording, "bandwidth=0.5") == pytest.approx(20 + 10 * 4 + 3 + 1)
 
 
@@ -261,12 +255,12 @@ def test_work_that_no_peer_has_takes_no_time() -> None:
 
 def test_the_slowdown_is_the_own_work_over_its_mean() -> None:
     # steps of 10, 10, 40 and a transfer of 5: 45 instead of the mean 20 and 5
-    found = slowdown(lockstep([10, 10], [10, 10], [40, 40]))
-    assert found.ratio == pytest.approx(45 / 25)
+    result = slowdown(lockstep([10, 10], [10, 10], [40, 40]))
+    assert result.ratio == pytest.approx(45 / 25)
     # with only the own work of one rank put back: 20 of the others, or 40
-    assert found.by["rank"] == pytest.approx({"rank2": 45 / 25, "rank0": 1, "rank1": 1})
-    assert found.by["kind"] == pytest.approx({"BW.a": 45 / 25, "reduce": 1})
-    assert found.by["stage"] == {}, "no pipeline"
+    assert result.by["rank"] == pytest.approx({"rank2": 45 / 25, "rank0": 1, "rank1": 1})
+    assert result.by["kind"] == pytest.approx({"BW.a": 45 / 25, "reduce": 1})
+    assert result.by["stage"] == {}, "no pipeline"
 
 
 def test_a_reduction_of_two_ranks_is_not_one_of_all() -> None:
@@ -328,11 +322,11 @@ def test_what_is_not_critical_costs_nothing() -> None:
 
 def test_a_bottleneck_can_be_a_category_a_link_or_an_operation() -> None:
     effects = changed_in_turn(one_gpu(), 0.9, parts=False, groups=True)
-    found = {(one.kind, one.name): one.effect_ns / MS for one in effects}
-    assert found["category", "BW"] == -1
-    assert found["link", "PULL"] == -0.5
-    assert found["operation", "BW.a"] == -1
-    assert found["category", "Comm"] == pytest.approx(-0.8)
+    effects_ms = {(one.kind, one.name): one.effect_ns / MS for one in effects}
+    assert effects_ms["category", "BW"] == -1
+    assert effects_ms["link", "PULL"] == -0.5
+    assert effects_ms["operation", "BW.a"] == -1
+    assert effects_ms["category", "Comm"] == pytest.approx(-0.8)
 
 
 # ---- recorded pairs
@@ -345,17 +339,17 @@ def predicted(path: Path, *edits: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("edit", ["bandwidth=0.1", "bandwidth=100Mbit"])
 def test_a_slower_network_is_foreseen(edit: str, shared_data: Path) -> None:
-    found = predicted(shared_data / "byteps/fork_lenet_base", edit)
+    answer = predicted(shared_data / "byteps/fork_lenet_base", edit)
     # mean of the traced steps of the same job at a tenth of the bandwidth, by its own log
     recorded = np.mean([352, 430, 406, 382, 394, 385, 484, 463, 355, 504, 453])
-    assert found["after_ms"] == pytest.approx(recorded, rel=0.1)
-    assert found["interval_ms"][0] <= recorded <= found["interval_ms"][1]
+    assert answer["after_ms"] == pytest.approx(recorded, rel=0.1)
+    assert answer["interval_ms"][0] <= recorded <= answer["interval_ms"][1]
 
 
 def test_a_rank_without_its_delay_is_foreseen(shared_data: Path) -> None:
-    found = predicted(shared_data / "kineto/ddp2-gloo-slow-rank1/trace", "straggler=none")
+    answer = predicted(shared_data / "kineto/ddp2-gloo-slow-rank1/trace", "straggler=none")
     recorded = np.mean([589.6, 547.6, 829.4, 586.6, 618.4, 611.6, 632.1, 652.4, 742.5, 552.1, 667.7, 597.0])
-    assert found["after_ms"] == pytest.approx(recorded, rel=0.05)
+    assert answer["after_ms"] == pytest.approx(recorded, rel=0.05)
 
 
 def test_where_the_device_is_the_limit_only_kernels_count(shared_data: Path) -> None:

@@ -61,7 +61,7 @@ UPDATE = [("DeleteVariable", 139, 1), ("BytePSPushPull", 141, 20), ("sgd_update"
 
 
 def profile_events(starts: Iterable[int] = (0, 100), *, form: str = "BE", pid: int = 0) -> list[Event]:
-    """Return what MXNet's profiler writes of a step at each of `starts` (relative to 100)."""
+    """Events of MXNet's profiler for a step at each of `starts` (relative to 100)."""
     events: list[Event] = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": f"cpu/{pid}"}}]
     for start in starts:
         for name, ts, dur in PASS + UPDATE:
@@ -75,7 +75,7 @@ def profile_events(starts: Iterable[int] = (0, 100), *, form: str = "BE", pid: i
 
 
 def comm_events(starts: Iterable[int] = (0, 100)) -> list[Event]:
-    """Return what BytePS writes of the two gradients: main tasks and one stage of one partition."""
+    """Events of BytePS for the two gradients: main tasks and one stage of one partition."""
     events: list[Event] = []
     for i, key in ((0, partition_key(3, 0)), (1, partition_key(4, 1))):
         name = f"Comm.byteps.gradient_{i}"
@@ -133,9 +133,9 @@ def test_operator_names_become_nodes(name: str, node: str | None) -> None:
 
 @pytest.mark.parametrize("form", ["BE", "X"])
 def test_operations_have_their_times_and_one_step_a_step(tmp_path: Path, form: str) -> None:
-    found = operators(profile_events([0], form=form), tmp_path)
+    operations = operators(profile_events([0], form=form), tmp_path)
     # the update: from the start of the push to the end of sgd_update; freeing memory is no part of it
-    assert rows(found) == [*STEP_ONE, ("STEP", 141, 170 - 141)]
+    assert rows(operations) == [*STEP_ONE, ("STEP", 141, 170 - 141)]
 
 
 def test_what_several_profiler_processes_report_counts_once(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def collect(path: Path, *flags: object) -> dict[str, Any]:
 
 
 def final(path: Path) -> dict[str, Any]:
-    found = json.loads((path / "bps_trace_final.json").read_text())
-    assert isinstance(found, dict)
-    return found
+    document = json.loads((path / "bps_trace_final.json").read_text())
+    assert isinstance(document, dict)
+    return document
 
 
 def files(path: Path) -> dict[str, bytes]:

@@ -46,13 +46,13 @@ def timeline(job: Path) -> Path:
 
 def test_a_made_job(tmp_path: Path) -> None:
     make_job(tmp_path)
-    found = read_captures(tmp_path)
-    assert found.nodes == ["server_0", "worker_0", "worker_1"]
-    assert [(k.key, k.tensor, k.n_push, k.n_pull, k.push_bytes) for k in found.keys] == [
+    captured = read_captures(tmp_path)
+    assert captured.nodes == ["server_0", "worker_0", "worker_1"]
+    assert [(k.key, k.tensor, k.n_push, k.n_pull, k.push_bytes) for k in captured.keys] == [
         (65536, "byteps.gradient_0", 6, 6, 6 * 4096),
         (65537, "byteps.gradient_0", 6, 6, 6 * 1000),
     ]
-    assert found.repairs == []
+    assert captured.repairs == []
 
 
 def test_wire_server_and_waiting_make_up_the_transfers(tmp_path: Path) -> None:
@@ -90,9 +90,9 @@ def test_each_transfer_is_a_slice_with_its_request_and_response(tmp_path: Path) 
 def test_a_connection_in_two_captures_counts_once(tmp_path: Path) -> None:
     make_job(tmp_path)
     shutil.copy(tmp_path / "worker_0.pcap", tmp_path / "server_0.pcap")
-    found = read_captures(tmp_path)
-    assert len(found.wire) == 24
-    assert found.repairs == [f"{tmp_path / 'server_0.pcap'}: 1 connections are in another capture too"]
+    captured = read_captures(tmp_path)
+    assert len(captured.wire) == 24
+    assert captured.repairs == [f"{tmp_path / 'server_0.pcap'}: 1 connections are in another capture too"]
 
 
 # ---- bad input: a line a file, the rest is collected
@@ -119,12 +119,12 @@ def test_each_bad_capture_is_one_line_and_the_others_are_collected(tmp_path: Pat
     files = bad(tmp_path)
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    found = read_captures(tmp_path)
-    assert len(found.wire) == 24
-    said = {Path(line.partition(":")[0]).name: line for line in found.repairs}
+    captured = read_captures(tmp_path)
+    assert len(captured.wire) == 24
+    said = {Path(line.partition(":")[0]).name: line for line in captured.repairs}
     assert said.keys() == files.keys()
-    assert len(found.repairs) == len(files)
-    assert not any("\n" in line for line in found.repairs)
+    assert len(captured.repairs) == len(files)
+    assert not any("\n" in line for line in captured.repairs)
 
 
 @pytest.mark.parametrize("name", ["zero", "text", "head", "foreign", "control", "packed", "later"])
@@ -154,17 +154,17 @@ def test_each_event_of_the_trace_contains_exactly_one_transfer(
     shared_data: Path, recorded: dict[str, Captured], name: str
 ) -> None:
     """The oracle is the worker's own trace, whose times are cut to microseconds."""
-    found = recorded[name]
+    captured = recorded[name]
     for gpu in find_gpus(shared_data / "byteps" / name):
         path = gpu.path / "comm.json"
-        worker = found.nodes.index(gpu.path.parent.name)
+        worker = captured.nodes.index(gpu.path.parent.name)
         events = [
             (int(e["tid"]), e["name"].endswith(".PUSH"), 1000 * e["ts"], 1000 * (e["ts"] + e["dur"]))
             for e in json.loads(path.read_bytes())["traceEvents"]
             if e["name"].endswith((".PUSH", ".PULL")) and str(e["tid"]).isdecimal()
         ]
         assert len(events) == 192  # 16 partitions, 6 steps, PUSH and PULL
-        wire = found.wire
+        wire = captured.wire
         for key, push, start, end in events:
             of_key = (wire.worker == worker) & (wire.key == key) & (wire.push == push)
             before, after = wire.request_start_ns - start, end - wire.response_end_ns
@@ -175,12 +175,14 @@ def test_each_event_of_the_trace_contains_exactly_one_transfer(
 @pytest.mark.parametrize("name", PCAP_JOBS)
 def test_bytes_agree_with_the_sizes_of_all_tensors(recorded: dict[str, Captured], name: str) -> None:
     """BytePS logs the size of each tensor; a PUSH of each of its partitions has as many bytes."""
-    found = recorded[name]
+    captured = recorded[name]
     pushed: dict[int, int] = {}
-    for key in found.keys:
+    for key in captured.keys:
         pushed[key.key >> 16] = pushed.get(key.key >> 16, 0) + key.push_bytes // key.n_push
     assert sorted(pushed.values()) == sorted([50176, 64, 640, 40] * 2)  # fc16 and fc10 on 784
-    assert pushed == {key: tensor.total_bytes for key, tensor in found.names.tensors.items() if key in pushed}
+    assert pushed == {
+        key: tensor.total_bytes for key, tensor in captured.names.tensors.items() if key in pushed
+    }
 
 
 @pytest.mark.parametrize("name", PCAP_JOBS)
@@ -235,7 +237,10 @@ def test_all_of_a_job_on_one_host(tmp_path: Path) -> None:
             )
             connections.append(connection)
     (tmp_path / "host.pcap").write_bytes(b"".join(pcap(in_order(connections), link=0)))
-    found = read_captures(tmp_path)
-    assert found.nodes == ["server_0", "server_1", "worker_0", "worker_1"]
-    assert len(found.wire) == n_made
-    assert [(k.key, k.node, k.n_push) for k in found.keys] == [(65544, "server_0", 4), (65546, "server_1", 4)]
+    captured = read_captures(tmp_path)
+    assert captured.nodes == ["server_0", "server_1", "worker_0", "worker_1"]
+    assert len(captured.wire) == n_made
+    assert [(k.key, k.node, k.n_push) for k in captured.keys] == [
+        (65544, "server_0", 4),
+        (65546, "server_1", 4),
+    ]

@@ -1,4 +1,4 @@
-"""What captures and logs of servers tell where a worker's own log does not."""
+"""Partitions and times from captures and server logs, if a worker's own log lacks them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_logs_of_servers_tell_sizes_and_times(tmp_path: Path) -> None:
     (tmp_path / "server_2.key_log.txt").write_text(line * 2)
     profile = "1\tserver_process_pull\t1000\n1\tserver_send_pull_response\t4000\n"
     (tmp_path / "server_0.txt").write_text(profile)
-    found = read_evidence([tmp_path])
-    assert (found.bytes_of, found.servers) == ({65536: 4096}, {65536: 2})
-    assert found.words == "; server_0 logged 3.00 ms for each of its pulls"
+    evidence = read_evidence([tmp_path])
+    assert (evidence.bytes_of, evidence.servers) == ({65536: 4096}, {65536: 2})
+    assert evidence.words == "; server_0 logged 3.00 ms for each of its pulls"
 
 
 @pytest.mark.parametrize("name", PCAP_JOBS)

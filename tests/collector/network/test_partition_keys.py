@@ -1,4 +1,4 @@
-"""What BytePS's own log says about partition keys."""
+"""Partition keys from BytePS's own log."""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ def test_the_struct_of_a_recorded_job() -> None:
     body[32], body[68], body[40] = 1, 1, 2
     struct.pack_into("<I", body, 44, 3)
     struct.pack_into("<QQ", body, 80, 0x7FFF59EBBCB0, 0x7FECA24B9000)  # never set for ZeroMQ
-    found = read_meta(bytes(body))
-    assert found is not None
-    assert (found.request, found.push, found.timestamp) == (True, True, 2)
+    meta = read_meta(bytes(body))
+    assert meta is not None
+    assert (meta.request, meta.push, meta.timestamp) == (True, True, 2)
 
 
 def test_the_protobuf_of_a_recorded_job() -> None:
@@ -61,24 +61,22 @@ def test_the_protobuf_of_a_recorded_job() -> None:
     assert (response.request, response.push, response.timestamp) == (False, True, 3)
 
 
-def test_the_scheduler_announces_the_nodes_in_a_struct() -> None:
+def test_the_scheduler_announces_the_nodes() -> None:
     node = bytearray(552)
     struct.pack_into("<ii", node, 0, 1, 9)
     node[8:17] = b"10.77.0.5"
     struct.pack_into("<i", node, 204, 58639)
     body = bytearray(struct_meta(False, False, 1, 0, 2))
     struct.pack_into("<I", body, 12, 1)
-    found = read_meta(bytes(body) + bytes(node))
-    assert found is not None
-    assert (found.control, found.nodes) == (2, (Node("worker", 9, "10.77.0.5", 58639),))
+    meta = read_meta(bytes(body) + bytes(node))
+    assert meta is not None
+    assert (meta.control, meta.nodes) == (2, (Node("worker", 9, "10.77.0.5", 58639),))
 
-
-def test_the_scheduler_announces_the_nodes_in_protobuf() -> None:
-    node = b"\x08\x00\x10\x0a\x1a\x0910.77.0.2\x20" + varint(33823) + b"\x28\x00"
-    control = b"\x08\x02\x12" + varint(len(node)) + node
-    found = read_meta(b"\x08\x00\x1a" + varint(len(control)) + control + b"\x40\x01")
-    assert found is not None
-    assert found.nodes == (Node("server", 10, "10.77.0.2", 33823),)
+    node = bytearray(b"\x08\x00\x10\x0a\x1a\x0910.77.0.2\x20" + varint(33823) + b"\x28\x00")
+    control = b"\x08\x02\x12" + varint(len(node)) + bytes(node)
+    meta = read_meta(b"\x08\x00\x1a" + varint(len(control)) + control + b"\x40\x01")
+    assert meta is not None
+    assert meta.nodes == (Node("server", 10, "10.77.0.2", 33823),)
 
 
 @given(st.binary(max_size=300))
@@ -101,11 +99,11 @@ def test_partition_keys_come_out_of_wire_keys(rank: int, n_servers: int, told: s
     keys = np.array([65536, 65537, 26148864], np.uint64)
     wire = keys + np.uint64(key_base(rank, n_servers))
     server_id = 8 + 2 * rank if told in ("both", "rank") else None
-    found = partition_keys(sent(wire, server_id), n_servers if told in ("both", "number") else 0)
+    decoded = partition_keys(sent(wire, server_id), n_servers if told in ("both", "number") else 0)
     if told == "nothing":  # ranges of 2 of 4 and 1 of 2 servers differ by 1: the tensor is certain
-        assert (abs(found - keys.astype(np.int64)) <= n_servers).all()
+        assert (abs(decoded - keys.astype(np.int64)) <= n_servers).all()
     else:
-        assert found.tolist() == keys.tolist()
+        assert decoded.tolist() == keys.tolist()
 
 
 def test_a_damaged_key_does_not_spoil_the_others() -> None:

@@ -15,8 +15,8 @@ def array(*values: int) -> NDArray[np.int64]:
 def test_a_push_before_another_push_of_the_key_is_initial() -> None:
     worker, key = array(0, 0, 0, 0, 1), array(5, 5, 5, 6, 5)
     push = np.array([True, True, False, True, True])
-    found = initial_pushes(worker.astype(np.int32), key, push, array(0, 10, 20, 30, 40))
-    assert found.tolist() == [True, False, False, False, False]
+    initial = initial_pushes(worker.astype(np.int32), key, push, array(0, 10, 20, 30, 40))
+    assert initial.tolist() == [True, False, False, False, False]
 
 
 def waits(rows: list[tuple[int, bool, int, int]], n_workers: int | None) -> list[int]:
@@ -30,8 +30,8 @@ def waits(rows: list[tuple[int, bool, int, int]], n_workers: int | None) -> list
         "response_start_ns": answered,
         "initial": np.zeros(len(rows), np.bool_),
     }
-    found = with_waiting(Wire(**others | columns), n_workers)
-    return [int(ns) for ns in found.waiting_ns]
+    waited = with_waiting(Wire(**others | columns), n_workers)
+    return [int(ns) for ns in waited.waiting_ns]
 
 
 def test_a_pull_waits_until_the_last_worker_has_pushed() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.network.pslite import Message, MessageReader, begins_message
+from collector.network.pslite import Message, MessageReader
 from conftest import examples
 from traffic import NEW, OLD, SERVER_BASE, Dialect, greeting, message
 
@@ -18,7 +18,7 @@ HELLO = greeting("ps9")
 def reader() -> tuple[MessageReader, list[Message], list[bytes]]:
     messages: list[Message] = []
     identities: list[bytes] = []
-    return MessageReader(messages.append, identities.append, begins_message), messages, identities
+    return MessageReader(messages.append, identities.append), messages, identities
 
 
 def decoded(*pieces: bytes) -> list[Message]:
