@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
 from analyzer.answers.combine.combined_header import Labels, merged_header, metadata_events
 from analyzer.answers.combine.distinct_ids import SourcePlace
-from analyzer.answers.combine.event_times import microseconds
 from analyzer.answers.combine.rewrite_source import Rewritten, read_columns, rewrite
 from analyzer.answers.combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
 from analyzer.base.arrays import Int64
@@ -29,6 +29,8 @@ from analyzer.base.parallel import FilePart, cores, process_pool, progress_bar, 
 from analyzer.model.clocks.offsets import Clock
 from analyzer.reading import dialects
 from analyzer.reading.formats import native
+from analyzer.reading.formats.values import FLOAT_LIMIT_US
+from analyzer.reading.formats.values import microseconds as exact_us
 from trace_utils import CommFilter
 
 if TYPE_CHECKING:
@@ -201,6 +203,17 @@ def _texts(
             ]
             yield b"".join(parts)
             on_written(len(rows))
+
+
+def microseconds(ns: Int64) -> list[bytes]:
+    """Write nanoseconds (n,) as texts of decimal microseconds, exactly."""
+    if not len(ns):
+        return []
+    if np.abs(ns).max() / 1000 >= FLOAT_LIMIT_US - 1:
+        return [bytes(exact_us(time)) for time in ns.tolist()]
+    # the shortest text of the nearest float64 is the decimal number itself
+    text = msgspec.json.encode((ns / 1000).tolist())[1:-1] + b","
+    return text.replace(b".0,", b",")[:-1].split(b",")
 
 
 def _time_order(ts: Int64, dur: Int64) -> Int64:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from analyzer.answers.combine import merge
 from analyzer.answers.combine.distinct_ids import unique_id
-from analyzer.answers.combine.event_times import microseconds
+from analyzer.answers.combine.merge import microseconds
 from analyzer.reading import dialects
 from analyzer.reading.formats import stream
+from analyzer.reading.formats.event import NO_ARGS
 from analyzer.reading.formats.reader import EventReader
 from analyzer.reading.formats.whole import decode, encode
 from conftest import examples, run_cli
@@ -30,7 +31,7 @@ def test_unknown_members_survive_as_they_were_written(tmp_path: Path) -> None:
     text = '[{"ph":"X","ts":1,"dur":2.50,"name":"a","zz":{"b": [1e3, "}],["]},"args":{"x":1e400}}]'
     (tmp_path / "a.json").write_text(text)
     event = next(iter(EventReader(tmp_path / "a.json", decode))).events[0]
-    event.ts = None
+    event.ts = NO_ARGS
     out = encode(event).decode()
     assert '"zz":{"b": [1e3, "}],["]}' in out
     assert '"args":{"x":1e400}' in out
