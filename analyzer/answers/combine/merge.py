@@ -244,9 +244,8 @@ def _run(
 ) -> list[_T]:
     """Apply a function to each argument list; call `done` after each."""
     results = []
-    for result in (
-        itertools.starmap(work, tasks) if pool is None else pool.map(work, *zip(*tasks, strict=True))
-    ):
+    made = itertools.starmap(work, tasks) if pool is None else pool.map(work, *zip(*tasks, strict=True))
+    for result in made:
         results.append(result)
         done(len(results) - 1)
     return results

@@ -161,8 +161,8 @@ def find_paths(paths: Sequence[Path]) -> JobFiles:
 def is_input(file: Path, given: Sequence[Path]) -> bool:
     """Check whether an option with the paths `given` may read the existing `file`.
 
-    It may read the files given, the traces of directories given, and graphs, captures, logs and BytePS's files
-    in or below these or beside a file given.
+    It may read the files given, the traces of directories given, and graphs, captures, logs and files of
+    BytePS in or below these or beside a file given.
     """
     return any(path.exists() and _is_input_of(file, path) for path in given)
 
