@@ -146,7 +146,7 @@ def test_an_id_may_have_64_bits(library: ctypes.CDLL, number: str, width: str) -
         '{"ph":"X","x":' + "[" * 100 + "]" * 100 + "}",
     ],
 )
-def test_what_is_not_sure_is_left_to_python(library: ctypes.CDLL, width: str, odd: str) -> None:
+def test_unusual_events_are_left_to_python(library: ctypes.CDLL, width: str, odd: str) -> None:
     text = f"{X}, {odd}, {X} ]".encode()
     why, at, found = scanned_alone(library, text, WANTED)
     assert (why, len(found.key)) == (ODD, 1)
