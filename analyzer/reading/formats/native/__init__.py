@@ -96,7 +96,7 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     pointer, size, flag, number = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_bool, ctypes.c_int64
     loaded.new_scanner.argtypes, loaded.new_scanner.restype = (ctypes.c_char_p, size, flag), pointer
     loaded.free_scanner.argtypes, loaded.free_scanner.restype = (pointer,), None
-    loaded.scan_events.argtypes = (pointer, pointer, size, pointer, pointer, flag)
+    loaded.scan_events.argtypes = (pointer, pointer, size, pointer, pointer)
     loaded.scan_events.restype = ctypes.c_int
     loaded.run.argtypes, loaded.run.restype = (pointer,), number
     with contextlib.suppress(OSError, AttributeError):  # not on this system
@@ -107,7 +107,6 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
 
 
 _MOST = 1 << 14  # events of one call
-WITHOUT_AVX2 = False  # for tests of the code for processors without AVX2
 _SLACK = 64  # bytes that the scanner may write beyond a text's end
 
 
@@ -159,7 +158,6 @@ class Scanner:
             len(data),
             ctypes.byref(self._at),
             ctypes.byref(out),
-            WITHOUT_AVX2,
         )
         n = out.n
         scanned = Scanned(
