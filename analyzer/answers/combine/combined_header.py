@@ -24,7 +24,7 @@ _OWN = (MEMBER, "traceEvents", BASE, "stackFrames", "otherData")
 
 
 class Labels:
-    """The names by which the sources of a combined file are told apart, and their order."""
+    """Distinct names of the sources of a combined file, and their order."""
 
     def __init__(self, members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> None:
         self.system = system = dialects.named(dialect)
@@ -36,7 +36,7 @@ class Labels:
         self.order = sorted(range(len(members)), key=places.__getitem__)
 
     def process(self, source: int, process: SourceProcess) -> str:
-        """Return the name of a process: the rank, and the name it has in its own file."""
+        """Name a process: the rank, and its recorded name."""
         label = self.texts[source]
         recorded_name = process.name if process.name is not None else process.text
         if self.system.names_by_rank:
@@ -48,8 +48,12 @@ class Labels:
 
 
 def _distinct(members: Sequence[Member], ranks: Sequence[int | None]) -> list[str]:
-    """Return ``rank <r>``, or as much of the end of the path as tells the sources apart."""
-    texts = [_label(m, r) for m, r in zip(members, ranks, strict=True)]
+    """Label sources ``rank <r>``, or with as much of the end of the path as makes labels distinct."""
+    texts = []
+    for member, rank in zip(members, ranks, strict=True):
+        worker = "" if member.source.worker is None else f"worker {member.source.worker}"
+        text = worker if rank is None else f"{worker} rank {rank}".lstrip()
+        texts.append(text or member.source.path.name)
     for depth in range(2, 8):
         doubled = {text for text, n in Counter(texts).items() if n > 1}
         if not doubled:
@@ -58,23 +62,16 @@ def _distinct(members: Sequence[Member], ranks: Sequence[int | None]) -> list[st
             if texts[i] in doubled:
                 parts = "/".join(member.source.path.parts[-depth:])
                 texts[i] = parts if ranks[i] is None else f"rank {ranks[i]} ({parts})"
-    return list(map(clean_text, texts))  # a file's name may have bytes that are not text
-
-
-def _label(member: Member, rank: int | None) -> str:
-    worker = member.source.worker
-    if rank is None:
-        return member.source.path.name if worker is None else f"worker {worker}"
-    return f"rank {rank}" if worker is None else f"worker {worker} rank {rank}"
+    return list(map(clean_text, texts))  # a file's name may have undecodable bytes
 
 
 def metadata_events(labels: Labels, sources: Sequence[Rewritten]) -> list[bytes]:
-    """Return the metadata events that name and order the processes and threads, as JSON."""
+    """Write the metadata events that name and order the processes and threads, as JSON."""
     lines = []
     named: set[int] = set()
     for i in labels.order:
-        within = {id(track.of) for track in sources[i].tracks}  # those whose threads are the rank's
-        within -= {id(p) for p in sources[i].processes if p.taken}  # but for some
+        within = {id(track.of) for track in sources[i].tracks}  # all of their threads moved to the rank's
+        within -= {id(p) for p in sources[i].processes if p.taken}
         for process in sorted(sources[i].processes, key=lambda p: _process_order(p, labels.system)):
             if process.pid not in named and id(process) not in within:
                 lines.append(_meta("process_name", process.pid, 0, labels.process(i, process)))
@@ -100,14 +97,14 @@ def _threads(labels: Labels, i: int, source: Rewritten) -> Iterator[bytes]:
 
 
 def _within_rank(track: SourceThread, process: SourceProcess) -> str:
-    """Return the name of a thread that had a process of its own: tensor and partition."""
+    """Name a thread that had a process of its own: tensor and partition."""
     process_name = process.text if process.name is None else process.name
     thread = track.name or (str(track.tid) if track.text is None else track.text)
     return thread if process_name.lstrip("-").isdigit() and thread else f"{process_name} {thread}".rstrip()
 
 
 def _thread_order(track: SourceThread, system: System, source: Rewritten) -> float | None:
-    """Return a thread's sort index: BytePS's whole communications first, then partitions by key."""
+    """Sort index of a thread: BytePS's whole communications first, then partitions by key."""
     if system.pid_is_rank:
         if track.tid == source.front_tid:
             return 1
@@ -129,10 +126,10 @@ def _meta(name: str, pid: int, tid: int, value: str | float) -> bytes:
 
 
 def merged_header(labels: Labels, sources: Sequence[Rewritten], times: Timing) -> bytes:
-    """Return the members of the combined object beside its events, as JSON without the last brace.
+    """Write the members of the combined object beside its events, as JSON without the last brace.
 
-    A member that all files agree on stays where it was; the others are under ``otherData``, for each
-    source, beside what was done to its times.
+    A member that is equal in all files stays; others are under ``otherData`` for each source, beside the
+    shift of its times.
     """
     headers = [source.about.header for source in sources]
     common = {MEMBER: PROGRAM} | {
@@ -150,7 +147,7 @@ def merged_header(labels: Labels, sources: Sequence[Rewritten], times: Timing) -
             "source": labels.texts[i].rstrip("."),
             "offset_us": times.clocks[i].offset_us,
             "bound_us": times.clocks[i].bound_us,
-            "drift_ppm": 0.0,  # scripts read it: drifts are no longer corrected
+            "drift_ppm": 0.0,  # for scripts: drifts are not corrected
             **{key: value for key, value in headers[i].items() if key not in common},
         }
         for i in labels.order
@@ -160,7 +157,7 @@ def merged_header(labels: Labels, sources: Sequence[Rewritten], times: Timing) -
 
 
 def _stack_frames(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the stack frames of all sources under keys of their own."""
+    """Merge the stack frames of all sources under distinct keys."""
     merged = {}
     for i, header in enumerate(headers):
         frames = header.get("stackFrames")

@@ -1,4 +1,4 @@
-"""Numbers that no two sources share: of processes, threads, flows, asynchronous spans and stack frames."""
+"""Distinct numbers for the processes, threads, flows, asynchronous spans and stack frames of sources."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LARGEST = 1 << 31  # Perfetto reads larger or negative process ids as 0
 
 
 class SourcePlace(Struct, frozen=True):
-    """The numbers and names that distinguish one source in the combined file; picklable.
+    """The numbers and names of one source in the combined file; picklable.
 
-    `first_pid` to `first_pid` + `n_pids` - 1 are this source's process ids; a Composer source has the
-    one pid `only_pid`, its rank. Where names have a `prefix` (BytePS), processes of the file are tensors, and
-    become threads of one process, the rank.
+    Its process ids are `first_pid` to `first_pid` + `n_pids` - 1; a Composer source has the only pid
+    `only_pid`, its rank. If names have a `prefix` (BytePS), processes of the file are tensors, and become
+    threads of one process, the rank.
     """
 
     path: Path
@@ -34,35 +34,35 @@ class SourcePlace(Struct, frozen=True):
     first_pid: int
     n_pids: int
     only_pid: int | None = None
-    axis: SecondAxis | None = None  # of times that are by another clock than the file's others
+    axis: SecondAxis | None = None  # of times by a second clock
     names: tuple[str, ...] = ()  # --filter
     comm: tuple[str, ...] = ()  # --comm
-    owner: str = ""  # the prefix by which a name of these is meant here only: "rank1."
+    owner: str = ""  # the prefix of names for this source only: "rank1."
 
 
 class SourceProcess(Struct):
-    """One process of a source: its id in the combined file, and what its metadata said."""
+    """One process of a source: its id in the combined file, and its metadata."""
 
     pid: int
-    text: str  # its pid as the file has it
+    text: str  # its recorded pid
     name: str | None = None
     sort_index: float | None = None
     taken: set[int] = field(default_factory=set)  # thread ids in use
 
 
 class SourceThread(Struct):
-    """One thread of a process, the same way."""
+    """One thread of a process."""
 
     pid: int
     tid: int
-    text: str | None  # its tid as the file has it, where that is not `tid` itself; "" where it has none
+    text: str | None  # its recorded tid, "" if missing; None if it equals `tid`
     name: str | None = None
     sort_index: float | None = None
-    of: SourceProcess | None = None  # what the file calls its process, where it is in the rank's
+    of: SourceProcess | None = None  # its recorded process, if it was moved to the rank's
 
 
 class Tables:
-    """Processes and tracks of one source, and the numbers they get."""
+    """Processes and tracks of one source, and their numbers."""
 
     def __init__(self, place: SourcePlace) -> None:
         self._place = place
@@ -72,19 +72,19 @@ class Tables:
         self._rank = self.process(_RANK) if place.prefix else None
 
     def process(self, pid: Any) -> SourceProcess:
-        """Return the process that the file calls `pid`, a new one where it is the first time."""
+        """Look up the process `pid` of the file, or number a new one."""
         key = _number(pid)
         if key not in self.processes:
             self.processes[key] = SourceProcess(self._new_pid(), "" if pid in (None, _RANK) else str(pid))
         return self.processes[key]
 
     def name_of(self, pid: Any) -> str | None:
-        """Return the name of the process `pid` of the file, as far as the file was read."""
+        """Name of the process `pid` of the file, in the part read so far."""
         process = self.processes.get(_number(pid))
         return None if process is None else process.name
 
     def track(self, pid: Any, tid: Any) -> SourceThread:
-        """Return the thread that the file calls `tid` in `pid`, likewise."""
+        """Look up the thread `tid` of `pid` in the file, or number a new one."""
         key = (_number(pid), _number(tid))
         if key not in self.tracks:
             of_file = process = self.process(pid)
@@ -118,7 +118,7 @@ class Tables:
 
 
 def _number(value: Any) -> Any:
-    """Return numeric text as the number it is, so that 7 and "7" are one process or track."""
+    """Convert numeric text to a number, so that 7 and "7" are one process or track."""
     if isinstance(value, str) and value.isascii() and (number := whole_number(value)) is not None:
         return number
     if isinstance(value, float) and value.is_integer():
@@ -126,54 +126,48 @@ def _number(value: Any) -> Any:
     return value
 
 
-_ID_BITS = ID_LIMIT.bit_length() - 1  # those of the first 8,192 sources stay exact in JavaScript
-EXACT_SOURCES = 1 << (53 - _ID_BITS)
-OWN_SCOPE = frozenset("NODC")  # phases whose ids belong to a process: already apart
-
-
-def first_id(source: int) -> int:
-    """Return the offset that is added to small ids of a source, so that no other source has them."""
-    return source << _ID_BITS
+_ID_BITS = ID_LIMIT.bit_length() - 1
+_EXACT_SOURCES = 1 << (53 - _ID_BITS)  # ids of so many sources stay exact in JavaScript
+_LOCAL_IDS = frozenset("NODC")  # phases whose ids belong to a process
 
 
 def make_unique(events: Sequence[WholeEvent], source: int) -> None:
-    """Change the ids of flows, asynchronous events and stack frames so that no other source has them."""
+    """Make the ids of flows, asynchronous events and stack frames distinct from other sources'."""
     for event in events:
-        if event.id is not None and event.ph not in OWN_SCOPE:
+        if event.id is not None and event.ph not in _LOCAL_IDS:
             event.id = unique_id(event.id, source)
-    if OddEvent in set(map(type, events)):
-        for event in events:
-            if isinstance(event, OddEvent):
-                event.others = _unique_others(event, source)
+        if isinstance(event, OddEvent):
+            event.others = _unique_others(event, source)
 
 
 def unique_id(value: Any, source: int) -> int | str:
-    """Return an id that no other source has: a number, or hexadecimal text as Perfetto reads it.
+    """Make an id distinct from other sources': a number, or hexadecimal text as Perfetto reads it.
 
-    Small numbers stay exact in viewers (below 2^53); other texts are replaced by a 64-bit digest.
+    Small numbers stay exact in viewers (below 2^53); a 64-bit digest replaces other texts.
     """
+    first = source << _ID_BITS
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < ID_LIMIT:
-        if source < EXACT_SOURCES:
-            return value + first_id(source)
+        if source < _EXACT_SOURCES:
+            return value + first
     elif isinstance(value, str):
         try:
             number = -1 if "_" in value else int(value, 16)
         except ValueError:
             number = -1
         if 0 <= number < ID_LIMIT and source < 1 << 23:
-            return hex(number + first_id(source))
+            return hex(number + first)
     digest = hashlib.blake2b(f"{source}:{value!r}".encode(errors="replace"), digest_size=8)
     return "0x" + digest.hexdigest()
 
 
 def _unique_others(event: OddEvent, source: int) -> dict[str, Any]:
-    """Return the rarer members with their ids changed: `bind_id`, `id2.global`, stack frames."""
+    """Make the ids in rarer members distinct: `bind_id`, `id2.global`, stack frames."""
     others = dict(event.others)
     if "bind_id" in others:
         others["bind_id"] = unique_id(msgspec.json.decode(others["bind_id"]), source)
     if "id2" in others:
         ids = msgspec.json.decode(others["id2"])
-        if isinstance(ids, dict) and "global" in ids and event.ph not in OWN_SCOPE:
+        if isinstance(ids, dict) and "global" in ids and event.ph not in _LOCAL_IDS:
             others["id2"] = {**ids, "global": unique_id(ids["global"], source)}
     for key in ("sf", "esf"):
         if key in others:
@@ -182,5 +176,5 @@ def _unique_others(event: OddEvent, source: int) -> dict[str, Any]:
 
 
 def frame_id(frame: Any, source: int) -> str:
-    """Return the key of a stack frame in the combined file."""
+    """Key of a stack frame in the combined file."""
     return f"{source}.{frame}"

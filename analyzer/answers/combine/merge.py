@@ -1,9 +1,8 @@
-"""Combines many traces: rewrites them in parallel, puts them on one clock, merges them in order of time.
+"""Combination of many traces into one, on one clock and in order of time.
 
-Two passes. The first reads every source once and rewrites its events into a temporary file
-(`combine.rewrite_source`); it also gathers what clocks are compared by. Then the clocks are known, and the
-second pass sorts the events of all sources by time and copies their texts, each after its new time. Memory
-holds some 30 bytes an event.
+The first pass rewrites the events of each source into a temporary file (`combine.rewrite_source`) and
+collects the operations by which clocks are compared. The second pass sorts the events of all sources by time
+and copies their texts, each after its new time. Memory holds some 30 bytes an event.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
 from analyzer.answers.combine.combined_header import Labels, merged_header, metadata_events
 from analyzer.answers.combine.distinct_ids import SourcePlace
-from analyzer.answers.combine.event_times import microseconds
 from analyzer.answers.combine.rewrite_source import Rewritten, read_columns, rewrite
 from analyzer.answers.combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
 from analyzer.base.arrays import Int64
@@ -29,12 +28,14 @@ from analyzer.base.parallel import FilePart, cores, process_pool, progress_bar, 
 from analyzer.model.clocks.offsets import Clock
 from analyzer.reading import dialects
 from analyzer.reading.formats import native
+from analyzer.reading.formats.values import FLOAT_LIMIT_US
+from analyzer.reading.formats.values import microseconds as exact_us
 from trace_utils import CommFilter
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
-_STRIDE = 100_000  # process ids that a source gets, where there are few enough sources
+_STRIDE = 100_000  # process ids of a source, if there are few enough sources
 _MAX_PID = (1 << 31) - 1
 _BLOCK = 1 << 13  # events that are copied at a time
 _BEFORE = b'},\n{"ts":'
@@ -44,17 +45,17 @@ _T = TypeVar("_T")
 
 
 class Combined(Struct, frozen=True):
-    """The file that was written, and how each source got on the common clock."""
+    """The combined file, and the alignment of each source."""
 
-    members: Sequence[Member]  # those that have events, with hosts and workers as their dialect has them
+    members: Sequence[Member]  # the members with events, with the hosts and workers of their dialect
     n_events: int
     dialect: str
     clocks: Sequence[Clock]  # per member, like the ranks
     ranks: Sequence[int | None]
-    world_size: int  # how many ranks the files say there are; 0 where none says so
+    world_size: int  # as recorded; 0 if unknown
     aligned_by: str
     damaged: Sequence[Path]  # files that lost events
-    warnings: Sequence[str]  # input that was repaired or left out, clocks that could not be aligned
+    warnings: Sequence[str]
 
 
 def combine(
@@ -68,21 +69,17 @@ def combine(
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> Combined:
-    """Write the traces of `members` as one to `output`; it appears when it is complete.
+    """Write the traces of `members` as one to `output`, which appears when it is complete.
 
     Parameters
     ----------
-    skip_broken : whether to leave out files that are not traces, as long as a trace is left
-    align : whether to estimate the offsets of clocks; if not, times stay as recorded
-    names : communications to keep, as for `traces.filter.CommFilter`; empty keeps all
-    comm : what is communication, too, as for `dialects.named`
+    skip_broken : leave out files that are not traces, as long as a trace is left
+    align : estimate the offsets of clocks; if not, times stay as recorded
+    names : communications to keep, as for `CommFilter`; empty keeps all
+    comm : names of further communications, as for `dialects.named`
 
-    Raises
-    ------
-    TraceError
-        A source is not a trace, none has events, or they are of several dialects.
-    OutputError
-        The result, or a temporary file beside it, cannot be written.
+    TraceError if a source is not a trace, none has events, or they are of several dialects; OutputError if
+    the result, or a temporary file beside it, cannot be written.
     """
     check_output(output)
     jobs = jobs or cores()
@@ -203,10 +200,21 @@ def _texts(
             on_written(len(rows))
 
 
-def _time_order(ts: Int64, dur: Int64) -> Int64:
-    """Order of events (n,) by time; of one time they stay in order, but longer slices come first.
+def microseconds(ns: Int64) -> list[bytes]:
+    """Write nanoseconds (n,) as texts of decimal microseconds, exactly."""
+    if not len(ns):
+        return []
+    if np.abs(ns).max() / 1000 >= FLOAT_LIMIT_US - 1:
+        return [bytes(exact_us(time)) for time in ns.tolist()]
+    # the shortest text of the nearest float64 is the decimal number itself
+    text = msgspec.json.encode((ns / 1000).tolist())[1:-1] + b","
+    return text.replace(b".0,", b",")[:-1].split(b",")
 
-    So a slice comes before what it contains, and events that are not slices (`dur` -1) keep their places.
+
+def _time_order(ts: Int64, dur: Int64) -> Int64:
+    """Order of events (n,) by time; at one time longer slices come first, so a slice precedes its contents.
+
+    Other events (`dur` -1) keep their order.
     """
     order = np.argsort(ts, kind="stable")
     same = np.diff(ts[order]) == 0
@@ -234,10 +242,10 @@ def _run(
     tasks: Sequence[tuple[object, ...]],
     done: Callable[[int], object] = int,
 ) -> list[_T]:
-    """Return the result of a function for each argument list; `done` is called after each."""
+    """Apply a function to each argument list; call `done` after each."""
     results = []
     made = itertools.starmap(work, tasks) if pool is None else pool.map(work, *zip(*tasks, strict=True))
-    for i, result in enumerate(made):
+    for result in made:
         results.append(result)
-        done(i)
+        done(len(results) - 1)
     return results

@@ -1,15 +1,15 @@
-"""One trace rewritten for a place among others: new pids, tids, names and ids, in a temporary file.
+"""One trace rewritten into a temporary file with the pids, tids, names and ids of the combined file.
 
-The events pass through in pieces. A time, a duration and a length of each stay in memory, with the tables of
-processes and tracks. The text of an event lacks its time, which depends on the clocks: it begins with the
-comma after it. Processes and threads are numbered in the order in which the file names them. The operations
-by which clocks are compared are read from the file as columns.
+Events are rewritten piece by piece. Only the time, duration and length of each stay in memory, with the
+tables of processes and tracks. The text of an event lacks its time, which depends on the clocks: it begins
+with the comma after it. Processes and threads are numbered in the order of the file. The operations by which
+clocks are compared are read from the file as columns.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -25,24 +25,22 @@ from analyzer.answers.combine.distinct_ids import (
     Tables,
     make_unique,
 )
-from analyzer.answers.combine.event_times import LONGEST_WRITTEN_NS, Times, exact_times, microseconds, times
-from analyzer.base.arrays import Int32, Int64, NDArray
+from analyzer.base.arrays import Int32, Int64
 from analyzer.base.errors import counted
 from analyzer.reading import dialects
 from analyzer.reading.dialects.recorded_collectives import SyncPoints
 from analyzer.reading.dialects.system import Need
 from analyzer.reading.formats.columns import Trace, no_slices
-from analyzer.reading.formats.event import args_object
+from analyzer.reading.formats.event import NO_ARGS, UNDECODABLE, args_object
 from analyzer.reading.formats.reader import EventReader
-from analyzer.reading.formats.values import FLOAT_LIMIT_US, NO_TIME, InexactError, cleaned
-from analyzer.reading.formats.whole import OddEvent, WholeEvent, decode, decode_exact, encode
+from analyzer.reading.formats.values import NO_TIME, InexactError, cleaned, text_to_ns, to_ns
+from analyzer.reading.formats.whole import WholeEvent, decode, encode
 from trace_utils import CommFilter, read_trace
 
-_ENCODE = msgspec.json.Encoder().encode
 _REMEMBERED = 1 << 17  # names with their tracks, and arguments
-_DURATION = b',"dur":'
+_LONGEST_NS = 10**18  # a duration that is longer is sorted like this one
 KEPT, LEFT_OUT, DROPPED = range(3)  # fates of events of a kind; dropped ones are counted
-#: Metadata that is gathered, and written anew at the head of the combined file.
+#: Metadata that is written again at the head of the combined file.
 _GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
 
 
@@ -53,21 +51,21 @@ class _Placed(NamedTuple):
     pid: int
     tid: int
     fate: int
-    is_front: bool  # whether they show the thread that is shown first
+    is_front: bool  # whether their thread is shown first
 
 
 class _Rewriter:
-    """Rewrites the events of one source, and gathers its processes, threads and metadata.
+    """Rewrites the events of one source, and collects its processes, threads and metadata.
 
-    Events that have a time go to `file`; those without are in `untimed`, ready to be written.
+    Events with a time go to `file`, events without one to `untimed`, ready to be written.
     """
 
     def __init__(self, place: SourcePlace, file: IO[bytes]) -> None:
         self._place = place
         self._system = dialects.named(place.dialect, place.comm)
         self._file = file
-        none = np.zeros(0, np.int64)
-        self.columns = [(none, none, none.astype(np.int32))]  # times, durations and lengths, by pieces
+        empty = np.zeros(0, np.int64)
+        self.columns = [(empty, empty, empty.astype(np.int32))]  # times, durations and lengths, by pieces
         self.tables = Tables(place)
         self.filter = CommFilter(self._system, place.names, place.owner)
         self.packs_args = bool(place.prefix)  # BytePS writes four short lines of them for each event
@@ -76,16 +74,16 @@ class _Rewriter:
         self.untimed: list[bytes] = []
         self.n_events = 0
         self.dropped = 0
-        self.metadata: list[dict[str, Any]] = []  # what tells of the whole file
+        self.metadata: list[dict[str, Any]] = []  # about the whole file
         self.front_tid: int | None = None
 
-    def add(self, events: list[WholeEvent], times: Times) -> None:
-        """Rewrite the events of one piece; `times` are theirs."""
+    def add(self, events: list[WholeEvent]) -> None:
+        """Rewrite the events of one piece."""
         is_slice = np.fromiter((event.ph == "X" for event in events), np.bool_, len(events))
+        ts, dur = _ns([event.ts for event in events]), _ns([event.dur for event in events])
         if self._place.axis is not None:
-            times = times._replace(ts=self._place.axis.corrected(times.ts))
-        # as events are sorted by them: -1 where there is none
-        dur = np.where(is_slice & (times.dur >= 0), np.minimum(times.dur, LONGEST_WRITTEN_NS), -1)
+            ts = self._place.axis.corrected(ts)
+        dur = np.where(is_slice & (dur >= 0), np.minimum(dur, _LONGEST_NS), -1)
         rows = self._place_events(events)
         kept = [events[row] for row in rows.tolist()]
         self.n_events += len(kept)
@@ -94,22 +92,22 @@ class _Rewriter:
                 if bytes(event.args):
                     event.args = msgspec.Raw(self._packed(bytes(event.args)))
         make_unique(kept, self._place.number)
-        texts = _texts(kept, times.dur[rows], (is_slice & times.is_exact)[rows])
-        is_timed = times.ts[rows] != NO_TIME
-        self.untimed += [b"{" + text[1:] + b"}" for text in itertools.compress(texts, ~is_timed)]
-        rows, texts = rows[is_timed], list(itertools.compress(texts, is_timed))
-        self.columns.append((times.ts[rows], dur[rows], np.fromiter(map(len, texts), np.int32, len(texts))))
+        texts = list(map(encode, kept))
+        is_timed = ts[rows] != NO_TIME
+        self.untimed += itertools.compress(texts, ~is_timed)
+        rows, texts = rows[is_timed], [b"," + text[1:-1] for text in itertools.compress(texts, is_timed)]
+        self.columns.append((ts[rows], dur[rows], np.fromiter(map(len, texts), np.int32, len(texts))))
         self._file.write(b"".join(texts))
 
     def _place_events(self, events: Sequence[WholeEvent]) -> Int64:
-        """Give events their new names, processes and threads; return the rows of those that are kept."""
+        """Rename events, their processes and threads; return the rows of the events to keep."""
         rows = []
         for row, event in enumerate(events):
             if event.ph == "M" and self._gather(event):
                 continue
             placed = self._placed(event.name, event.cat, event.pid, event.tid)
             if placed.fate == KEPT:
-                event.name, event.pid, event.tid, event.ts = placed.name, placed.pid, placed.tid, None
+                event.name, event.pid, event.tid, event.ts = placed.name, placed.pid, placed.tid, NO_ARGS
                 rows.append(row)
                 if placed.is_front:
                     self.front_tid = placed.tid
@@ -118,7 +116,6 @@ class _Rewriter:
         return np.array(rows, np.int64)
 
     def _newly_placed(self, name: Any, cat: Any, pid: Any, tid: Any) -> _Placed:
-        """Decide how events of a name, category, process and thread are rewritten."""
         fate = self._fate(name, cat, pid, tid)
         if fate != KEPT:
             return _Placed(name, 0, 0, fate, is_front=False)
@@ -139,7 +136,7 @@ class _Rewriter:
         return KEPT
 
     def _gather(self, event: WholeEvent) -> bool:
-        """Take note of a metadata event; True if it is to be written anew at the end."""
+        """Collect a metadata event; True if it is written again at the head."""
         args = cleaned(args_object(event.args))
         kind, _, what = str(event.name).partition("_")
         if event.name not in _GATHERED or (args and what not in args):
@@ -165,17 +162,15 @@ class _Rewriter:
 class Rewritten(Struct, frozen=True):
     """The result of rewriting one source; picklable."""
 
-    file: Path  # the texts of the events that have a time, one after another
-    columns: (
-        Path  # three arrays (n,): their times and durations (ns on the source's clock, -1: none), lengths
-    )
+    file: Path  # the texts of the events with a time
+    columns: Path  # three arrays (n,): times, durations (ns on the source's clock, or -1), lengths of texts
     extent: tuple[int, int] | None  # from the first begin to the last end; None without events
     untimed: Sequence[bytes]  # events without a time, ready to be written
     n_events: int
     processes: Sequence[SourceProcess]
     tracks: Sequence[SourceThread]
     about: Trace  # the header and the metadata of the whole file, without events
-    sync_points: SyncPoints  # on the epoch where the file tells it
+    sync_points: SyncPoints  # since the epoch if the file has it
     front_tid: int | None  # the thread that is shown first
     known: Sequence[str]  # names that --filter may have; () without it
     repairs: Sequence[str]
@@ -192,17 +187,13 @@ def rewrite(place: SourcePlace, path: Path) -> Rewritten:
     reader = EventReader(place.path, decode)
     with open(path, "wb") as file:
         work = _Rewriter(place, file)
-        is_exact = False  # whether times are decoded as text
-        for events, text in reader:
-            if not is_exact:
-                try:
-                    work.add(events, times(events))
-                    continue
-                except InexactError:
-                    is_exact = True
-                    reader.use(decode_exact)
-                    events = decode_exact(text)
-            work.add(*exact_times(events))
+        for piece in reader:
+            work.add(piece.events)
+    system = dialects.named(place.dialect, place.comm)
+    sync_points = system.sync_points(read_trace(place.path, args=system.args.get(Need.SYNC, ())))
+    remarks = [place.axis.remark] if place.axis is not None else []
+    if work.dropped:
+        remarks.append(f"{counted(work.dropped, 'event')} without a pid or tid left out")
     about = no_slices(str(place.path), place.dialect, reader.header, work.metadata)
     ts, dur, lengths = map(np.concatenate, zip(*work.columns, strict=True))
     columns = path.with_suffix(".columns")
@@ -218,43 +209,20 @@ def rewrite(place: SourcePlace, path: Path) -> Rewritten:
         processes=list(work.tables.processes.values()),
         tracks=list(work.tables.tracks.values()),
         about=about,
-        sync_points=_sync_points(place),
+        sync_points=sync_points,
         front_tid=work.front_tid,
         known=tuple(work.filter.known),
-        repairs=[*reader.damage.phrases(), *_remarks(place, work)],
+        repairs=[*reader.damage.phrases(), *remarks],
     )
 
 
-def _sync_points(place: SourcePlace) -> SyncPoints:
-    """Read the operations that the source does together with others, as every option reads them."""
-    system = dialects.named(place.dialect, place.comm)
-    return system.sync_points(read_trace(place.path, args=system.args.get(Need.SYNC, ())))
-
-
-def _remarks(place: SourcePlace, work: _Rewriter) -> Iterator[str]:
-    """Yield notes for the user about the rewriting; damage of the file is not among them."""
-    if place.axis is not None:
-        yield place.axis.remark
-    if work.dropped:
-        yield f"{counted(work.dropped, 'event')} without a pid or tid left out"
-
-
-def _texts(events: Sequence[WholeEvent], dur_ns: Int64, is_exact: NDArray[np.bool_]) -> list[bytes]:
-    """Encode events as JSON members after a comma, a duration in nanoseconds first where it is exact."""
-    texts = iter(microseconds(dur_ns[is_exact]))
-    starts = [_DURATION + next(texts) if exact else b"" for exact in is_exact.tolist()]
-    for event, start in zip(events, starts, strict=True):
-        if start:
-            event.dur = None
-        elif type(event.dur) is float and event.dur.is_integer() and abs(event.dur) < FLOAT_LIMIT_US:
-            event.dur = int(event.dur)  # as it may have been written: types of one kind of number differ
-    write = encode if OddEvent in set(map(type, events)) else _ENCODE
-    return [start + _members(write(event)) for start, event in zip(starts, events, strict=True)]
-
-
-def _members(text: bytes) -> bytes:
-    """Strip the braces of a JSON object, and put a comma before its members if there are any."""
-    return b"," + text[1:-1] if len(text) > 2 else b""
+def _ns(times: Sequence[msgspec.Raw]) -> Int64:
+    """Convert times or durations (n,), JSON texts in microseconds, to ns; `NO_TIME` where there is none."""
+    try:
+        texts = (b"null" if time == NO_ARGS else time for time in times)
+        return to_ns(msgspec.json.decode(b"[%b]" % b",".join(texts)))
+    except (InexactError, *UNDECODABLE):
+        return text_to_ns(times)
 
 
 def _packed(text: bytes) -> bytes:

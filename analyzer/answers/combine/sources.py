@@ -22,15 +22,15 @@ _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
 
 
 class Member(Struct, frozen=True):
-    """A trace to be combined: its file, and the clock (host), worker and rank it belongs to."""
+    """A trace to be combined: its file, and its clock (host), worker and rank."""
 
     source: Source
-    file: Path  # what is read: of a GPU without a final trace, one put together elsewhere
+    file: Path  # for a GPU without a final trace, a file collected elsewhere
     host: int
-    owner: Path  # what the user knows the host by: a worker's directory, or the file itself
+    owner: Path  # the host as the user knows it: a worker's directory, or the file itself
 
     def of_rank(self, rank: int | None) -> Member:
-        """Return the member with the rank that its contents tell, where they do."""
+        """Replace the rank, unless it is None."""
         return self if rank is None else replace(self, source=replace(self.source, rank=rank))
 
     @property
@@ -44,7 +44,7 @@ class Beginning(Struct, frozen=True):
 
     dialect: str
     rank: int | None
-    has_events: bool  # other than metadata: what tells the dialect
+    has_events: bool  # other than metadata
     axis: SecondAxis | None = None
 
 
@@ -52,36 +52,32 @@ class Timing(Struct, frozen=True):
     """The alignment of the sources to one clock: `shifts_ns` and `clocks` are per source."""
 
     shifts_ns: Sequence[int]
-    base_ns: int  # what the combined file's times count from
+    base_ns: int  # zero of the combined file's times
     clocks: Sequence[Clock]
-    aligned_by: str  # what the clocks were compared by
+    aligned_by: str  # basis of the alignment
     warnings: Sequence[str]
 
 
 def sniffed(path: Path, scan: bool = False) -> Beginning | TraceError:
-    """Return the system and rank of a file, or the error that says why it cannot be combined.
+    """Find the system and rank of a file by its first pieces, or why the file cannot be combined.
 
-    They are read from its first pieces; from all of it where these are nothing but metadata. `scan`: in C.
+    All of it is read if the first pieces are only metadata. `scan`: in C.
     """
     try:
-        return _sniff(path, scan)
+        check_chrome(path)
+        part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=scan)
+        if not _has_events(part):
+            part = chrome.read_part(path, dialects.keys_for(()), scan=scan)
+        if not part.rows.keys and part.damage.strays:
+            raise TraceError(f"{path}: not a trace: nothing in its list is an event")
+        trace = chrome.assemble(path, part)
+        system = dialects.recognise(trace)
+        axis = system.second_axis(
+            lambda: chrome.assemble(path, chrome.read_part(path, scan=scan), system.pairing)
+        )
+        return Beginning(system.name, system.rank(trace)[0], _has_events(part), axis)
     except TraceError as error:
         return error
-
-
-def _sniff(path: Path, scan: bool) -> Beginning:
-    check_chrome(path)
-    part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=scan)
-    if not _has_events(part):
-        part = chrome.read_part(path, dialects.keys_for(()), scan=scan)
-    if not part.rows.keys and part.damage.strays:
-        raise TraceError(f"{path}: not a trace: nothing in its list is an event")
-    trace = chrome.assemble(path, part)
-    system = dialects.recognise(trace)
-    axis = system.second_axis(
-        lambda: chrome.assemble(path, chrome.read_part(path, scan=scan), system.pairing)
-    )
-    return Beginning(system.name, system.rank(trace)[0], _has_events(part), axis)
 
 
 def _has_events(part: chrome.Part) -> bool:
@@ -91,16 +87,13 @@ def _has_events(part: chrome.Part) -> bool:
 def usable(
     members: Sequence[Member], beginnings: Sequence[Beginning | TraceError], *, skip_broken: bool
 ) -> tuple[list[Member], list[Beginning], list[str]]:
-    """Return the members that have events, their beginnings, and a line for each that is left out.
+    """Select the members with events and their beginnings; also a line for each member left out.
 
-    A rank that was killed before it wrote leaves a trace without events, which says nothing about its
-    dialect and its clock. With `skip_broken`, files that are not traces are left out. For a system without
-    workers it is not known which files share a host: each has a clock of its own.
+    A rank that was killed before it wrote leaves a trace without events, dialect and clock. With
+    `skip_broken`, files that are not traces are left out. In a system without workers hosts are unknown:
+    each file has a clock of its own.
 
-    Raises
-    ------
-    TraceError
-        A member is not a trace, nothing is left, or the rest is of several dialects.
+    TraceError if a member is not a trace, nothing is left, or the rest is of several dialects.
     """
     pairs = list(zip(members, beginnings, strict=True))
     kept = [(member, kind) for member, kind in pairs if isinstance(kind, Beginning) and kind.has_events]
@@ -115,24 +108,26 @@ def usable(
         for member, kind in pairs
         if isinstance(kind, TraceError) or not kind.has_events
     ]
-    first, dialect = kept[0][0], kept[0][1].dialect
+    usable_members, kinds = [member for member, _ in kept], [kind for _, kind in kept]
+    first, dialect = usable_members[0], kinds[0].dialect
     for member, kind in kept:
         if kind.dialect != dialect:
             raise TraceError(
                 f"{member.source.path}: a {kind.dialect} trace, but {first.source.path} is a {dialect} one; "
                 "combine one kind at a time"
             )
-    left = [member for member, _ in kept]
     if not dialects.named(dialect).has_workers:
-        left = [Member(replace(m.source, worker=None), m.file, i, m.source.path) for i, m in enumerate(left)]
-    return left, [kind for _, kind in kept], notes
+        usable_members = [
+            Member(replace(member.source, worker=None), member.file, host, member.source.path)
+            for host, member in enumerate(usable_members)
+        ]
+    return usable_members, kinds, notes
 
 
 def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> list[Member]:
-    """Return the members with the ranks that their contents state; files of one rank have one clock.
+    """Give members the ranks in their contents; files of one rank that follow each other share a clock.
 
-    They are recorded one after the other. Where files that claim the same rank overlap, one of them is
-    mistaken, and nothing is known of its clock.
+    If files of one rank overlap, one of them is mistaken, and its clock is unknown.
     """
     system = dialects.named(dialect)
     if system.has_workers:
@@ -152,7 +147,7 @@ def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewrit
 
 
 def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bool) -> Timing:
-    """Return the shift that puts each source on the common clock."""
+    """Align the sources on one clock."""
     bases = [dialects.epoch_ns(dialects.named(source.about.dialect), source.about) for source in sources]
     base_ns = bases[0] if all(BASE in source.about.header for source in sources) and all(bases) else 0
     hosts = _hosts(members, sources, bases)
@@ -168,14 +163,14 @@ def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bo
 
 
 class _Host(Struct, frozen=True):
-    """A clock, and what was recorded by it."""
+    """A clock, and the recordings by it."""
 
     number: int
     owner: Path
     points: SyncPoints
-    span: tuple[int, int] | None  # the first begin and the last end on it (ns); None without events
-    common: str  # the metadata that puts its times on the clock of all
-    machine: str  # on which it ran, "" where that is not recorded
+    span: tuple[int, int] | None  # the first begin and the last end (ns); None without events
+    common: str  # the metadata that puts its times on a common clock
+    machine: str  # "" if not recorded
 
 
 def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Sequence[int]) -> list[_Host]:
@@ -184,7 +179,8 @@ def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Seque
     for number in dict.fromkeys(member.host for member in members):
         of_host = [row for row in rows if row[0].host == number]
         points = merged(source.sync_points for _, source, _ in of_host)
-        span = _span([(source, base) for _, source, base in of_host])
+        spans = [[time + base for time in source.extent] for _, source, base in of_host if source.extent]
+        span = (min(begin for begin, _ in spans), max(end for _, end in spans)) if spans else None
         about = [source.about for _, source, _ in of_host]
         system = dialects.named(about[0].dialect)
         common = next(filter(None, map(system.common_clock, about)), "")
@@ -193,7 +189,7 @@ def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Seque
 
 
 def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
-    """Return the clocks of the hosts, by what they were compared, and what the user must know of them."""
+    """Estimate the clocks of the hosts; also the basis of the comparison, and warnings."""
     if len(hosts) < 2:
         return [Clock()], "none", []
     if all(host.common and not host.points for host in hosts):  # the clocks are taken to agree
@@ -204,9 +200,3 @@ def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
     tied = any(clock.is_tied for clock in alignment.clocks[1:])
     by = "none" if not tied else "matched ends" if alignment.by_ends else hosts[0].common or "causality"
     return list(alignment.clocks), by, doubts([str(host.owner) for host in hosts], alignment)
-
-
-def _span(sources: Sequence[tuple[Rewritten, int]]) -> tuple[int, int] | None:
-    """Return the first begin and the last end of sources, each with its base (ns); None without events."""
-    spans = [(source.extent[0] + base, source.extent[1] + base) for source, base in sources if source.extent]
-    return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None

@@ -1,4 +1,4 @@
-"""Events to rows: every distinct (phase, name, category, pid, tid) is interned once, by one look-up."""
+"""Rows of events, with each distinct (phase, name, category, pid, tid) interned."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import itertools
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter, is_not
 from types import GenericAlias
 from typing import Any
@@ -25,33 +25,27 @@ _KEY = attrgetter(*KEY)
 _KEYS = msgspec.json.Decoder(list[tuple[Any, ...]])
 _TS = attrgetter("ts")
 _DUR = attrgetter("dur")
-#: As a wanted key: every argument, also those of events that are not slices.
+#: A wanted key that stands for all arguments, also of events that are not slices.
 ALL = "*"
 
 
 class Scanned(Struct, frozen=True):
-    """The events that one call of the scanner found; the arrays are valid until the next call.
+    """The events (n,) of one call of the scanner; the arrays are valid until the next call.
 
-    Attributes
-    ----------
-    new_keys : JSON lists of the keys that were new, each ended by a comma; the scanner numbers keys from 0
-    key, ts_ns, dur_ns : (n,) the numbers of the events' keys, and their times
-    args_row : (k,) the events that have wanted args
-    args : their wanted args (k), as JSON objects, each ended by a comma
-    ids : the ids of the events that are not slices, as JSON values, each ended by a comma
+    Each JSON value in a text is ended by a comma.
     """
 
-    new_keys: bytes
-    key: Int32
-    ts_ns: Int64
-    dur_ns: Int64
-    args_row: Int32
-    args: bytes
-    ids: bytes
+    new_keys: bytes  # JSON lists of the new keys; keys are numbered from 0
+    key: Int32  # (n,)
+    ts_ns: Int64  # (n,)
+    dur_ns: Int64  # (n,)
+    args_row: Int32  # (k,) the events with wanted args
+    args: bytes  # their wanted args, as JSON objects
+    ids: bytes  # ids of the events that are not slices, as JSON values
 
 
 class Builder:
-    """Gathers pieces of events into `Rows`."""
+    """Collects pieces of events in `Rows`."""
 
     def __init__(self, wanted: Collection[str] = (), points: bool = False) -> None:
         self.wanted = frozenset(wanted)
@@ -73,7 +67,7 @@ class Builder:
     def add(self, events: Sequence[Event]) -> None:
         """Append the events of one piece.
 
-        Raises InexactError, and appends nothing, where times need to be decoded as text.
+        InexactError, without appending anything, if times must be decoded as text.
         """
         n = len(events)
         ids = np.fromiter(map(self._ids.__getitem__, map(_KEY, events)), np.int32, n)
@@ -83,13 +77,14 @@ class Builder:
         first = len(self._key)
         rows = self._add_slices(ids, kinds, ts, dur)
         if (kinds == META).any():
-            self._add_metadata(events)
+            for event in events:
+                if event.ph == "M":
+                    members = {key: getattr(event, key) for key in ("name", "pid", "tid")}
+                    self._metadata.append(cleaned({**members, "args": args_object(event.args)}))
         if self.with_points:
             points = np.flatnonzero((kinds == OTHER_PHASE) & (ts != NO_TIME))
-            self._point_key.frombytes(ids[points].tobytes())
-            self._point_ts.frombytes(ts[points].tobytes())
             timed = [events[i] for i in points.tolist()]
-            self._point_ids.extend(map(_id_of, timed))
+            self._add_points(ids[points], ts[points], map(_id_of, timed))
             if ALL in self.wanted:
                 self._point_args.extend(self._decode_args(timed))
         if self.wanted:
@@ -97,7 +92,7 @@ class Builder:
             self._add_args(range(first, first + len(rows)), args)
 
     def add_scanned(self, found: Scanned) -> None:
-        """Append the events that the scanner found."""
+        """Append events of the scanner."""
         if found.new_keys:
             keys = _KEYS.decode(_as_list(found.new_keys))
             new = np.fromiter(map(self._ids.__getitem__, keys), np.int32, len(keys))
@@ -111,17 +106,21 @@ class Builder:
             points = np.flatnonzero(kinds == OTHER_PHASE)
             timed = ts[points] != NO_TIME
             values = itertools.compress(msgspec.json.decode(_as_list(found.ids)), timed.tolist())
-            self._point_key.frombytes(ids[points[timed]].tobytes())
-            self._point_ts.frombytes(ts[points[timed]].tobytes())
-            self._point_ids += [None if value is None else str(value) for value in values]
+            texts = (None if value is None else str(value) for value in values)
+            self._add_points(ids[points[timed]], ts[points[timed]], texts)
         if found.args:
             place = np.full(len(ids), -1, np.int64)
             place[rows] = np.arange(first, first + len(rows))
             args_row = place[found.args_row]
             self._add_args(args_row.tolist(), self._args_decoder.decode(_as_list(found.args)))
 
+    def _add_points(self, ids: Int32, ts: Int64, texts: Iterable[str | None]) -> None:
+        self._point_key.frombytes(ids.tobytes())
+        self._point_ts.frombytes(ts.tobytes())
+        self._point_ids.extend(texts)
+
     def _add_slices(self, ids: Int32, kinds: NDArray[np.int8], ts: Int64, dur: Int64) -> Int64:
-        """Count events by key and append the X, B and E ones that have a time; return their rows."""
+        """Count events by key and append the X, B and E events with a time; return their rows."""
         self._counts = _grown(self._counts, len(self._ids)) + np.bincount(ids, minlength=len(self._ids))
         is_slice = kinds <= END
         rows = np.flatnonzero(is_slice & (ts != NO_TIME))
@@ -138,7 +137,7 @@ class Builder:
         return rows
 
     def rows(self) -> Rows:
-        """Return the rows gathered so far."""
+        """Make the rows of the events so far."""
         return Rows(
             keys=list(self._ids),
             counts=_grown(self._counts, len(self._ids)),
@@ -162,20 +161,8 @@ class Builder:
             new = [ROLE.get(key[0], OTHER_PHASE) for key in itertools.islice(reversed(self._ids), n - known)]
             self._kinds = np.append(self._kinds, np.array(new[::-1], np.int8))
 
-    def _add_metadata(self, events: Sequence[Event]) -> None:
-        self._metadata.extend(
-            {
-                "name": cleaned(event.name),
-                "pid": cleaned(event.pid),
-                "tid": cleaned(event.tid),
-                "args": cleaned(args_object(event.args)),
-            }
-            for event in events
-            if event.ph == "M"
-        )
-
     def _decode_args(self, events: Sequence[Event]) -> Sequence[Any]:
-        """Return the `args` of events with the wanted keys: all of them structs, or dictionaries."""
+        """Decode the wanted args of events: to structs if the keys are known, else to dictionaries."""
         texts = [bytes(event.args) or b"{}" for event in events]
         if not self._prefixes:
             with contextlib.suppress(*UNDECODABLE):
@@ -183,7 +170,7 @@ class Builder:
         return list(map(args_object, texts))
 
     def _add_args(self, rows: Sequence[int], args: Sequence[Any]) -> None:
-        """Append the wanted args of `rows`, each a struct or a dictionary; a negative row is skipped."""
+        """Append the wanted args of `rows`, structs or dictionaries; skip negative rows."""
         if rows and min(rows) < 0:
             kept = [row >= 0 for row in rows]
             rows, args = list(itertools.compress(rows, kept)), list(itertools.compress(args, kept))
@@ -192,29 +179,29 @@ class Builder:
                 values = list(map(attrgetter(name), args))
                 present = list(map(is_not, values, itertools.repeat(None)))
                 if any(present):
-                    told_rows, told = self._args[key]
-                    told_rows.extend(itertools.compress(rows, present))
-                    told.extend(itertools.compress(values, present))
+                    of_rows, recorded = self._args[key]
+                    of_rows.extend(itertools.compress(rows, present))
+                    recorded.extend(itertools.compress(values, present))
             return
-        places: dict[str, tuple[array[int], list[Any]] | None] = {}
+        columns: dict[str, tuple[array[int], list[Any]] | None] = {}
         for row, members in zip(rows, args, strict=True):
             for key, value in members.items():
                 if value is None:
                     continue
-                if key not in places:
+                if key not in columns:
                     is_wanted = key in self.wanted or key.startswith(self._prefixes)
-                    places[key] = self._args[key] if is_wanted else None
-                if (place := places[key]) is not None:
-                    place[0].append(row)
-                    place[1].append(value)
+                    columns[key] = self._args[key] if is_wanted else None
+                if (column := columns[key]) is not None:
+                    column[0].append(row)
+                    column[1].append(value)
 
 
 _Decoders = tuple[list[tuple[str, str]], "msgspec.json.Decoder[Any]", "msgspec.json.Decoder[Any]"]
 
 
-@functools.lru_cache(maxsize=16)  # of all the files of a job the same
+@functools.lru_cache(maxsize=16)  # equal for all files of a job
 def _decoders(wanted: frozenset[str]) -> _Decoders:
-    """Return the members for wanted args and their keys, and what decodes args and lists of them."""
+    """Make the members for wanted args with their keys, and the decoders of args and of lists of them."""
     names = {f"a{i}": key for i, key in enumerate(key for key in wanted if not key.endswith("*"))}
     struct = msgspec.defstruct("Args", [(name, Any, None) for name in names], rename=names, gc=False)
     listed = dict if any(key.endswith("*") for key in wanted) else struct
@@ -223,7 +210,7 @@ def _decoders(wanted: frozenset[str]) -> _Decoders:
 
 
 def _as_list(items: bytes) -> bytes:
-    """Return JSON values, each ended by a comma, as a JSON list."""
+    """Make a JSON list of JSON values that are each ended by a comma."""
     return b"[" + items[:-1] + b"]"
 
 

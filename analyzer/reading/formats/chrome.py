@@ -16,14 +16,14 @@ from analyzer.reading.formats.builder import Builder, Scanned
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.event import decode_exact_events, fragment_start
 from analyzer.reading.formats.native import Scanner
-from analyzer.reading.formats.reader import EventReader, Piece
+from analyzer.reading.formats.reader import EventReader
 from analyzer.reading.formats.repair import Damage
 from analyzer.reading.formats.rows import EndRule, Rows, columns
 from analyzer.reading.formats.values import InexactError
 
 
 class Part(Struct, frozen=True):
-    """The rows of a file and what its reader saw."""
+    """The rows of a file, with its header and damage."""
 
     rows: Rows
     header: dict[str, Any]
@@ -31,10 +31,7 @@ class Part(Struct, frozen=True):
 
 
 def recognises(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a chrome trace, in its object, array or line form.
-
-    Or a part of one, without its beginning.
-    """
+    """Check whether a file begins like a chrome trace (object, array or lines), or a part of one."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] == b"{" and (b'"traceEvents"' in text or b'"ph"' in text.split(b"\n", 1)[0]):
         return True
@@ -51,12 +48,9 @@ def read_part(
     on_read: OnRead | None = None,
     scan: bool = False,
 ) -> Part:
-    """Load the events of a file; see `EventReader`.
-
-    Where `scan`, they are scanned in C if that can be done.
-    """
+    """Load the events of a file; see `EventReader`. `scan`: in C if possible."""
     builder = Builder(args, points)
-    in_c = scan and not (points and ALL in args)  # those of events that are not slices are Python's
+    in_c = scan and not (points and ALL in args)  # args of events that are not slices are decoded in Python
     library = native.library() if in_c else None
     scanner = None if library is None else Scanner(library, args, points).scan
     reader = EventReader(path, scan=scanner, pieces=pieces)
@@ -65,25 +59,19 @@ def read_part(
         if isinstance(part, Scanned):
             builder.add_scanned(part)
         else:
-            _add(builder, part, reader)
+            try:
+                builder.add(part.events)
+            except InexactError:
+                reader.use(decode_exact_events)
+                builder.add(decode_exact_events(part.text))
         if on_read is not None:
             on_read(reader.stream.consumed - consumed)
             consumed = reader.stream.consumed
     return Part(builder.rows(), reader.header, reader.damage)
 
 
-def _add(builder: Builder, piece: Piece, reader: EventReader) -> None:
-    """Add a piece of events, decoded again where their times are exact only as text."""
-    try:
-        builder.add(piece.events)
-    except InexactError:
-        reader.use(decode_exact_events)
-        builder.add(decode_exact_events(piece.text))
-
-
 def assemble(path: Path, part: Part, pairing: EndRule = EndRule.NESTED) -> Trace:
-    """Return the trace of a whole file, its times as written; `dialects.finish` says what they mean."""
+    """Make the trace of a whole file, its times as recorded; `dialects.finish` interprets them."""
     trace = columns(part.rows, pairing)
-    return replace(
-        trace, path=str(path), header=part.header, repairs=(*part.damage.phrases(), *trace.repairs)
-    )
+    repairs = (*part.damage.phrases(), *trace.repairs)
+    return replace(trace, path=str(path), header=part.header, repairs=repairs)

@@ -1,4 +1,4 @@
-"""Small Chrome traces, for chrome://tracing and Perfetto: events, names of rows, tracks without overlap."""
+"""A writer of small chrome traces: events, names of rows, and tracks without overlap."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from analyzer.reading.formats.columns import Track
 from analyzer.reading.formats.values import cleaned, microseconds
 
 _BATCH = 10_000
-_LARGEST = 1 << 31  # Perfetto reads this and larger numbers of threads as 0
+_LARGEST = 1 << 31  # Perfetto reads thread numbers from this on as 0
 
 
 class Slice(Struct, frozen=True):
-    """One box; without an end it is an instant. `inner` are boxes within it."""
+    """One box, or without an end an instant; `inner` has the boxes within it."""
 
     name: str
     start_ns: int
@@ -33,22 +33,22 @@ class Slice(Struct, frozen=True):
 
 
 class ThreadRow(Struct, frozen=True):
-    """The slices of one thread, in order of start, of equal ones the longest first.
+    """The slices of one thread, in order of start, at one start the longest first.
 
-    Viewers leave out a slice that begins within another of its thread and ends after it: slices that overlap
-    go to threads beside it; with `nests`, only those that do not end within the slice in which they begin.
+    Viewers omit a slice that begins within another of its thread and ends after it: overlapping slices go to
+    further threads; with `nests`, slices within another stay.
     """
 
-    process: Hashable  # rows with the same one are shown together, under the name of the first
+    process: Hashable  # rows of one process are shown together, under the first name
     process_name: str
-    key: Hashable  # of the thread; a number is kept, as of an operating system's thread or a partition
+    key: Hashable  # a number of a thread or a partition is kept
     name: str
     slices: Iterable[Slice]
-    points: Iterable[tuple[int, Mapping[str, Any]]] = ()  # other events: time, and members without place
+    points: Iterable[tuple[int, Mapping[str, Any]]] = ()  # other events: time, and members but pid and tid
     nests: bool = False
 
 
-Names = Mapping[tuple[str, Any, Any], str]  # (process_name or thread_name, pid, tid) -> as metadata say
+Names = Mapping[tuple[str, Any, Any], str]  # recorded names by (process_name or thread_name, pid, tid)
 
 
 def recorded_row(
@@ -60,20 +60,17 @@ def recorded_row(
     names: Names = MappingProxyType({}),
 ) -> ThreadRow:
     """Make the row of an owner's track, in a process named as recorded."""
-    process = names.get(("process_name", track.pid, None), _text(track.pid))
+    pid, tid = ("" if number is None else str(number) for number in track)
+    process = names.get(("process_name", track.pid, None), pid)
     shown = f"{owners[owner]}.{process}".rstrip(".") if len(owners) > 1 else process
-    thread = names.get(("thread_name", track.pid, track.tid), _text(track.tid))
+    thread = names.get(("thread_name", track.pid, track.tid), tid)
     return ThreadRow((owner, track.pid), shown, track.tid, thread, slices, points, nests=True)
 
 
-def _text(number: Any) -> str:
-    return "" if number is None else str(number)
-
-
 def write_timeline(path: Path, rows: Iterable[ThreadRow], **members: Any) -> int:
-    """Write rows in the order in which they are shown; return the number of events without metadata.
+    """Write rows in their order on the screen; return the number of events without metadata.
 
-    `members` stand before the events, which are in order of time, one per line.
+    The file has `members` first, then the events in order of time, one per line.
     """
     shown = list(rows)
     places = Places(row.key for row in shown)
@@ -88,7 +85,7 @@ def write_timeline(path: Path, rows: Iterable[ThreadRow], **members: Any) -> int
         while batch := list(itertools.islice(events, _BATCH)):
             try:
                 written = b",\n".join(map(encode, batch))
-            except UnicodeEncodeError:  # what is named after a file may have its undecodable bytes
+            except UnicodeEncodeError:  # a file's name may have undecodable bytes
                 written = b",\n".join(encode(cleaned(event)) for event in batch)
             out.write(separator + written)
             separator = b",\n"
@@ -96,7 +93,7 @@ def write_timeline(path: Path, rows: Iterable[ThreadRow], **members: Any) -> int
     return len(placed)
 
 
-#: Its time, what orders it among others of that time, process and thread, and the slice or its members.
+#: Time, order at one time, process, thread, and the slice or the members of another event.
 _Placed = tuple[int, int, int, int, Slice | Mapping[str, Any]]
 
 
@@ -131,18 +128,18 @@ def _event(time_ns: int, order: int, pid: int, tid: int, item: Slice | Mapping[s
 
 
 def metadata(kind: str, pid: int, tid: int, value: str | float) -> dict[str, Any]:
-    """Return the event that names a process or thread, or says where it is sorted in."""
+    """Make the event that names or orders a process or thread."""
     key = "sort_index" if kind.endswith("sort_index") else "name"
     return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {key: value}}
 
 
 class Places:
-    """The numbers of processes and threads in one file, and the events that name them and say their order.
+    """The numbers of processes and threads in one file, and the events that name and order them.
 
-    Processes are numbered from 1 in the order in which they are asked for, which is also that in which they
-    are shown. Threads whose key is one of the numbers `kept` (BytePS's partitions, an operating system's
-    threads) keep it; the others get the lowest that is free, because Perfetto shows threads in the order of
-    their numbers. None is that of its process: Perfetto would show it first.
+    Processes are numbered from 1 in the order of their first use, and shown in this order. Threads whose key
+    is one of the numbers `kept` (BytePS's partitions, an operating system's threads) keep it; others get the
+    lowest free number, because Perfetto shows threads in the order of their numbers. No thread has the number
+    of its process: Perfetto would show it first.
     """
 
     def __init__(self, kept: Iterable[object] = ()) -> None:
@@ -154,7 +151,7 @@ class Places:
         self.names: list[dict[str, Any]] = []  # metadata events
 
     def process(self, key: Hashable, name: str) -> int:
-        """Give the process `key` a number; its name is that of the first call."""
+        """Assign a number to the process `key`; the first call names it."""
         pid = self._pids.get(key)
         if pid is None:
             pid = self._pids[key] = len(self._pids) + 1
@@ -162,17 +159,17 @@ class Places:
         return pid
 
     def thread(self, pid: int, key: Hashable, name: str) -> int:
-        """Give the thread `key` of a process a number; `name` may be "" if the key is one of the `kept`."""
+        """Assign a number to the thread `key` of a process; `name` may be "" if the key is `kept`."""
         tid = self._tids.get((pid, key))
         if tid is None:
-            own = whole_number(str(key)) or 0
-            tid = self._tids[pid, key] = own if own in self._kept else self._free(pid)
-            self._name("thread", pid, tid, name or ("" if own in self._kept else "events"), len(self._tids))
+            tid = whole_number(str(key)) or 0
+            is_kept = tid in self._kept
+            if not is_kept:
+                free = self._next.setdefault(pid, itertools.count(1))
+                tid = next(number for number in free if number != pid and number not in self._kept)
+            self._tids[pid, key] = tid
+            self._name("thread", pid, tid, name or ("" if is_kept else "events"), len(self._tids))
         return tid
-
-    def _free(self, pid: int) -> int:
-        numbers = self._next.setdefault(pid, itertools.count(1))
-        return next(number for number in numbers if number != pid and number not in self._kept)
 
     def _name(self, kind: str, pid: int, tid: int, name: str, order: int) -> None:
         if name:
@@ -181,13 +178,13 @@ class Places:
 
 
 class _Lanes:
-    """The tracks of one thread, beside each other, for slices that overlap; these come in order of start."""
+    """Parallel tracks of one thread for overlapping slices, which come in order of start."""
 
     def __init__(self) -> None:
-        self._open_ends: list[list[int]] = []  # of each lane; the innermost slice's is last
+        self._open_ends: list[list[int]] = []  # of each lane, the innermost slice last
 
     def take(self, start_ns: int, end_ns: int, *, nest: bool) -> int:
-        """Return the first lane that is free at a slice's start or, with `nest`, open until its end."""
+        """Take the first lane that is free at a slice's start or, with `nest`, open until its end."""
         for lane, ends in enumerate(self._open_ends):
             while ends and ends[-1] <= start_ns:
                 ends.pop()

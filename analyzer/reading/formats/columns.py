@@ -1,4 +1,4 @@
-"""A trace as columns: the arrays and tables of distinct strings that every analysis works on."""
+"""A trace as columns: arrays, and tables of distinct strings."""
 
 from __future__ import annotations
 
@@ -23,28 +23,27 @@ Id = str | int | float | None
 
 
 class Track(NamedTuple):
-    """Where an event happened, as its file says: integers or text, None where the field is missing."""
+    """Process and thread of an event as recorded: integers or texts, None if missing."""
 
     pid: Id
     tid: Id
 
 
 class ArgColumn(Struct, frozen=True):
-    """One key of the events' `args`, for the rows that have it.
+    """One key of the events' `args`: ascending row numbers (k,) of the trace, and decoded JSON values (k).
 
-    `rows` (k,) are row numbers of the trace, ascending; `values` (k) the decoded JSON values, an array where
-    all are integers or numbers with fractions: there may be millions, in a mapped file.
+    The values are an array if all are integers or all floats: there may be millions, in a mapped file.
     """
 
     rows: Int64
     values: Sequence[Any] | NDArray[Any]
 
     def as_dict(self) -> dict[int, Any]:
-        """Return row -> value."""
+        """Map rows to values."""
         return dict(zip(self.rows.tolist(), self.values, strict=True))
 
     def select(self, rows: Int64) -> ArgColumn:
-        """Return the column for a trace that has only these rows, ascending."""
+        """Select the values for a trace of only these rows, ascending."""
         place = np.full(1 + max(rows.max(initial=-1), self.rows.max(initial=-1)), -1)
         place[rows] = np.arange(len(rows))
         new_rows = place[self.rows]
@@ -60,9 +59,8 @@ class ArgColumn(Struct, frozen=True):
 class Points(Struct, frozen=True):
     """Events that are not slices (flows, async begins and ends, instants, counters), in file order.
 
-    Rows index nothing in `Trace`; `name_id`, `cat_id` and `track_id` index the tables of the trace
-    they belong to. `ids` are the `id` (or `id2`) fields as text, None where missing. `args` are theirs where
-    all arguments were asked for, else empty.
+    `name_id`, `cat_id` and `track_id` index the tables of the trace. `ids` are the `id` (or `id2`) fields as
+    text, None if missing. `args` is empty unless all arguments were requested.
     """
 
     phase: Objects  # (n) str: "s", "t", "f", "b", "e", "i", "C", ...
@@ -77,7 +75,7 @@ class Points(Struct, frozen=True):
         return len(self.phase)
 
     def select(self, rows: Int64) -> Points:
-        """Return the points of these rows."""
+        """Select these points."""
         columns = {name: getattr(self, name)[rows] for name in self.__struct_fields__ if name != "args"}
         return Points(**columns, args=[self.args[i] for i in rows.tolist()] if self.args else ())
 
@@ -90,65 +88,52 @@ NO_POINTS = Points(_NO_OBJECTS, _NO_IDS, _NO_IDS, _NO_IDS, np.empty(0, np.int64)
 class Trace(Struct, frozen=True, weakref=True):
     """The slices of one trace file (X events and paired B/E), one row each, in file order.
 
-    Attributes
-    ----------
-    path, dialect
-        Where it came from, and the name of the system that wrote it (`dialects.SYSTEMS`).
-    names, cats : distinct event names and categories, by first appearance; "" without a category
-    tracks : distinct (pid, tid)
-    name_id, cat_id, track_id : (n,) int32, into those tables
-    ts_ns, dur_ns : (n,) int64 nanoseconds; start since the epoch where the dialect knows it
-    args : the requested keys of `args`
-    points : events that are not slices, where they were requested
-    metadata : the M events as objects, in file order
-    header : members of the file's object beside the events (`distributedInfo`, …)
-    is_shared : (n,) slices of the host, which other ranks of its file hold, too; None where there are none
-    comm : what the user says is communication, too: parts of operations' names (`--comm`)
-    phases : how many events of each phase the file has; the sum is the number of events
-    rank, world_size : as the file itself says, else None
-    repairs : what was repaired or lost, a phrase each, without the path
+    The tables have distinct values by first appearance; `name_id`, `cat_id` and `track_id` (n,) index them.
     """
 
     path: str
-    dialect: str
+    dialect: str  # the name of the system that wrote it (`dialects.SYSTEMS`)
     names: Sequence[str]
-    cats: Sequence[str]
+    cats: Sequence[str]  # "" for events without a category
     tracks: Sequence[Track]
     name_id: Int32
     cat_id: Int32
     track_id: Int32
-    ts_ns: Int64
-    dur_ns: Int64
-    args: Mapping[str, ArgColumn] = field(default_factory=dict)
-    points: Points = NO_POINTS
-    metadata: Sequence[Mapping[str, Any]] = ()
-    header: Mapping[str, Any] = field(default_factory=dict)
-    phases: Mapping[str, int] = field(default_factory=dict)
-    rank: int | None = None
-    world_size: int | None = None
-    repairs: Sequence[str] = ()
-    is_shared: Mask | None = None
-    comm: Sequence[str] = ()
+    ts_ns: Int64  # (n,) starts, since the epoch if the dialect knows it
+    dur_ns: Int64  # (n,)
+    args: Mapping[str, ArgColumn] = field(default_factory=dict)  # the requested keys of `args`
+    points: Points = NO_POINTS  # if requested
+    metadata: Sequence[Mapping[str, Any]] = ()  # the M events, in file order
+    header: Mapping[str, Any] = field(default_factory=dict)  # members of the file beside its events
+    phases: Mapping[str, int] = field(default_factory=dict)  # number of events of each phase
+    rank: int | None = None  # as recorded in the file
+    world_size: int | None = None  # as recorded in the file
+    repairs: Sequence[str] = ()  # phrases without the path
+    is_shared: Mask | None = None  # (n,) slices of the host that other ranks of the file have, too
+    comm: Sequence[str] = ()  # parts of names of further communications (`--comm`)
 
     def __len__(self) -> int:
         return len(self.ts_ns)
 
     @property
     def own(self) -> Trace:
-        """The trace without the slices that it shares with other ranks; those count once, for the host."""
+        """The trace without the slices shared with other ranks, which count once, for the host."""
         return self if self.is_shared is None else replace(self.select(~self.is_shared), is_shared=None)
 
     def shifted(self, by_ns: int) -> Trace:
-        """Return the trace `by_ns` later; what that puts more than 100 years from the epoch is left out."""
+        """Shift the times; events more than 100 years from the epoch are left out."""
         if by_ns == 0:
             return self
         points = replace(self.points, ts_ns=self.points.ts_ns + by_ns)
-        if (is_far := _is_far(points.ts_ns)).any():
-            points = points.select(np.flatnonzero(~is_far))
-        trace = replace(self, ts_ns=self.ts_ns + by_ns, points=points)
-        if max(trace.ts_ns.max(initial=0), -trace.ts_ns.min(initial=0)) <= FARTHEST_NS:
+        is_near = np.abs(points.ts_ns) <= FARTHEST_NS
+        trace = replace(
+            self,
+            ts_ns=self.ts_ns + by_ns,
+            points=points if is_near.all() else points.select(np.flatnonzero(is_near)),
+        )
+        is_far = np.abs(trace.ts_ns) > FARTHEST_NS
+        if not is_far.any():
             return trace
-        is_far = _is_far(trace.ts_ns)
         note = f"{counted(int(is_far.sum()), 'slice')} more than 100 years from the epoch left out"
         return replace(trace.select(~is_far), repairs=(*self.repairs, note))
 
@@ -158,7 +143,7 @@ class Trace(Struct, frozen=True, weakref=True):
         return self.ts_ns + self.dur_ns
 
     def select(self, rows: NDArray[Any]) -> Trace:
-        """Return the trace with only the slices of `rows` (a mask, or ascending row numbers)."""
+        """Select slices by `rows` (a mask, or ascending row numbers)."""
         keep = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         columns = ("name_id", "cat_id", "track_id", "ts_ns", "dur_ns")
         return replace(
@@ -172,7 +157,7 @@ class Trace(Struct, frozen=True, weakref=True):
 def no_slices(
     path: str, dialect: str, header: Mapping[str, Any], metadata: Sequence[Mapping[str, Any]]
 ) -> Trace:
-    """Return a trace of which only the header and the metadata events are at hand."""
+    """Make a trace with only a header and metadata."""
     times = np.empty(0, np.int64)
     return Trace(
         path, dialect, [], [], [], _NO_IDS, _NO_IDS, _NO_IDS, times, times, metadata=metadata, header=header
@@ -180,7 +165,7 @@ def no_slices(
 
 
 def concatenate(traces: Sequence[Trace]) -> Trace:
-    """Return traces as one, one after the other; `path`, `header` and rank are the first's."""
+    """Join traces, one after the other; `path`, `header` and rank are the first's."""
     if len(traces) == 1:
         return traces[0]
     offsets = np.cumsum([0, *map(len, traces)]).tolist()
@@ -189,8 +174,8 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         parts = [(t.args[key], offset) for t, offset in zip(traces, offsets, strict=False) if key in t.args]
         rows = np.concatenate([column.rows + offset for column, offset in parts])
         values = [column.values for column, _ in parts]
-        codes = {one.typecode if isinstance(one, array) else "" for one in values}
-        if all(isinstance(one, np.ndarray) for one in values):
+        codes = {part.typecode if isinstance(part, array) else "" for part in values}
+        if all(isinstance(part, np.ndarray) for part in values):
             args[key] = ArgColumn(rows, np.concatenate(values))
         elif len(codes) == 1 and codes != {""}:
             args[key] = ArgColumn(rows, array(codes.pop(), b"".join(map(bytes, values))))
@@ -226,7 +211,7 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
 
 
 def used_tables(trace: Trace) -> Trace:
-    """Return the trace with only those names in its table that slices or points have."""
+    """Remove the names without slices or points from a trace's table."""
     used = np.zeros(len(trace.names), np.bool_)
     used[trace.name_id] = used[trace.points.name_id] = True
     new = (np.cumsum(used) - 1).astype(np.int32)
@@ -236,7 +221,3 @@ def used_tables(trace: Trace) -> Trace:
         name_id=new[trace.name_id],
         points=replace(trace.points, name_id=new[trace.points.name_id]),
     )
-
-
-def _is_far(ts_ns: Int64) -> NDArray[np.bool_]:
-    return np.abs(ts_ns) > FARTHEST_NS

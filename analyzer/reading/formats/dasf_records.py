@@ -1,18 +1,18 @@
-"""DASF's profiler databases (`*.msgpack`): bytes -> columns.
+"""DASF's profiler databases (`*.msgpack`) as columns.
 
 A file is a sequence of records: 8 bytes of length, big-endian, then one MessagePack map with `name`,
 `timestamp` and `duration` in seconds of the host's monotonic clock, `phase`, `process_id` (the host),
 `thread_id` (the worker) and `args`. All workers of a host append to one file, block by block.
 
-What differs from the Chrome format:
+Differences from the chrome format:
 
-- A `Compute` record is stamped when the task had *finished*: start = timestamp - duration. The slice is
-  named after the task's function (`args.name`) and has the category ``Compute``.
-- Task keys are text (``"('sum-<hash>', 1, 2)"``) or, with newer dask, arrays; both become the text.
-- The writer gives the end of a duration the phase ``B`` as well: until a record has the phase ``E``, a
-  begin whose name is the innermost open one of its track ends it.
-- `Resource Usage` and `Managed Memory` are samples with values: they are `points`, and their `args`
-  stand, in the same order, under ``header["point_args"]``.
+- The timestamp of a `Compute` record is its *end*: start = timestamp - duration. The slice is named after the
+  task's function (`args.name`) and has the category ``Compute``.
+- Task keys are texts (``"('sum-<hash>', 1, 2)"``) or, with newer dask, arrays; both become the text.
+- Ends of durations have the phase ``B``, too: until a record has the phase ``E``, a begin of the same name as
+  the innermost open begin of its track ends it.
+- `Resource Usage` and `Managed Memory` are samples: they are `points`, and their `args` are, in the same
+  order, in ``header["point_args"]``.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ MANAGED_MEMORY = "Managed Memory"
 
 _BATCH = 10_000  # records
 _HEAD = 8  # bytes of length before each record
-_MAX_RECORD = 1 << 32  # bytes; a length beyond it is not a length
-_MAX_SECONDS = FARTHEST_NS / 2e9  # of a time and of a duration: their sum is within the border
+_MAX_RECORD = 1 << 32  # bytes; a larger length is damaged
+_MAX_SECONDS = FARTHEST_NS / 2e9  # of a time, and of a duration: their sum is within the border
 
 
 def recognises(head: bytes) -> bool:
-    """Whether a file that begins with `head` (9 bytes or more) holds DASF's records."""
+    """Check whether a file that begins with `head` (9 bytes or more) holds DASF's records."""
     if len(head) <= _HEAD:
         return False
     length = int.from_bytes(head[:_HEAD], "big")
@@ -55,19 +55,10 @@ def recognises(head: bytes) -> bool:
 
 
 def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
-    """Load one database.
+    """Load one database, with the keys `args` of slices; with `points`, samples, too.
 
-    Parameters
-    ----------
-    args : keys of the records' `args` to keep in `Trace.args`, for slices only
-    points : also keep the samples, in `Trace.points`; their values in ``header["point_args"]``
-
-    Returns
-    -------
-    Trace
-        `ts_ns` counts from the start of the host's monotonic clock, which no other host shares. A
-        file of 0 bytes (the client's monitor may leave one) is a trace without events; TraceError where
-        a file cannot be read, or none of its records is an event.
+    `ts_ns` is by the host's monotonic clock. An empty file (as the client's monitor may leave) is a trace
+    without events; TraceError if a file cannot be read, or none of its records is an event.
     """
     builder = Builder(args, points)
     repairs: list[str] = []
@@ -87,13 +78,13 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
     return replace(trace, path=str(path), dialect="dasf", header=header, repairs=[*repairs, *trace.repairs])
 
 
-def key_text(key: object) -> str:
-    """Return a task's key as dask prints it: tuples, which arrive as arrays, in parentheses."""
+def _key_text(key: object) -> str:
+    """Write a task's key as dask prints it: tuples, which arrive as arrays, in parentheses."""
     return key if isinstance(key, str) else repr(_tuples(key))
 
 
 def function_of(key: object) -> str:
-    """Return the function that a task's key names: ``('sum-<hash>', 1, 2)`` -> ``sum``."""
+    """Extract the function from a task's key: ``('sum-<hash>', 1, 2)`` -> ``sum``."""
     first = key[0] if isinstance(key, list | tuple) and key else key
     if first is None:
         return COMPUTE
@@ -110,7 +101,7 @@ def _is_map(first: int) -> bool:
 
 
 class _Record(msgspec.Struct):
-    """The fields of a record that are used; the decoder skips the others."""
+    """The fields of a record; the decoder skips all others."""
 
     name: str
     timestamp: float
@@ -177,7 +168,7 @@ def _next_record(data: bytes | mmap.mmap, at: int) -> int | None:
 
 
 def _with_ends(records: Iterable[_Record]) -> Iterator[_Record]:
-    """Yield the records, with the phase E where a begin ends a duration."""
+    """Yield the records, with the phase E for a begin that ends a duration."""
     open_names: defaultdict[Track, list[str]] = defaultdict(list)
     has_ends = False
     for record in records:
@@ -193,9 +184,9 @@ def _with_ends(records: Iterable[_Record]) -> Iterator[_Record]:
 
 
 def _event(record: _Record, wanted: Collection[str]) -> ExactEvent:
-    """Return a record as an event of a chrome trace, with the wanted args."""
+    """Make an event of a chrome trace from a record, with the wanted args."""
     args = record.args or {}
-    start_ns, dur_ns = _nanoseconds(record.timestamp), max(0, _nanoseconds(record.duration))
+    start_ns, dur_ns = round(record.timestamp * 1e9), max(0, round(record.duration * 1e9))
     name, cat = record.name, None
     if record.phase == "X" and name == COMPUTE:
         cat, start_ns = COMPUTE, start_ns - dur_ns
@@ -215,11 +206,7 @@ def _event(record: _Record, wanted: Collection[str]) -> ExactEvent:
 
 def _arg(key: str, value: Any) -> Any:
     if key == "key":
-        return key_text(value)
+        return _key_text(value)
     if key in ("dependencies", "dependents"):
-        return [key_text(each) for each in value] if isinstance(value, list) else []
+        return list(map(_key_text, value)) if isinstance(value, list) else []
     return value
-
-
-def _nanoseconds(seconds: float) -> int:
-    return round(seconds * 1e9)

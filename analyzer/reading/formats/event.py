@@ -1,4 +1,4 @@
-"""One event of a chrome trace as it is decoded, and the decoders, strict (fast) and tolerant."""
+"""One event of a chrome trace, and its decoders: strict (fast) and tolerant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the l
 
 
 class Event(msgspec.Struct, gc=False):
-    """The members of an event that analyses look at; `args` stays JSON text until it is asked for."""
+    """The members of an event that analyses use; `args` stays JSON text until needed."""
 
     ph: str
     name: Scalar = None
@@ -34,35 +34,34 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(Event, gc=False):
-    """An event whose times stay text: for numbers that a float64 cannot hold to the nanosecond."""
+    """An event whose times stay text: for numbers beyond the precision of float64."""
 
     ts: msgspec.Raw = NO_ARGS  # type: ignore[assignment]
     dur: msgspec.Raw = NO_ARGS  # type: ignore[assignment]
 
 
-KEY = ("ph", "name", "cat", "pid", "tid")  # what most events share with many others
+KEY = ("ph", "name", "cat", "pid", "tid")  # shared by many events
 decode_events: Callable[[bytes], list[Event]] = msgspec.json.Decoder(list[Event]).decode
 decode_exact_events: Callable[[bytes], list[ExactEvent]] = msgspec.json.Decoder(list[ExactEvent]).decode
 
 _BEFORE_EVENT = re.compile(rb"(?:\xef\xbb\xbf)?[\s,]*")
 _LATER_EVENT = re.compile(rb'\}\s*,\s*\{(?=\s*"(?:ph|name|cat|pid|tid|ts|id)"\s*:)')
-_CUT = 64 << 10  # bytes in which a file whose beginning is missing has its first whole event
+_CUT = 64 << 10  # bytes in which a file without its beginning has its first whole event
 _NO_FRAGMENT = (b"[", b"<", b"")
 _RAW_DECODE = json.JSONDecoder(strict=False).raw_decode
 _SCALARS = ("name", "cat", "pid", "tid", "id", "ts", "dur")
 _MOST_DIGITS = 20  # of an integer of 64 bits
 _BAD_ESCAPE = re.compile(r'\\(?![\\/"bfnrtu])|\\u(?![0-9a-fA-F]{4})')
 _QUOTE = re.compile(r'\\.|"', re.DOTALL)
-# what follows the end of a string: a colon, a bracket, or a comma with a key, a value or an item after it
+# after the end of a string: a colon, a bracket, or a comma with a key, a value or an item
 _STRING_ENDED = re.compile(r'\s*(?:[:}\]]|,\s*(?:[\[{0-9tfn-]|"[^"\\]*"\s*[:,\]])|$)')
 
 
 def tolerant(text: bytes | bytearray, *, mend_quotes: bool = True) -> Any:
-    """Decode one JSON value that a strict decoder refuses; None if nothing helps.
+    """Decode one JSON value that a strict decoder refuses, within the border of `formats.values`; else None.
 
-    Accepts NaN, infinities, control characters, bad UTF-8 and lone surrogates; where `mend_quotes`,
-    escapes quotes that stand unescaped inside a string (older Kineto writes kernel names so). What it
-    returns is within the border of `formats.values`.
+    Accepts NaN, infinities, control characters, bad UTF-8 and lone surrogates; with `mend_quotes` also
+    unescaped quotes inside a string, as in kernel names of older Kineto.
     """
     words = text.decode("utf-8", "replace")
     for attempt in (ujson.loads, _loose, _requoted) if mend_quotes else (ujson.loads, _loose):
@@ -72,7 +71,7 @@ def tolerant(text: bytes | bytearray, *, mend_quotes: bool = True) -> Any:
 
 
 def integer(digits: str) -> int | None:
-    """Read an integer; None for one that is longer than any of 64 bits."""
+    """Read an integer; None if it is longer than any of 64 bits."""
     return int(digits) if len(digits) <= _MOST_DIGITS else None
 
 
@@ -81,7 +80,7 @@ def _loose(words: str) -> Any:
 
 
 def _requoted(words: str) -> Any:
-    """Decode a text with each quote inside a string escaped that JSON's grammar cannot have ended there."""
+    """Decode a text after escaping quotes that cannot end a string in JSON's grammar."""
     words = _BAD_ESCAPE.sub(r"\\\\", words)
     out: list[str] = []
     inside, last = False, 0
@@ -98,15 +97,14 @@ def _requoted(words: str) -> Any:
 
 
 def is_event(value: Any) -> bool:
-    """Whether a decoded JSON value is an event: an object with a phase."""
+    """Check whether a decoded JSON value is an event: an object with a phase."""
     return isinstance(value, dict) and isinstance(value.get("ph"), str)
 
 
 def fragment_start(head: bytes) -> int | None:
-    r"""Offset of the first whole event in a file whose beginning is missing; None for any other file.
+    r"""Offset of the first whole event in a file without its beginning; None for any other file.
 
-    Long recordings are cut to be looked at, and some profilers dump a run in parts of which only the first
-    begins with the head of the list.
+    Users cut long recordings, and some profilers dump a run in parts of which only the first has the head.
 
     >>> fragment_start(b',{"ph": "B"},{"ph": "E"}'), fragment_start(b'1, "pid": 0},\n{"ph": "B"},')
     (1, 14)
@@ -136,31 +134,30 @@ def fragment_start(head: bytes) -> int | None:
 
 
 def with_scalars(members: dict[str, msgspec.Raw]) -> dict[str, Any]:
-    """Replace an id or a time that is a list or an object by its JSON text, and one of too large a number."""
-    values = {key: _decoded(members[key]) for key in ("id", "ts", "dur") if key in members}
-    odd = {key: value for key, value in values.items() if value is None or isinstance(value, list | dict)}
-    return {**members, **{key: cleaned_scalar(value) for key, value in odd.items()}}
-
-
-def _decoded(text: msgspec.Raw) -> Any:
-    with contextlib.suppress(*UNDECODABLE):
-        return msgspec.json.decode(text)
-    return None
+    """Replace a list or an object as an id or a time by its JSON text, and too large a number by None."""
+    scalars: dict[str, Any] = dict(members)
+    for key in {"id", "ts", "dur"} & members.keys():
+        value = None
+        with contextlib.suppress(*UNDECODABLE):
+            value = msgspec.json.decode(members[key])
+        if value is None or isinstance(value, list | dict):
+            scalars[key] = cleaned_scalar(value)
+    return scalars
 
 
 def clean_members(event: dict[str, Any]) -> dict[str, Any]:
-    """Return an event's members within the border of `formats.values`, ids and names as scalars."""
+    """Bring an event's members within the border of `formats.values`, ids and names as scalars."""
     return {key: cleaned_scalar(value) if key in _SCALARS else cleaned(value) for key, value in event.items()}
 
 
 def decode_objects(text: bytes) -> list[dict[str, Any]]:
     """Decode a JSON list of events with all their members."""
-    decode_events(text)  # which refuses what is no event
+    decode_events(text)  # raises for items that are not events
     return list(map(clean_members, msgspec.json.decode(text)))
 
 
 def members_of(text: bytes) -> dict[str, Any] | None:
-    """Decode ``"key": value, …`` as an object, commas at either end allowed; None if it is not that.
+    """Decode ``"key": value, …``, with commas at either end allowed; None if it is damaged.
 
     The values are within the border of `formats.values`.
     """
@@ -173,7 +170,7 @@ def members_of(text: bytes) -> dict[str, Any] | None:
 
 
 def args_object(raw: msgspec.Raw | bytes) -> dict[str, Any]:
-    """Decode an event's `args`; {} if it has none or they are not an object."""
+    """Decode an event's `args`; {} if they are missing or not an object."""
     text = bytes(raw) or b"{}"
     try:
         value = msgspec.json.decode(text)

@@ -1,8 +1,7 @@
-"""GML as networkx writes it, read fast; every other layout is read by networkx itself.
+"""GML in the layout of networkx, read fast; networkx itself reads all other layouts.
 
 The fast reader knows one layout: a directed graph with a pair of key and scalar value, or the beginning or
-end of a block, on each line. A file that departs from it anywhere (comments, nested values, errors) is left
-to networkx.
+end of a block, on each line. networkx reads any other file (comments, nested values, errors).
 """
 
 from __future__ import annotations
@@ -29,17 +28,10 @@ _MOST_DIGITS = 18  # of an integer that is certain to have 64 bits
 
 
 class Gml(Struct, frozen=True):
-    """A graph as its GML file says it: n nodes and m edges, with whatever values they carry.
+    """The graph in a GML file: n nodes and m edges, with their other values."""
 
-    Attributes
-    ----------
-    labels : (n,) the nodes' names, as text unless the file has a bare number
-    source, target : (m,) int64, indices into `labels`
-    node_attrs, edge_attrs : the values beside id, label, source and target, a dictionary each
-    """
-
-    labels: Sequence[Any]
-    source: NDArray[np.int64]
+    labels: Sequence[Any]  # (n,) names of the nodes: texts, or bare numbers of the file
+    source: NDArray[np.int64]  # (m,) indices into `labels`
     target: NDArray[np.int64]
     node_attrs: Sequence[Mapping[str, Any]]
     edge_attrs: Sequence[Mapping[str, Any]]
@@ -47,12 +39,12 @@ class Gml(Struct, frozen=True):
 
 
 def is_gml(path: Path) -> bool:
-    """Whether the name of a file says that it is GML, packed or not."""
+    """Check whether a file is named as GML, packed or not."""
     return path.name.lower().endswith((".gml", ".gml.gz"))
 
 
 def read_gml(path: Path) -> Gml:
-    """Read a GML file (``.gz`` too); TraceError where it cannot be read, or where and why it is not GML."""
+    """Read a GML file (``.gz`` too); TraceError if it is unreadable or not GML."""
     stream = ByteStream(path)
     data = b"".join(text_pieces(stream))
     if stream.damage:
@@ -65,9 +57,9 @@ def read_gml(path: Path) -> Gml:
 
 
 def parse_gml(text: str, path: str = "GML") -> Gml:
-    """Return the graph that `text` describes; `path` is for the messages.
+    """Parse a graph; `path` is for the messages.
 
-    Raises TraceError where it is not GML, an edge names a missing node, or ids or labels are doubled.
+    TraceError if it is not GML, an edge names a missing node, or ids or labels are doubled.
     """
     with contextlib.suppress(ValueError, KeyError, StopIteration):
         return _parse_lines(text)
@@ -75,7 +67,7 @@ def parse_gml(text: str, path: str = "GML") -> Gml:
 
 
 def _parse_lines(text: str) -> Gml:
-    """Read the layout that networkx writes; ValueError, KeyError or StopIteration at any other."""
+    """Parse the layout of networkx; ValueError, KeyError or StopIteration for any other."""
     lines = map(str.strip, text.split("\n"))
     if next(lines) != "graph [" or any(part in text for part in _UNUSUAL):
         raise ValueError
@@ -106,7 +98,7 @@ def _block(lines: Iterator[str]) -> dict[str, Any]:
 
 
 def _add_pair(line: str, block: dict[str, Any]) -> None:
-    """Add the key and the value of a line; ValueError where it is no such pair, or a key comes again."""
+    """Add the key and the value of a line; ValueError if it is no such pair, or the key is doubled."""
     key, _, raw = line.partition(" ")
     raw = raw.lstrip()
     if not key.isidentifier() or key[0] == "_" or key in block:
@@ -116,7 +108,7 @@ def _add_pair(line: str, block: dict[str, Any]) -> None:
             raise ValueError
         block[key] = raw[1:-1]
     elif "." in raw or raw in _NOT_FINITE:
-        if "_" in raw:  # which only Python allows
+        if "_" in raw:  # allowed by Python only
             raise ValueError
         block[key] = float(raw)
     elif raw.lstrip("+-").isdecimal() and len(raw) <= _MOST_DIGITS:
@@ -145,7 +137,7 @@ def _parse_by_networkx(text: str, path: str) -> Gml:
 
 
 def _within_border(graph: nx.Graph[Any]) -> Gml:
-    """Return the graph, if its integers fit into 64 bits; of its texts, what can be encoded."""
+    """Bring a graph within the border of `formats.values`; TraceError if an integer has over 64 bits."""
     labels = [_fitting(label) if isinstance(label, str) else label for label in graph]
     if len(set(map(str, labels))) < len(labels):
         raise TraceError("two nodes have the same name once lone surrogates are replaced")

@@ -1,7 +1,7 @@
-"""Files that are not traces: what each is, recognised by its content, and what to do with it.
+"""Files that are not traces: the kind of each, by its content, and a remedy.
 
-`foreign` is asked before any reader, because some of these files look like a format that is read: a table of
-totals like a step log, an old checkpoint like the pickle of a flight recorder.
+`foreign` comes before all readers, because some of these files look like traces: a table of totals like a
+step log, an old checkpoint like the pickle of a flight recorder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from analyzer.reading.formats.protobuf_messages import is_xla_profile
 from analyzer.reading.formats.stream import PIECE
 
 _HEAD = 4 << 10  # bytes by which most files are recognised
-_FIRST = 64  # bytes that hold the mark of a binary file
 LONG_ROW = f"its first row is longer than {PIECE >> 20} MiB, which no row of a step log is"
 WRITE_ROWS = (
     "write a row for each rank and step, as JSON lines or CSV, with the step's number, the rank and "
@@ -50,11 +49,11 @@ _PAGE = re.compile(
 _TITLE = re.compile(rb"<(title|code|h1)\b[^>]*>\s*(.*?)\s*</\1>", re.I | re.DOTALL)
 _SPEEDSCOPE = re.compile(rb"speedscope\.app/file-format-schema|\"\$schema\"\s*:\s*\"[^\"]*speedscope")
 _EXPORTER = re.compile(rb'"exporter"\s*:\s*"([\w .-]{1,40})')
-#: `marshal`'s dictionary whose first key is the triple (file, line, function), as `cProfile` dumps it.
+#: `cProfile`'s dump: `marshal`'s dictionary whose first key is the triple (file, line, function).
 _MARSHAL = re.compile(rb"[{\xfb](?:[)\xa9]\x03|[(\xa8]\x03\0\0\0)")
 _CHAKRA_JSON = re.compile(rb'"schema"\s*:\s*"[\d.]+(?:-chakra[^"]*)?"')
 _CHAKRA_NODES = re.compile(rb'"(?:nodes|start_ts|inputs|ctrl_deps|rf_id)"\s*:')
-#: A message's length, and in it Chakra's `GlobalMetadata`, which begins with the version of its schema.
+#: The length of a message, and Chakra's `GlobalMetadata`, which begins with the version of its schema.
 _CHAKRA_PACKED = re.compile(rb"[\x03-\x7f]\n[\x03-\x20]v?\d+\.\d+\.\d+")
 _TORCH_PICKLE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _SAFETENSORS = re.compile(rb'.{8}\{\s*"', re.DOTALL)
@@ -82,7 +81,7 @@ _PACKED = (
         "a capture of network packets; name it .pcap and read it by --option collect --sub_option pcap",
     ),
 )
-#: Reports whose content has no public mark, by the ends of their names.
+#: Reports without a public mark in their content, by their suffixes.
 _BY_NAME = (
     ((".nsys-rep", ".qdrep", ".qdstrm"), NSIGHT_SYSTEMS),
     ((".ncu-rep", ".ncu-repz"), NSIGHT_COMPUTE),
@@ -90,17 +89,17 @@ _BY_NAME = (
 
 
 def is_log(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a log of text."""
+    """Check whether a file that begins with `head` is a log of text."""
     return _LOG_LINE.match(head) is not None
 
 
 def named(name: str) -> str:
-    """Say what a file is that only its name tells, with the remedy; "" for any other."""
+    """Name the kind of a file known only by its suffix, and the remedy; "" for any other file."""
     return next((kind for ends, kind in _BY_NAME if name.lower().endswith(ends)), "")
 
 
 def foreign(head: bytes) -> str:
-    """Say what a file of another kind is, by its beginning, with the remedy; "" for one that may be read."""
+    """Name the kind of a foreign file by its beginning, and the remedy; "" for a file that may be a trace."""
     for beginnings, kind in _MARKS:
         if head.startswith(beginnings):
             return kind
@@ -135,7 +134,7 @@ def _of_page(head: bytes, text: bytes) -> str:
 
 
 def _of_samples(head: bytes, text: bytes) -> str:
-    if _MARSHAL.match(head[:_FIRST]):
+    if _MARSHAL.match(head):
         return _SAMPLES.format("cProfile")
     if text[:1] != b"{" or not _SPEEDSCOPE.search(head):
         return ""
@@ -149,7 +148,7 @@ def _of_execution(head: bytes, text: bytes) -> str:
     return CHAKRA if is_json or _CHAKRA_PACKED.match(head) else ""
 
 
-#: Each says what a file is from its beginning, and from the text there; "" where it is another one.
+#: Each names a kind of files by its beginning, and the text there; "" for other files.
 _RULES: Sequence[Callable[[bytes, bytes], str]] = (
     _of_checkpoint,
     _of_pointer,
@@ -163,7 +162,7 @@ _RULES: Sequence[Callable[[bytes, bytes], str]] = (
 
 
 def kind_of(head: bytes) -> str:
-    """Say what a file is that no reader recognises, by its beginning, with the remedy."""
+    """Name the kind of a file that no reader recognises, by its beginning, and the remedy."""
     text = head.lstrip()
     if is_log(text):
         return f"a log of text; {WRITE_ROWS}"
@@ -187,7 +186,7 @@ def kind_of(head: bytes) -> str:
 
 
 def _amount(n_bytes: int) -> str:
-    """Write a size as people do.
+    """Write a size in words.
 
     >>> [_amount(n) for n in (870_000_000, 1_500, 12)]
     ['870 MB', '1.5 kB', '12 bytes']

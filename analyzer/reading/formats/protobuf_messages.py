@@ -1,4 +1,4 @@
-"""Messages of protobuf by a declaration in text, without generated code."""
+"""Messages of protobuf from a declaration in text, without generated code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _PLANE = re.compile(rb"(?:\x08[\x80-\xff]*[\x00-\x7f])?\x12([\x01-\x7f])([\x20-\
 
 @lru_cache
 def declared(text: str) -> dict[str, Any]:
-    """Return the class of each declared message by its name.
+    """Map names of declared messages to their classes.
 
-    A message is a line, which may go on in lines that begin with a blank: its name, then its fields as
-    ``name:number:type``; a type with ``*`` is repeated, one with a capital is another message.
+    A message is a line, continued in lines that begin with a blank: its name, then its fields as
+    ``name:number:type``; a type with ``*`` is repeated, a type with a capital is another message.
     """
-    # here, because most files need no protobuf
+    # imported here, because most files need no protobuf
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field = descriptor_pb2.FieldDescriptorProto
@@ -45,7 +45,7 @@ def declared(text: str) -> dict[str, Any]:
 
 
 def is_xla_profile(head: bytes) -> bool:
-    """Whether a file begins with a plane of XLA's profile: its id, and its name in plain text."""
+    """Check whether a file begins with a plane of XLA's profile: its id, and its name in plain text."""
     size = re.match(rb"\n[\x80-\xff]*[\x00-\x7f]", head)
     plane = _PLANE.match(head, size.end()) if size else None
     return plane is not None and len(plane[2]) >= plane[1][0]

@@ -1,9 +1,9 @@
-"""The events of one chrome-trace file, piece by piece, whatever state the file is in.
+"""The events of one chrome-trace file, sound or damaged, piece by piece.
 
-A file is read in pieces of about 1 MiB. Each is cut after the last ``}`` that is followed by a comma and a
-``{``, and decoded at once: its brackets balance from a known beginning, so a piece that decodes was cut
-rightly. Any other is damaged, was cut inside an event or ends the list: `formats.repair` takes its events one
-by one and returns those that can be saved as sound JSON, which is decoded in its place.
+A file is read in pieces of about 1 MiB. Each is cut after the last ``}`` before a comma and a ``{``, and
+decoded at once: its brackets balance from a known beginning, so a piece that decodes was cut rightly. Any
+other piece is damaged, was cut inside an event or ends the list: `formats.repair` takes its events one by one
+and rewrites them as sound JSON, which is decoded instead.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from analyzer.reading.formats.stream import PIECE, ByteStream
 
 _HEAD_LIMIT = 64 << 20  # members before the events; chrome's stack frames can be many
 _TAIL_LIMIT = 64 << 20
-#: Damaged events and things that are not events that 1 MiB of a file may hold, and each further byte of it:
-#: as many as it has events where each of them is damaged, packed or not.
+#: Damaged events and other items that 1 MiB of a file may hold, and each further byte: as many as a file has
+#: events if each is damaged, packed or not.
 _MOST_DAMAGED = 150_000
 _DAMAGED_PER_BYTE = 1 / 4
-_HEAD = 1 << 10  # bytes by which it is judged what a file is
+_HEAD = 1 << 10  # bytes by which the kind of a file is recognised
 HEADLESS = "the file has no beginning: it is a part of a recording"
 FURTHER_LIST = Note("several lists of events follow one another", NoteKind.WHOLE)
 _MOST_LISTS = 64  # lists of events, and places that may be the beginning of the first one
@@ -44,7 +44,7 @@ _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NEXT_OBJECT = re.compile(rb"\}\s*\{")
 _LINE_END = re.compile(rb"\}[ \t\r]*\n\s*\{")
-#: Bytes around a damaged event, or one that the scanner leaves to Python, that are decoded with it.
+#: Bytes that are decoded with a damaged event, or with one that the scanner leaves to Python.
 _WINDOW = 32 << 10
 
 MORE, ODD, FULL, CLOSED = range(4)  # why a scan stopped, as in scan.c
@@ -57,19 +57,18 @@ class Piece(NamedTuple):
     text: bytes
 
 
-#: `formats.native.scanner.Scanner.scan`: from data and a place to why it stopped, where, and the events.
+#: `formats.native.Scanner.scan`: from data and an offset to why it stopped, where, and the events.
 Scan = Callable[[bytes, int], tuple[int, int, Scanned]]
 
 
 class EventReader:
-    """Iterates over the pieces of a file's list of events; what surrounds it is in `header` afterwards.
+    """Iterates over the pieces of a file's list of events; the members around it are in `header` afterwards.
 
     Parameters
     ----------
-    path : the file
-    decode : decodes a JSON list of events, raising `UNDECODABLE`; it may be set anew between pieces
-    scan : takes the events that it can, which are yielded as `Scanned`; `decode` gets the others
-    pieces : after how many pieces of the file to stop, as if it were cut there; None for all
+    decode : decodes a JSON list of events, or raises `UNDECODABLE`
+    scan : scans plain events, which are yielded as `Scanned`; `decode` gets the others
+    pieces : stop after so many pieces of the file, as if it were cut there
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class EventReader:
 
     @property
     def damage(self) -> Damage:
-        """The damage up to here, with the number of events that were lost."""
+        """The damage so far."""
         return self._repair.damage
 
     def use(self, decode: Callable[[bytes], list[Any]]) -> None:
@@ -99,11 +98,11 @@ class EventReader:
         self._repair.decode = decode
 
     def __iter__(self) -> Iterator[Piece]:
-        """Yield the pieces of a file that is not scanned."""
+        """Yield the pieces of a file without a scanner."""
         return (part for part in self.parts() if isinstance(part, Piece))
 
     def parts(self) -> Iterator[Scanned | Piece]:
-        """Yield the events in the order of the file; those of a scan are valid until the next ones."""
+        """Yield the events in the order of the file; scanned ones are valid until the next."""
         chunks: Iterator[bytes] = itertools.islice(self.stream, self._pieces)
         further: bytes | None = self._read_head(chunks)
         while further is not None:
@@ -122,7 +121,7 @@ class EventReader:
             further = self._read_rest(rest, chunks)
 
     def _parts(self, data: bytes, *, at_end: bool = False) -> Iterator[Scanned | Piece]:
-        """Yield the whole events of `data`; `_end` says where they end."""
+        """Yield the whole events of `data`, up to `_end`."""
         self._end = 0
         size, least = (len(data) if self._scan is None else _WINDOW), _WINDOW
         while self._end < len(data) and not self._is_closed:
@@ -136,11 +135,10 @@ class EventReader:
                 if why == MORE and not at_end and len(data) - self._end < EVENT_LIMIT:
                     return
             part = data[self._end : self._end + size]
-            sound = self._sound(part)
-            if sound is None:
+            piece, used = self._sound(part)
+            if piece is None:
                 part = part[:least]
-                sound = self._mended(part, at_end=at_end and self._end + len(part) == len(data))
-            piece, used = sound
+                piece, used = self._mended(part, at_end=at_end and self._end + len(part) == len(data))
             self._end += used
             if piece.events:
                 yield piece
@@ -151,17 +149,17 @@ class EventReader:
             else:
                 return
 
-    def _sound(self, data: bytes) -> tuple[Piece, int] | None:
-        """Decode the events up to the last boundary, if they are sound; return where they end, too."""
+    def _sound(self, data: bytes) -> tuple[Piece | None, int]:
+        """Decode the events up to the last boundary, if they are sound; also their end."""
         cut = 0 if self._repair.is_adrift else _last_boundary(data)
         with contextlib.suppress(*UNDECODABLE):
             if cut:
                 text = b"[%b]" % data[:cut].lstrip(b", \n\r\t")
                 return Piece(self._repair.decode(text), text), cut
-        return None
+        return None, 0
 
     def _mended(self, data: bytes, *, at_end: bool) -> tuple[Piece, int]:
-        """Take events one by one; return where they end, too."""
+        """Take events one by one; also their end."""
         texts, used, self._is_closed = self._repair.take(data, at_end=at_end)
         damaged = self.damage.lost + self.damage.mended + self.damage.strays
         if damaged > _MOST_DAMAGED + _DAMAGED_PER_BYTE * max(0, self.stream.size - (1 << 20)):
@@ -170,8 +168,6 @@ class EventReader:
             )
         text = b"[%b]" % b",".join(texts)
         return Piece(self._repair.decode(text), text), used
-
-    # -- what surrounds it -------------------------------------------------------------------
 
     def _read_head(self, chunks: Iterator[bytes]) -> bytes:
         text = beginning = next(chunks, b"").removeprefix(_BOM)
@@ -214,7 +210,7 @@ class EventReader:
         return line.endswith(b"}") and is_event(tolerant(line))
 
     def _headless(self, data: bytes) -> bytes:
-        """Accept a damaged header if a list of events follows it; else say that this is not a trace."""
+        """Accept a damaged header if a list of events follows it; else raise TraceError."""
         if match := _LIST_KEY.search(data):
             self.damage.notes.append("the members before the events are unreadable")
             return data[match.end() :]
@@ -278,7 +274,7 @@ class EventReader:
 
 
 def join_dumps(paths: Sequence[Path], into: Path) -> None:
-    """Write the dumps of one list of events as one file; the first has its beginning."""
+    """Join the dumps of one list of events in one file; the first dump has its beginning."""
     separators = b", \r\n\t"
     with open(into, "wb") as file:
         for number, path in enumerate(paths):
@@ -293,7 +289,7 @@ def join_dumps(paths: Sequence[Path], into: Path) -> None:
 
 
 def _last_boundary(data: bytes) -> int:
-    """Return the offset after the last ``}`` that a comma and a ``{`` follow; 0 if there is none."""
+    """Find the offset after the last ``}`` before a comma and a ``{``; 0 if there is none."""
     window = 4096
     while True:
         start = max(0, len(data) - window)

@@ -1,4 +1,4 @@
-"""The slow path for a damaged list of events: whole events are kept, one by one, and the rest is counted."""
+"""The slow path for a damaged list of events: keep whole events, one by one, and count the others."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ EVENT_LIMIT = 4 << 20  # bytes; an event that has not ended by then is damaged
 ENDS_EARLY = "the file ends early (cut in an event): what the job wrote after that is missing"
 _EVENT = rb'(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)'
 _NEXT_EVENT, _ANY_EVENT = re.compile(rb"[,\n][ \t\r]*" + _EVENT), re.compile(_EVENT)
-_BEGIN = 1 << 10  # no event's first member begins later than so many bytes after its bracket
+_BEGIN = 1 << 10  # an event's first member begins within so many bytes after its bracket
 _BETWEEN = re.compile(rb"[\s,]*")
-_EMPTY_LAST = re.compile(rb"\{\}\s*(?:\]|\Z)")  # how XLA ends its list
+_EMPTY_LAST = re.compile(rb"\{\}\s*(?:\]|\Z)")  # the end of XLA's list
 _LIST_END = re.compile(rb"\}\s*\]")
-_MOST_LIST_ENDS = 64  # places that may be the end of the list of events
-_MOST_AT_END = 16  # bytes: what JSON's decoder cannot read so close to the end may only be cut
-#: As `tolerant`, without the time for texts that strict JSON has, too; where a value ends is exact.
+_MOST_LIST_ENDS = 64  # possible ends of the list of events
+_MOST_AT_END = 16  # bytes: an error so close to the end may be only the cut
+#: Nearly as tolerant as `tolerant`, and faster; also finds the end of a value.
 _RAW_DECODE = json.JSONDecoder(strict=False, parse_int=integer).raw_decode
 _RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Damage(Struct):
-    """The damage of a file, and how much was saved."""
+    """The damage of a file."""
 
     notes: list[str] = field(default_factory=list)  # phrases about the file as a whole
-    lost: int = 0  # events that could not be saved
-    mended: int = 0  # events that only the tolerant decoder could read, for more than ids and times
+    lost: int = 0  # events
+    mended: int = 0  # events that only the tolerant decoder could read
     strays: int = 0  # items of the list that are not events
 
     def phrases(self) -> list[str]:
-        """List a phrase for each kind of event that was repaired or lost."""
+        """Describe the damage, a phrase for each kind."""
         counts = (
             (self.lost, "damaged event", "lost"),
             (self.mended, "event", "repaired (NaN, bad characters or quotes)"),
@@ -59,30 +59,26 @@ class Damage(Struct):
 class Repair:
     """Rewrites the damaged pieces of one file as sound ones, and counts the damage.
 
-    Parameters
-    ----------
-    decode : decodes a JSON list of events; an event is rewritten where `decode` refuses it
-
-    Attributes
-    ----------
-    is_lines : an event is on each line, without a list around them
-    is_adrift : the last piece ended in a damaged event whose end is not known
+    `decode` decodes a JSON list of events; an event that it refuses is rewritten.
     """
 
     def __init__(self, decode: Callable[[bytes], list[Any]]) -> None:
         self.decode = decode
         self.damage = Damage()
-        self.is_lines = False
-        self.is_adrift = False
+        self.is_lines = False  # an event on each line, without a list around them
+        self.is_adrift = False  # the last piece ended in a damaged event of unknown end
 
     def take(self, data: bytes, *, at_end: bool) -> tuple[list[bytes], int, bool]:
-        """Take events off `data` one by one; return their texts, where they end, whether the list ended.
+        """Take events off `data` one by one; return their texts, their end, and whether the list ended.
 
-        An event that may go on behind `data` is left there, unless this is `at_end` of the file.
+        An event that may continue after `data` is left there, unless this is `at_end` of the file.
         """
         words = data.decode("latin-1")  # a letter for each byte
         events: list[bytes] = []
-        at = self._landing(data) if self.is_adrift else 0
+        at = 0
+        if self.is_adrift and (next_event := _NEXT_EVENT.search(data)) is not None:
+            at, self.is_adrift = next_event.end(), False
+            self.damage.lost += 1
         while not self.is_adrift and (at := _BETWEEN.match(data, at).end()) < len(data):  # type: ignore[union-attr]
             if data[at] == 0x5D and not self.is_lines:  # ]
                 return events, at + 1, True
@@ -98,17 +94,8 @@ class Repair:
             at = end
         return events, max(at, len(data) - _BEGIN) if self.is_adrift else at, False
 
-    def _landing(self, data: bytes) -> int:
-        """Find the next event after a damaged one whose end is not known."""
-        next_event = _NEXT_EVENT.search(data)
-        if next_event is None:
-            return 0
-        self.is_adrift = False
-        self.damage.lost += 1
-        return next_event.end()
-
     def _may_go_on(self, data: bytes, at: int, error: Exception) -> bool:
-        """Whether what JSON's decoder cannot read, from `at` on, may end behind `data`."""
+        """Check whether the undecodable event at `at` may end after `data`."""
         is_last = _next_event(data, at) is None
         if len(data) - at >= EVENT_LIMIT:
             self.is_adrift = is_last
@@ -119,7 +106,7 @@ class Repair:
         )
 
     def _add(self, events: list[bytes], text: bytes, value: Any, *, is_last: bool) -> None:
-        """Add a list item, which is `value` when it is decoded tolerantly, if it is an event."""
+        """Add a list item, tolerantly decoded as `value`, if it is an event."""
         if not is_event(value):
             self.damage.strays += value != {} or not is_last
         elif self._is_sound(text):
@@ -128,10 +115,10 @@ class Repair:
             self._add_damaged(events, text, is_last=False)
 
     def _add_damaged(self, events: list[bytes], text: bytes, *, is_last: bool) -> None:
-        """Add a damaged event as sound JSON where that can be made of it."""
+        """Add a damaged event as sound JSON if possible."""
         with contextlib.suppress(*UNDECODABLE):
             odd = msgspec.json.encode(with_scalars(_RAW_MEMBERS.decode(text)))
-            if self._is_sound(odd):  # strict JSON with ids or times of types that none has: no repair
+            if self._is_sound(odd):  # strict JSON with ids or times of odd types needs no repair
                 events.append(odd)
                 return
         clean = b""
@@ -152,14 +139,14 @@ class Repair:
 
 
 def _next_event(data: bytes, at: int) -> int | None:
-    """Find where the event ends, or the garbage, that begins at `at`, by the beginning of the next event."""
+    """Find the next event after an event, or garbage, at `at`."""
     is_object = data[at] == 0x7B  # {
     match = (_NEXT_EVENT if is_object else _ANY_EVENT).search(data, at + 1)
     return None if match is None else match.start()
 
 
 def _damage_end(data: bytes, at: int) -> int:
-    """Find the end of the damaged event that begins at `at`: all of `data` if it is cut."""
+    """Find the end of the damaged event at `at`; the end of `data` if it is cut."""
     if (next_event := _next_event(data, at)) is not None:
         return next_event
     for match in itertools.islice(_LIST_END.finditer(data, at), _MOST_LIST_ENDS):

@@ -1,4 +1,4 @@
-"""The rows gathered from a file, and what becomes of them: tables of distinct strings, and slices."""
+"""The rows of a file, and their conversion to slices with tables of distinct strings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from operator import itemgetter
 from typing import Any
@@ -30,27 +30,27 @@ LONGEST_NS = 1 << 61  # 73 years: no slice is longer; the duration of an X event
 
 
 class EndRule(Enum):
-    """Which begin an end closes."""
+    """The begin that an end closes."""
 
-    NESTED = "the innermost open one of its track"
-    #: So it is where a file begins in the middle of a nest (Composer): its first ends have no begins. In
-    #: general an end's name says nothing.
-    NESTED_BY_NAME = "the innermost open one of its own name, or none"
-    #: So MXNet's profiler writes operations, and those of one thread may overlap: an asynchronous one ends
-    #: long after the next has begun, which no nesting can tell.
-    NEIGHBOURS = "the one right before it in the file, of its track and name; else the innermost open one"
+    NESTED = "the innermost open begin of its track"
+    #: For files that begin inside a nest (Composer): their first ends have no begins. Elsewhere an end's name
+    #: is not reliable.
+    NESTED_BY_NAME = "the innermost open begin of its name, or none"
+    #: For MXNet's profiler, whose operations on one thread may overlap: an asynchronous operation ends long
+    #: after the next has begun.
+    NEIGHBOURS = "the begin right before it in the file, of its track and name; else the innermost open begin"
 
 
 def numbers() -> defaultdict[Key, int]:
-    """Return a dictionary that numbers the keys it is asked for, in order of first appearance."""
+    """Make a dictionary that numbers keys in order of their first look-up."""
     return defaultdict(itertools.count().__next__)
 
 
 class Rows(Struct):
     """The rows of a file.
 
-    `key`, `ts_ns`, `dur_ns` are the X, B and E events; `args` holds for each wanted key the rows that
-    have it and their values; `points` the other timed events where they were asked for.
+    `key`, `ts_ns`, `dur_ns` are the X, B and E events; `args` has for each wanted key the rows with it and
+    their values; `points` the other timed events if requested.
     """
 
     keys: list[Key]
@@ -61,18 +61,19 @@ class Rows(Struct):
     args: dict[str, tuple[Int64, list[Any]]]
     points: tuple[Int32, Int64, list[str | None], list[dict[str, Any]]]
     metadata: list[dict[str, Any]]
-    repairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # (noun, fate): how many
+    repairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # by noun and fate
 
 
 def columns(rows: Rows, pairing: EndRule = EndRule.NESTED) -> Trace:
     """Split the interned keys into tables and pair B with E; the trace has no path and no dialect yet."""
     tables = _Tables(rows.keys)
     kinds, kind = numbered(map(itemgetter(0), rows.keys))
-    role_of = np.array([ROLE.get(one, OTHER_PHASE) for one in kinds], np.int8)[kind]
+    role_of = np.array([ROLE.get(phase, OTHER_PHASE) for phase in kinds], np.int8)[kind]
     repairs = [f"{counted(n, noun)} {fate}" for (noun, fate), n in rows.repairs.items()]
     counts = np.bincount(kind, rows.counts, len(kinds)).astype(np.int64)
     phases: Counter[Any] = Counter(dict(zip(kinds, counts.tolist(), strict=True)))
-    repairs += _odd_phases(phases)
+    if odd := sum(n for phase, n in phases.items() if phase not in _PHASES):
+        repairs.append(f"{counted(odd, 'event')} of phases that the format does not have ignored")
     if beyond := int(rows.counts[tables.is_beyond].sum()):
         repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
     args = {name: _fitting(name, *column, repairs) for name, column in rows.args.items()}
@@ -82,7 +83,7 @@ def columns(rows: Rows, pairing: EndRule = EndRule.NESTED) -> Trace:
         begin, end, dur_ns = _paired(rows, role, tables, pairing, repairs)
         kept = np.sort(np.concatenate([np.flatnonzero(role == SLICE), begin]))
         key, ts_ns, dur_ns = rows.key[kept], rows.ts_ns[kept], dur_ns[kept]
-        args = {name: _told_at_ends(column, begin, end).select(kept) for name, column in args.items()}
+        args = {name: _with_ends(column, begin, end).select(kept) for name, column in args.items()}
     point_key, point_ts_ns, point_ids, point_args = rows.points
     return Trace(
         path="",
@@ -135,16 +136,10 @@ def with_known_durations(trace: Trace) -> Trace:
     return replace(trace, dur_ns=np.where(unknown, 0, trace.dur_ns), repairs=[*trace.repairs, note])
 
 
-def _odd_phases(phases: Mapping[str, int]) -> list[str]:
-    """Return a note on events whose phase the format does not have, if there are some."""
-    odd = sum(n for phase, n in phases.items() if phase not in _PHASES)
-    return [f"{counted(odd, 'event')} of phases that the format does not have ignored"] if odd else []
-
-
 def _paired(
     rows: Rows, role: NDArray[np.int8], tables: _Tables, pairing: EndRule, repairs: list[str]
 ) -> tuple[Int64, Int64, Int64]:
-    """Return the rows of begins (k,) and of their ends (k,), and all durations with those of the begins."""
+    """Rows of begins (k,) and of their ends (k,), and the durations of all rows."""
     bounds = np.flatnonzero(role != SLICE)
     key, is_begin = rows.key[bounds], role[bounds] == BEGIN
     places = pair(is_begin, tables.track[key], rows.ts_ns[bounds], tables.name_or_none[key], pairing)
@@ -164,22 +159,22 @@ def _paired(
     return begin, end, dur_ns
 
 
-def _told_at_ends(column: ArgColumn, begin: Int64, end: Int64) -> ArgColumn:
-    """Return an argument of slices: where the begin does not tell it, as their end does."""
+def _with_ends(column: ArgColumn, begin: Int64, end: Int64) -> ArgColumn:
+    """Take the argument of a slice from its begin, else from its end."""
     begin_of = dict(zip(end.tolist(), begin.tolist(), strict=True))
-    told = column.rows.tolist()
-    place = {begin_of[row]: i for i, row in enumerate(told) if row in begin_of}
-    place |= {row: i for i, row in enumerate(told) if row not in begin_of}
-    rows = sorted(place)
-    return ArgColumn(np.array(rows, np.int64), [column.values[place[row]] for row in rows])
+    recorded = column.as_dict()
+    values = {begin_of[row]: value for row, value in recorded.items() if row in begin_of}
+    values |= {row: value for row, value in recorded.items() if row not in begin_of}
+    rows = sorted(values)
+    return ArgColumn(np.array(rows, np.int64), [values[row] for row in rows])
 
 
 class _Tables:
-    """The distinct names, categories and tracks of the keys, and each key's place in them."""
+    """The distinct names, categories and tracks of the keys, and each key's index in them."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         _, names, cats, pids, tids = zip(*keys, strict=True) if keys else ((),) * 5
-        self.is_beyond = np.zeros(len(keys), np.bool_)  # keys with an integer that no id can be
+        self.is_beyond = np.zeros(len(keys), np.bool_)  # keys with an integer of more than 64 bits
         self.names, self.name = numbered(_texts(self._clean(names)))
         self.cats, self.cat = numbered(_texts(self._clean(cats)))
         pairs, self.track = numbered(zip(self._clean(pids), self._clean(tids), strict=True))
@@ -189,7 +184,7 @@ class _Tables:
             self.name_or_none = np.where([name is None for name in names], -1, self.name).astype(np.int32)
 
     def _clean(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return one member of all keys within the border of `formats.values`."""
+        """Bring one member of all keys within the border of `formats.values`."""
         if all_fit(values):
             return values
         clean = [cleaned(value) for value in values]
@@ -198,7 +193,7 @@ class _Tables:
 
 
 def _fitting(name: str, rows: Int64, values: list[Any], repairs: list[str]) -> ArgColumn:
-    """Return the values of an argument that are within the border of `formats.values`, and their rows."""
+    """Keep the values of an argument within the border of `formats.values`, and their rows."""
     if set(map(type, values)) == {int}:
         with contextlib.suppress(OverflowError):  # beyond 63 bits
             return ArgColumn(rows, array("q", values))
@@ -220,12 +215,9 @@ def _texts(values: Sequence[Any]) -> Sequence[str]:
 def pair(
     is_begin: Mask, track: Int32, ts_ns: Int64, name: Int32, rule: EndRule = EndRule.NESTED
 ) -> tuple[Int64, Int64]:
-    """Return the rows (k,) of begins, and of the ends of their tracks that close them; by begin.
+    """Rows (k,) of begins and of the ends that close them, by begin, among B and E rows (n,) in file order.
 
-    Parameters
-    ----------
-    is_begin, track, ts_ns : (n,) the B and E rows in file order
-    name : (n,) name ids, -1 where an end has none: it may close a begin of any name
+    An end with the `name` -1 may close a begin of any name.
     """
     rows = np.arange(len(track))
     begin = end = rows[:0]
@@ -237,7 +229,7 @@ def pair(
     order = rows[_time_order(is_begin[rows], track[rows], ts_ns[rows])]
     inner_begin, inner_end = _nest(order, is_begin, track)
     wrong = (name[inner_end] >= 0) & (name[inner_begin] != name[inner_end])
-    if rule is EndRule.NESTED_BY_NAME and wrong.any():  # only the tracks in question go the slow way
+    if rule is EndRule.NESTED_BY_NAME and wrong.any():  # the slow way, for these tracks only
         bad_tracks = unique(track[inner_begin[wrong]])
         right = ~np.isin(track[inner_begin], bad_tracks)
         begin, end = _by_stack(order[np.isin(track[order], bad_tracks)], is_begin, track, name)
@@ -248,10 +240,10 @@ def pair(
 
 
 def _time_order(is_begin: Mask, track: Int32, ts_ns: Int64) -> Int64:
-    """Return the rows by track, then time; at one instant as in the file.
+    """Order the rows by track, then time; at one instant as in the file.
 
-    In a track that the file does not hold in time order, an end goes before the begins of its instant
-    unless it stands right behind its own begin (a slice of no length).
+    In a track that is not in time order, an end goes before the begins of its instant unless it directly
+    follows its own begin (a slice of no length).
     """
     n = len(track)
     by_track = np.argsort(track, kind="stable")
@@ -270,7 +262,7 @@ def _time_order(is_begin: Mask, track: Int32, ts_ns: Int64) -> Int64:
 def _nest(order: Int64, is_begin: Mask, track: Int32) -> tuple[Int64, Int64]:
     """Match by depth: in a track, the end that leaves a depth closes the begin that entered it.
 
-    At each depth begins and ends alternate; an end that closes nothing reaches a new one, as its first.
+    At each depth begins and ends alternate; an end that closes nothing is the first at a new depth.
     """
     step = np.where(is_begin[order], 1, -1)
     level = np.cumsum(step) + (step < 0)
@@ -284,20 +276,16 @@ def _nest(order: Int64, is_begin: Mask, track: Int32) -> tuple[Int64, Int64]:
 
 def _by_stack(order: Int64, is_begin: Mask, track: Int32, name: Int32) -> tuple[Int64, Int64]:
     open_rows: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    closed: set[int] = set()  # begins that still lie on the other stack
-    begins: list[int] = []
-    ends: list[int] = []
-    for row, on, called in zip(order.tolist(), track[order].tolist(), name[order].tolist(), strict=True):
+    end_of: dict[int, int] = {}  # a closed begin may still lie on the other stack
+    keys = zip(order.tolist(), track[order].tolist(), name[order].tolist(), strict=True)
+    for row, track_id, name_id in keys:
         if is_begin[row]:
-            open_rows[on, -1].append(row)
-            open_rows[on, called].append(row)
+            open_rows[track_id, -1].append(row)
+            open_rows[track_id, name_id].append(row)
             continue
-        stack = open_rows[on, called]
-        while stack and stack[-1] in closed:
+        stack = open_rows[track_id, name_id]
+        while stack and stack[-1] in end_of:
             stack.pop()
         if stack:
-            begin = stack.pop()
-            closed.add(begin)
-            begins.append(begin)
-            ends.append(row)
-    return np.array(begins, np.int64), np.array(ends, np.int64)
+            end_of[stack.pop()] = row
+    return np.array([*end_of], np.int64), np.array([*end_of.values()], np.int64)

@@ -1,4 +1,4 @@
-"""Bytes of a file in pieces, decompressed where the content is gzip, whatever the name says."""
+"""Bytes of a file in pieces, decompressed if the content is gzip."""
 
 from __future__ import annotations
 
@@ -13,33 +13,26 @@ from typing import Any
 from analyzer.base.errors import TraceError
 from analyzer.base.inputs import opened, unreadable
 
-PIECE = 1 << 20  # bytes handed on at a time: measured best between 256 KiB and 4 MiB
+PIECE = 1 << 20  # bytes in a piece: measured best between 256 KiB and 4 MiB
 _READ = PIECE // 4  # packed bytes read at a time
 GZIP = b"\x1f\x8b"
-#: Bytes that any packed file may unpack to.
-_ALWAYS_UNPACKED = 256 << 20
-_USUAL_TIMES = 64  # its size: recordings unpack to 10 to 30 times theirs
-_NEVER_TIMES = 1000  # its size: only padding unpacks to more
-
-
-def most_unpacked(path: Path) -> int:
-    """Bound the bytes to which a packed file may unpack."""
-    size = path.stat().st_size
-    return min(max(_ALWAYS_UNPACKED, _USUAL_TIMES * size), max(PIECE, _NEVER_TIMES * size))
+_ALWAYS_UNPACKED = 256 << 20  # bytes to which any packed file may unpack
+_USUAL_TIMES = 64  # times its size, to which it may unpack: recordings unpack to 10 to 30 times
+_NEVER_TIMES = 1000  # times its size: only padding unpacks to more
 
 
 def find_file(directory: Path, name: str) -> Path | None:
-    """Return the file called `name`, or its packed form ``name.gz``, if it is in `directory`."""
+    """Find the file `name`, or its packed form ``name.gz``, in `directory`."""
     return next((path for path in (directory / name, directory / f"{name}.gz") if path.is_file()), None)
 
 
 def read_text(path: Path) -> str:
-    """Return a whole text file, packed or not; what is not UTF-8 is replaced, TraceError if unreadable."""
+    """Read a whole text file, packed or not; replace bytes that are not UTF-8. TraceError if unreadable."""
     return b"".join(text_pieces(ByteStream(path))).decode("utf-8", errors="replace")
 
 
 def text_pieces(stream: ByteStream) -> Iterator[bytes]:
-    """Yield the pieces of a text file that is kept whole; TraceError at a NUL (there may be billions)."""
+    """Yield the pieces of a text file; TraceError at a NUL (there may be billions)."""
     at = 0
     for piece in stream:
         if (zero := piece.find(b"\0")) >= 0:
@@ -51,9 +44,9 @@ def text_pieces(stream: ByteStream) -> Iterator[bytes]:
 class ByteStream:
     """Iterates over the content of `path`, up to byte `stop`, in pieces of about 1 MiB.
 
-    The packets of a Perfetto trace come as the JSON of a chrome trace. A gzip stream or a packet that is cut
-    or corrupt yields what could be unpacked; `damage` then says so. What unpacks to more than
-    `most_unpacked` allows raises TraceError.
+    The packets of a Perfetto trace come as the JSON of a chrome trace. A cut or corrupt gzip stream or packet
+    yields the part that can be unpacked; `damage` describes the rest. TraceError if the file unpacks to more
+    than a recording can.
     """
 
     def __init__(self, path: Path, stop: int | None = None) -> None:
@@ -64,8 +57,8 @@ class ByteStream:
 
     @property
     def size(self) -> int:
-        """Bytes of the file; 0 where they cannot be told."""
-        with contextlib.suppress(OSError):  # reading will say what is wrong
+        """Bytes of the file; 0 if unknown."""
+        with contextlib.suppress(OSError):  # reading raises the error
             return self.path.stat().st_size
         return 0
 
@@ -97,7 +90,8 @@ class ByteStream:
         self.damage = "; ".join(filter(None, (self.damage, packets.damage))) or None
 
     def _limited(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        most, unpacked = most_unpacked(self.path), 0
+        most = min(max(_ALWAYS_UNPACKED, _USUAL_TIMES * self.size), max(PIECE, _NEVER_TIMES * self.size))
+        unpacked = 0
         for piece in pieces:
             unpacked += len(piece)
             if unpacked > most:
@@ -136,8 +130,8 @@ class ByteStream:
 
 
 def _may_be_packets(head: bytes) -> bool:
-    """Whether a file that begins with `head` holds the packets of a Perfetto trace."""
-    if head[:1] != b"\n":  # as nearly all do; looking further loads what reads them
+    """Check whether a file that begins with `head` holds the packets of a Perfetto trace."""
+    if head[:1] != b"\n":  # for nearly all files this avoids an import
         return False
     from analyzer.reading.formats.perfetto.packets_to_json import recognises
 

@@ -1,12 +1,12 @@
-"""The border for values: what has been read from a file is one of these, or it is damage.
+"""The border for values: a value read from a file obeys these rules, or is damaged.
 
 - A number is finite; an integer fits into 64 bits, signed or unsigned.
-- A text can be encoded: of a lone surrogate U+FFFD is left.
+- A text can be encoded: a lone surrogate becomes U+FFFD.
 - An id (`pid`, `tid`, `id`) is a text or a number; a list or an object becomes its JSON text.
 - Lists and objects lie at most `MOST_DEPTH` deep in one another.
-- A time lies within `FARTHEST_NS` (100 years) of the epoch, or of where its clock began.
+- A time lies within `FARTHEST_NS` (100 years) of the epoch, or of the zero of its clock.
 
-Any other value becomes None: the member counts as missing.
+Any other value becomes None: the member is missing.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ import numpy as np
 
 from analyzer.base.arrays import Int64, NDArray
 
-NO_TIME = -(1 << 63)  # marks what is not a time, in microseconds and in nanoseconds
+NO_TIME = -(1 << 63)  # in place of a time, in microseconds and in nanoseconds
 FARTHEST_NS = 36_525 * 86_400 * 10**9  # 100 years; the difference of two times fits into int64
-#: Beyond this many microseconds a float64 is further than half a nanosecond from what was written.
+#: Beyond this many microseconds a float64 is further than half a nanosecond from the recorded number.
 FLOAT_LIMIT_US = float(1 << 43)
 _LIMIT_US = FARTHEST_NS // 1000
-_PLAIN_SIZE = 24  # digits of a time that is not nonsense
+_PLAIN_SIZE = 24  # digits of a usual time
 
 
 class InexactError(Exception):
-    """A time was decoded as a float that is too large to be exact: decode its text instead."""
+    """A time is too large to be exact as a float: decode its text instead."""
 
 
 def to_ns(values: Sequence[Any]) -> Int64:
-    """Return microseconds as nanoseconds; `NO_TIME` where a value is no number, text of one, or JSON of one.
+    """Convert microseconds (numbers, texts or JSON of them) to nanoseconds; `NO_TIME` for any other value.
 
-    Raises InexactError where a float is so large that the digits written in the file are lost.
+    InexactError if a float is so large that recorded digits are lost.
     """
     kinds = set(map(type, values))
     if kinds == {msgspec.Raw}:
@@ -48,7 +48,7 @@ def to_ns(values: Sequence[Any]) -> Int64:
             return _ints(np.array(values, np.int64))
         if kinds <= {int, float}:
             if any(type(value) is float and FLOAT_LIMIT_US <= abs(value) < math.inf for value in values):
-                raise InexactError  # the text may have said more
+                raise InexactError
             return _floats(np.array(values, np.float64))
     if len(numbers := [i for i, value in enumerate(values) if type(value) in (int, float)]) < len(values):
         out = np.array([exact_ns(value) if isinstance(value, str) else NO_TIME for value in values], np.int64)
@@ -58,42 +58,34 @@ def to_ns(values: Sequence[Any]) -> Int64:
 
 
 def text_to_ns(texts: Sequence[Any]) -> Int64:
-    """Return JSON numbers kept as text (bytes-like; empty if missing) as nanoseconds, exactly."""
+    """Convert JSON texts of microseconds (bytes-like; empty if missing) to nanoseconds, exactly."""
     return np.array([exact_ns(bytes(text).decode("ascii", "replace").strip('"')) for text in texts], np.int64)
 
 
 def exact_ns(text: str) -> int:
-    """Return decimal microseconds as nanoseconds, rounded to the nearest; `NO_TIME` if it is not a time."""
+    """Convert decimal microseconds to nanoseconds, rounded to the nearest; `NO_TIME` if it is not a time."""
     whole, _, part = text.partition(".")
-    if (
-        whole
-        and len(text) <= _PLAIN_SIZE
-        and len(part) <= 3
-        and (whole + part).isdecimal()
-        and text.isascii()
-    ):
-        plain = int(whole) * 1000 + int(part.ljust(3, "0"))  # as most are: this is faster
+    is_plain = whole.isdecimal() and (not part or part.isdecimal()) and text.isascii()
+    if is_plain and len(text) <= _PLAIN_SIZE and len(part) <= 3:  # faster
+        plain = int(whole) * 1000 + int(part.ljust(3, "0"))
         return plain if plain <= FARTHEST_NS else NO_TIME
     try:
         ns = Decimal(text) * 1000
         if not ns.is_finite() or abs(ns) > FARTHEST_NS:
             return NO_TIME
         return int(ns.to_integral_value())
-    except (ArithmeticError, ValueError):  # no number, or one beyond all bounds
+    except (ArithmeticError, ValueError):  # not a number, or too large
         return NO_TIME
 
 
 def microseconds(ns: int) -> msgspec.Raw:
-    """Return a time as the format wants it, in microseconds, exact.
+    """Write a time in exact microseconds.
 
-    A float64 resolves today's epoch to only 0.25 us: boxes that touch would overlap, and viewers leave
-    those out.
+    A float64 resolves today's epoch to only 0.25 us: adjacent boxes would overlap, and viewers omit those.
     """
     whole, rest = divmod(abs(ns), 1000)
-    sign = "-" if ns < 0 else ""
-    return msgspec.Raw(
-        f"{sign}{whole}.{rest:03d}".rstrip("0").encode() if rest else f"{sign}{whole}".encode()
-    )
+    text = f"{'-' if ns < 0 else ''}{whole}"
+    return msgspec.Raw((f"{text}.{rest:03d}".rstrip("0") if rest else text).encode())
 
 
 def _ints(us: Int64) -> Int64:
@@ -123,12 +115,12 @@ _NONE = type(None)
 
 
 def clean_text(text: str) -> str:
-    """Return `text` with U+FFFD for each lone surrogate."""
+    """Replace each lone surrogate by U+FFFD."""
     return text if text.isascii() else re.sub(_SURROGATE, "\ufffd", text)
 
 
 def cleaned(value: Any, depth: int = MOST_DEPTH) -> Any:
-    """Return a decoded JSON value within the border; what does not fit is None."""
+    """Bring a decoded JSON value within the border; a value that does not fit is None."""
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, float):
@@ -148,13 +140,13 @@ def cleaned(value: Any, depth: int = MOST_DEPTH) -> Any:
 
 
 def cleaned_scalar(value: Any) -> str | int | float | bool | None:
-    """Return a decoded JSON value as an id or a name may be: a list or an object as its text."""
+    """Bring an id or a name within the border: a list or an object as its JSON text."""
     value = cleaned(value)
     return msgspec.json.encode(value).decode() if isinstance(value, list | dict) else value
 
 
 def all_fit(values: Sequence[Any]) -> bool:
-    """Whether `cleaned` would change none of `values`, which a strict decoder made; False for lists."""
+    """Check that `cleaned` changes none of `values`, from a strict decoder; False for lists."""
     kinds = set(map(type, values))
     if not kinds <= {str, int, float, bool, _NONE}:
         return False
@@ -165,9 +157,9 @@ def all_fit(values: Sequence[Any]) -> bool:
 
 
 def as_ranks(numbers: Sequence[int], field: str) -> list[int]:
-    """Ranks that distinct numbers of a field stand for: themselves, or the places of process ids in order.
+    """Ranks for distinct numbers of a field: the numbers themselves, or the order of process ids.
 
-    Ids are in a field that is called so, leave more numbers below them out than they are, and are never 0.
+    Ids are in a field named so, leave out more numbers below them than there are ids, and are never 0.
 
     >>> as_ranks([4002, 4000], "pid"), as_ranks([64, 0], "pid"), as_ranks([12, 8], "rank")
     ([1, 0], [64, 0], [12, 8])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 
@@ -24,11 +24,11 @@ from analyzer.reading.traces.paths import (
     subdirectories,
 )
 
-#: What stands for a final trace that is not there, the best first.
+#: Substitutes for a missing final trace, the best first.
 GPU_TRACES = ("comm.json", "temp.json", "io.json")
 GPU_FILES = ("comm.json", "dag.gml", "temp.json", "io.json", "step.json")
 
-#: A worker's directory that says which one it is.
+#: The name of a worker's directory.
 _WORKER_NAME = r"(?i)((?:worker|wk|w)[-_.]?)(\d{1,6})"
 _GPU_NAME = r"(?:(\d+)_)?(\d+)"
 _SHOWN = 4  # workers that are named in a note
@@ -48,22 +48,26 @@ class GpuDir(Struct, frozen=True):
         return find_file(self.path, "trace.json") if named is None and name == "temp.json" else named
 
     def final_trace(self) -> Path | None:
-        """Return the profiler's final trace, the newest by its step where there are several."""
-        found = [p for p in listing(self.path) if _is_final_trace(p)]
-        return max(found, key=_final_order, default=None)
+        """Find the profiler's final trace: `bps_trace_final.json`, else the last step's."""
+        traces = filter(_is_final_trace, listing(self.path))
+        return max(
+            traces,
+            key=lambda file: (file.name.startswith("bps_trace_final"), natural(file.name)),
+            default=None,
+        )
 
     def trace(self) -> Path | None:
-        """Return the final trace, else the file that tells the most of those that it is collected from."""
+        """Find the final trace, else the best of the files that it is collected from."""
         return self.final_trace() or next(filter(None, map(self.file, GPU_TRACES)), None)
 
     @property
     def is_raw(self) -> bool:
-        """Whether a final trace is still to be collected, from operators or loads of data."""
+        """Whether the final trace is missing, and can be collected from operators or loads of data."""
         return self.final_trace() is None and bool(self.file("temp.json") or self.file("io.json"))
 
 
 def find_gpu_folders(path: Path, given: Sequence[Path]) -> JobFiles | None:
-    """Return the job of the GPU directories at or below `path`; None where there are none."""
+    """Find the GPU directories at or below `path`; None if there are none."""
     gpus = find_gpus(path)
     if not gpus:
         return None
@@ -92,27 +96,25 @@ def find_gpu_folders(path: Path, given: Sequence[Path]) -> JobFiles | None:
 
 
 def find_gpus(path: Path) -> list[GpuDir]:
-    """Return all GPU directories at or below `path`, workers and ranks in order; [] if none.
+    """List the GPU directories at or below `path`, workers and ranks in order.
 
-    A worker's index is None where `path` holds one worker only. Directories named
-    ``<rank>_<local_rank>`` of several workers may lie side by side: a local rank that comes again
-    belongs to the next worker.
+    A worker's index is None if `path` holds one worker only. Directories named ``<rank>_<local_rank>`` of
+    several workers may lie side by side: a repeated local rank belongs to the next worker.
     """
     if not path.is_dir():
         return []
     if _is_gpu_dir(path):
         return [GpuDir(path, rank=local_rank(path.name))]
-    groups = [group for group in _workers(path, depth=2) if group]
-    several = len(groups) > 1
+    workers = [gpus for gpus in _workers(path, depth=2) if gpus]
     return [
-        GpuDir(gpu, worker=i if several else None, rank=rank)
-        for i, group in enumerate(groups)
-        for rank, gpu in group
+        GpuDir(gpu, worker=i if len(workers) > 1 else None, rank=rank)
+        for i, gpus in enumerate(workers)
+        for rank, gpu in gpus
     ]
 
 
 def _workers(path: Path, depth: int) -> list[list[tuple[int, Path]]]:
-    """Return for each worker under `path`, or what wraps it, its (local rank, GPU directory) pairs."""
+    """List the (local rank, GPU directory) pairs of each worker at or below `path`."""
     children = subdirectories(path)
     if gpus := list(filter(_is_gpu_dir, children)):
         return _split_by_rank(gpus)
@@ -131,15 +133,14 @@ def _workers(path: Path, depth: int) -> list[list[tuple[int, Path]]]:
 
 
 def _split_by_rank(gpus: list[Path]) -> list[list[tuple[int, Path]]]:
-    """Give each GPU directory its local rank and put those that come again into the next worker."""
+    """Sort GPU directories by local rank; a repeated rank belongs to the next worker."""
     workers: defaultdict[int, list[tuple[int, Path]]] = defaultdict(list)
-    seen: dict[int, int] = {}
+    n_seen = Counter[int]()
     for order, gpu in enumerate(gpus):
         match = re.fullmatch(_GPU_NAME, gpu.name)
         rank = int(match[2]) if match else order
-        worker = seen.get(rank, 0) if match and match[1] else 0
-        seen[rank] = worker + 1
-        workers[worker].append((rank, gpu))
+        workers[n_seen[rank] if match and match[1] else 0].append((rank, gpu))
+        n_seen[rank] += 1
     return [sorted(workers[worker], key=itemgetter(0)) for worker in sorted(workers)]
 
 
@@ -150,13 +151,13 @@ def _local_rank_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
     widest = max(gpu.rank or 0 for gpu in gpus) + 1 if len(gpus) > 1 else 0
     notes = []
     for worker, ranks in by_worker.items():
-        whose = f"{path}" if worker is None else f"{path}, worker {worker}"
+        whose = path if worker is None else f"{path}, worker {worker}"
         notes += rank_notes(whose, ranks, widest, "local rank", "directories")
     return notes
 
 
 def _worker_notes(path: Path, gpus: Sequence[GpuDir], given: Sequence[Path]) -> list[str]:
-    """Name workers whose place is not their number, and those missing before a lone one."""
+    """Note workers that are not numbered by their names, and workers missing before a lone one."""
     names = {gpu.worker: gpu.path.parent.name for gpu in gpus if gpu.worker is not None}
     if gpus[0].path == path:
         return []
@@ -174,7 +175,7 @@ def _worker_notes(path: Path, gpus: Sequence[GpuDir], given: Sequence[Path]) -> 
 
 
 def _missing_workers(worker: Path, given: Sequence[Path]) -> list[str]:
-    """Note that the workers before a lone one may be missing, unless they lie beside it or are given, too."""
+    """Note that workers before a lone one may be missing, unless they lie beside it or are given, too."""
     match = re.fullmatch(_WORKER_NAME, worker.name)
     if match is None or len(given) > 1:
         return []
@@ -187,51 +188,39 @@ def _missing_workers(worker: Path, given: Sequence[Path]) -> list[str]:
 
 
 def _is_gpu_dir(path: Path) -> bool:
-    """Whether a directory has files of one GPU; a final trace above GPU directories is of them all."""
+    """Check whether a directory has files of one GPU; a final trace above GPU directories is of all."""
     if any(file.name.removesuffix(".gz") in GPU_FILES for file in listing(path)):
         return True
-    return any(map(_is_final_trace, listing(path))) and not any(_workers_below(path))
-
-
-def _workers_below(path: Path) -> Iterator[Path]:
-    """Yield the GPU directories right in `path`, or in a directory of it."""
-    for child in subdirectories(path):
-        yield from (folder for folder in (child, *subdirectories(child)) if _is_gpu_dir(folder))
+    below = (folder for child in subdirectories(path) for folder in (child, *subdirectories(child)))
+    return any(map(_is_final_trace, listing(path))) and not any(map(_is_gpu_dir, below))
 
 
 def _joined_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
-    """Name the final traces of all ranks above their GPU directories: dPRO writes them."""
+    """Note the final traces of all ranks that dPRO writes above the GPU directories."""
     above = {
         folder for gpu in gpus for folder in gpu.path.parents if folder == path or path in folder.parents
     }
-    joined = sorted(file for folder in above for file in listing(folder) if _is_final_trace(file))
-    return (
-        [f"{listed(list(map(str, joined)), _SHOWN)}: not read; the ranks' own folders are"] if joined else []
-    )
+    joined = sorted(str(file) for folder in above for file in listing(folder) if _is_final_trace(file))
+    return [f"{listed(joined, _SHOWN)}: not read; the ranks' own folders are"] if joined else []
 
 
 def _is_final_trace(path: Path) -> bool:
     return path.name.startswith("bps_trace") and path.name.endswith((".json", ".json.gz")) and path.is_file()
 
 
-def _final_order(path: Path) -> tuple[bool, list[tuple[int, str]]]:
-    """Sort `bps_trace_final.json` above all others, else by step."""
-    return path.name.startswith("bps_trace_final"), natural(path.name)
-
-
 def local_rank(name: str) -> int | None:
-    """Return the local rank that a GPU directory's name states (``<rank>_<local_rank>`` or one number)."""
+    """Read the local rank in a GPU directory's name (``<rank>_<local_rank>`` or one number)."""
     match = re.fullmatch(_GPU_NAME, name)
     return int(match[2]) if match else None
 
 
 def is_gpu_file(name: str) -> bool:
-    """Whether a file of that name lies in a GPU's directory."""
+    """Check whether a file of that name lies in a GPU's directory."""
     return name.removesuffix(".gz") in GPU_FILES or name.startswith("bps_trace")
 
 
 def gpu_sources(files: Sequence[Path]) -> list[Source]:
-    """Tell the GPU of each file if each is the trace of another GPU directory; else []."""
+    """Find the GPU of each file if each is the trace of another GPU directory; else []."""
     homes = [file.resolve().parent for file in files]
     gpus = [gpu for home in dict.fromkeys(homes) if _is_gpu_dir(home) for gpu in find_gpus(home)]
     if len(gpus) < len(files) or any(gpu.rank is None for gpu in gpus):

@@ -49,12 +49,12 @@ def find_ascend_folders(path: Path, given: Sequence[Path]) -> JobFiles | None:
         missing_note(f"{folder}: no {_OUTPUT}/{_TRACE}") for folder in folders if traces[folder] is None
     ]
     newest: dict[int | str, Path] = {}
-    for folder in sorted((folder for folder in folders if traces[folder]), key=_time_of):
+    for folder in sorted(filter(traces.get, folders), key=lambda folder: folder.name.split("_")[-3]):
         owner = _owner_of(folder)
         if owner in newest:
             notes.append(f"{newest[owner]}: an earlier run, left out; give it to read it")
         newest[owner] = folder
-    ordered = sorted(newest, key=lambda owner: (str(owner) == owner, natural(str(owner))))
+    ordered = sorted(newest, key=lambda owner: (isinstance(owner, str), natural(str(owner))))
     sources = [
         Source(trace, rank=owner if isinstance(owner, int) else place if len(newest) > 1 else None)
         for place, owner in enumerate(ordered)
@@ -65,32 +65,27 @@ def find_ascend_folders(path: Path, given: Sequence[Path]) -> JobFiles | None:
 
 def _owner_of(folder: Path) -> int | str:
     """Take the rank that the profiler wrote beside the trace, else the name of its process."""
-    ranks = (match for file in listing(folder) if (match := _INFO.fullmatch(file.name)))
-    match, name = next(ranks, None), _FOLDER.fullmatch(folder.name)
-    return int(match[1]) if match else name[1] if name else folder.name
+    matches = (match for file in listing(folder) if (match := _INFO.fullmatch(file.name)))
+    match = next(matches, None)
+    return int(match[1]) if match else folder.name.rsplit("_", 3)[0]
 
 
-def _time_of(folder: Path) -> str:
-    match = _FOLDER.fullmatch(folder.name)
-    return match[2] if match else ""
-
-
-#: Returns the job in a directory that has this layout, else None; also gets all paths of the command.
+#: Finds the job in a directory of this layout; None for any other. The second argument: all paths given.
 Layout = Callable[[Path, Sequence[Path]], JobFiles | None]
-#: In the order in which they are tried: the last takes every directory.
+#: In the order of their use; the last takes every directory.
 LAYOUTS: Sequence[Layout] = (
     find_gpu_folders, find_profiles, find_ascend_folders, find_dumps, find_rank_files,
 )  # fmt: skip
-#: Folders that are searched for traces beside those of a job: 0.1 s, if full, of every run. With 25 or 100
-#: the same are found beside recorded jobs.
+#: Folders that are searched for traces beside the job's: 0.1 s of every run, if they are full. With 25 or
+#: 100 the result is the same for recorded jobs.
 _MOST_SEARCHED = 50
 _JOB_SUFFIX = r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$"  # tcpdump numbers its files
 
 
 def find_job(path: Path, given: Sequence[Path] = ()) -> JobFiles:
-    """Return the traces that `path`, one of those `given`, holds.
+    """Find the traces of `path`, one of the paths `given`.
 
-    TraceError where there is no such path, or no trace under it.
+    TraceError if there is no such path, or no trace under it.
     """
     if not path.exists():
         raise absent(path)
@@ -107,23 +102,23 @@ def find_job(path: Path, given: Sequence[Path] = ()) -> JobFiles:
     except OSError as error:
         raise unreadable(path, error) from error
     job = next(job for find in LAYOUTS if (job := find(path, given)) is not None)
-    own = dict.fromkeys(source.path.parent for source in job.sources)
-    notes = [*job.notes, *(note for home in dict.fromkeys([path, *own]) for note in skipped_notes(home))]
+    homes = dict.fromkeys(source.path.parent for source in job.sources)
+    notes = [*job.notes, *(note for home in dict.fromkeys([path, *homes]) for note in skipped_notes(home))]
     notes += unread_notes(path, _MOST_SEARCHED, {source.path for source in job.sources})
-    others = (one for one in given if one != path)
-    if left := holding(path, _MOST_SEARCHED, {*own, *others, *job.reported}):
+    others = {other for other in given if other != path}
+    if left := holding(path, _MOST_SEARCHED, {*homes, *others, *job.reported}):
         notes.append(f"{path}: traces in {left} are not read; if of this job, give those, too")
     return replace(job, notes=notes)
 
 
 def held_by(paths: Sequence[Path]) -> Holds:
-    """Tell the kind of the first recording at `paths`; TraceError as of `find_job`."""
+    """Find the kind of the first recording at `paths`; TraceError as of `find_job`."""
     reader = reader_of(head_of(find_job(paths[0], paths).sources[0].path))
     return "events" if reader is None else reader.holds
 
 
 def check_chrome(path: Path) -> None:
-    """Raise TraceError where a file is a trace of another format than chrome's."""
+    """Raise TraceError for a trace of another format than chrome's."""
     if not path.exists():
         raise absent(path)
     reader = reader_of(head_of(path))
@@ -132,47 +127,42 @@ def check_chrome(path: Path) -> None:
 
 
 def find_paths(paths: Sequence[Path]) -> JobFiles:
-    """Return several paths as one job; nothing is read.
+    """Find several paths as one job, without reading it.
 
-    Files are ranks, GPU directories side by side the GPUs of one worker, other directories workers, in
-    the order given. The traces of several GPU directories stand for these. TraceError as of `find_job`.
+    Files are ranks, GPU directories side by side the GPUs of one worker, other directories workers, in the
+    order given. Traces of several GPU directories count as the directories. TraceError as of `find_job`.
     """
-    found = [find_job(path, paths) for path in paths]
-    if len(found) == 1:
-        return found[0]
-    if all(job.kind == "file" for job in found) and (sources := gpu_sources([job.root for job in found])):
-        return JobFiles(found[0].root, "job" if sources[0].worker is not None else "worker", sources)
-    notes = [note for job in found for note in job.notes]
-    sources = _numbered([source for job in found for source in job.sources])
-    if all(job.kind in ("file", "ranks") for job in found):
-        return JobFiles(found[0].root, "file" if found[0].kind == "file" else "ranks", sources, notes)
+    jobs = [find_job(path, paths) for path in paths]
+    if len(jobs) == 1:
+        return jobs[0]
+    kinds, root = {job.kind for job in jobs}, jobs[0].root
+    if kinds == {"file"} and (sources := gpu_sources([job.root for job in jobs])):
+        return JobFiles(root, "job" if sources[0].worker is not None else "worker", sources)
+    notes = [note for job in jobs for note in job.notes]
+    sources = [source for job in jobs for source in job.sources]
+    if not any(source.is_known for source in sources) and len({s.path.parent for s in sources}) == 1:
+        ranks = ranks_of_names([source.path for source in sources])
+        sources = [replace(source, rank=ranks.get(source.path)) for source in sources]
+    if kinds <= {"file", "ranks"}:
+        return JobFiles(root, "file" if jobs[0].kind == "file" else "ranks", sources, notes)
     sources = [replace(s, rank=local_rank(s.path.parent.name) if s.rank is None else s.rank) for s in sources]
-    if all(job.kind == "gpu" for job in found) and len({job.root.resolve().parent for job in found}) == 1:
-        return JobFiles(found[0].root.parent, "worker", sources, notes)
+    if kinds == {"gpu"} and len({job.root.resolve().parent for job in jobs}) == 1:
+        return JobFiles(root.parent, "worker", sources, notes)
     offset = 0
-    numbered: list[Source] = []
-    for job in found:
+    of_workers: list[Source] = []
+    for job in jobs:
         workers = [source.worker or 0 for source in job.sources]
-        own = sources[len(numbered) : len(numbered) + len(workers)]
-        numbered += [replace(s, worker=offset + w) for s, w in zip(own, workers, strict=True)]
+        for worker in workers:
+            of_workers.append(replace(sources[len(of_workers)], worker=offset + worker))
         offset += max(workers) + 1
-    return JobFiles(found[0].root, "job", numbered, notes)
-
-
-def _numbered(sources: Sequence[Source]) -> list[Source]:
-    """Give files of unknown ranks those that their names tell, as in a folder."""
-    paths = [source.path for source in sources]
-    if any(source.is_known for source in sources) or len({path.parent for path in paths}) > 1:
-        return list(sources)
-    ranks = ranks_of_names(paths)
-    return [replace(source, rank=ranks.get(source.path)) for source in sources]
+    return JobFiles(root, "job", of_workers, notes)
 
 
 def is_input(file: Path, given: Sequence[Path]) -> bool:
-    """Whether an option may read the existing `file` when the paths `given` are those of its command.
+    """Check whether an option with the paths `given` may read the existing `file`.
 
-    It may read the files given, the traces of directories given, and, in or below these or beside a file
-    given, what has the name of a graph, a capture, a log or one of BytePS's files.
+    It may read the files given, the traces of directories given, and graphs, captures, logs and files of
+    BytePS in or below these or beside a file given.
     """
     return any(path.exists() and _is_input_of(file, path) for path in given)
 

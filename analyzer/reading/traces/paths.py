@@ -1,12 +1,13 @@
-"""A job's trace files, the rank, worker and host of each, and the parts of file names that say so."""
+"""A job's trace files, and the rank, worker and host of each."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from analyzer.base.inputs import natural, short_names
 from analyzer.reading.formats.other_files import TABLE, foreign, named
 from analyzer.reading.formats.stream import ByteStream
 
-#: Recordings and their companions that no option reads beside a job, by their names.
+#: Files beside a job that no option reads, by their names.
 _UNREAD = (
     (r"perfetto_trace\.json(\.gz)?", "the same profile as the .trace.json.gz beside it"),
     (
@@ -29,62 +30,50 @@ _FOREIGN_SUFFIXES = (
     ".prof", ".pt", ".safetensors", ".parquet", ".db", ".et", ".html", ".txt", ".json", ".csv", ".pb",
     ".rpd", ".nvvp", ".pickle", ".sqlite",
 )  # fmt: skip
-_MOST_FILES = 64  # of a folder without a trace, of which it is looked up what they are
+_MOST_FILES = 64  # files of a folder without a trace whose kind is looked up
 _SHOWN = 3
 
 
 def unread_notes(path: Path, most_folders: int, known: Collection[Path]) -> list[str]:
-    """Name the files of known kinds below `path` that are not read; `known` are those that are."""
+    """Name the files of known kinds below `path` that are not read, besides the files `known`."""
     kinds: dict[str, list[Path]] = {}
-    for file in _files_below(path, most_folders):
-        if file not in known and (kind := _kind(file.name)):
-            kinds.setdefault(kind, []).append(file)
+    for folder, _, names in itertools.islice(os.walk(path), most_folders):
+        for name in names:
+            kind = named(name) or next((kind for rule, kind in _UNREAD if re.fullmatch(rule, name)), "")
+            if kind and Path(folder, name) not in known:
+                kinds.setdefault(kind, []).append(Path(folder, name))
     notes = []
     for kind, files in kinds.items():
         ordered = sorted(files, key=lambda file: natural(str(file)))
-        names = dict.fromkeys(file.name for file in ordered)
-        shown = list(names) if len(names) < len(files) else [str(file.relative_to(path)) for file in ordered]
+        shown = [*dict.fromkeys(file.name for file in ordered)]
+        if len(shown) == len(files):
+            shown = [str(file.relative_to(path)) for file in ordered]
         notes.append(f"{path}: not read: {listed(shown, _SHOWN + 2)} ({kind})")
     return notes
 
 
-def _kind(name: str) -> str:
-    return named(name) or next((kind for rule, kind in _UNREAD if re.fullmatch(rule, name)), "")
-
-
-def _files_below(path: Path, most_folders: int) -> Iterator[Path]:
-    for folder, _, names in itertools.islice(os.walk(path), most_folders):
-        yield from (Path(folder, name) for name in names)
-
-
 def foreign_files(path: Path) -> str:
-    """Say what the files in a folder without any trace are, if they are of one kind; "" if not."""
+    """Name the kind of the files in a folder without any trace; "" if they are of several kinds."""
     if _is_mlflow_store(path):
         return f"{path}: not a trace: {TABLE}"
     files = [file for file in listing(path) if file.is_file()]
     kinds: dict[str, list[Path]] = {}
     for file in files[:_MOST_FILES]:
-        if kind := named(file.name) or _content(file):
+        kind = named(file.name)
+        if not kind and file.name.endswith(_FOREIGN_SUFFIXES):
+            with contextlib.suppress(TraceError):
+                kind = foreign(head_of(file, most=1 << 16))
+        if kind:
             kinds.setdefault(kind, []).append(file)
     if len(kinds) != 1:
         return ""
-    ((kind, own),) = kinds.items()
-    names = str(own[0]) if len(own) == 1 else f"{path}: {listed(short_names(own), _SHOWN)}"
+    ((kind, files),) = kinds.items()
+    names = str(files[0]) if len(files) == 1 else f"{path}: {listed(short_names(files), _SHOWN)}"
     return f"{names}: not a trace: {kind}"
 
 
-def _content(file: Path) -> str:
-    """Say what a file is by its content; "" for one that may be read, or that is nothing known."""
-    if not file.name.endswith(_FOREIGN_SUFFIXES):
-        return ""
-    try:
-        return foreign(head_of(file, most=1 << 16))
-    except TraceError:
-        return ""
-
-
 def _is_mlflow_store(path: Path) -> bool:
-    """Whether a folder is MLflow's: each experiment, and each run in it, has a ``meta.yaml``."""
+    """Check whether a folder is MLflow's: each experiment, and each run in it, has a ``meta.yaml``."""
     homes = [path, *subdirectories(path)]
     return any((home / "meta.yaml").is_file() for home in homes) and (
         path.resolve().name == "mlruns"
@@ -95,11 +84,11 @@ def _is_mlflow_store(path: Path) -> bool:
 
 JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
 
-#: Files that this program and dPRO write beside their inputs; a directory's traces are the others.
+#: Files that this program and dPRO write beside their inputs; they are not a directory's traces.
 PRODUCTS = ("combined", "synthetic", "comm_timeline", "server_timeline", "bps_comm_aligned")
 
 _RANK_IN_NAME = r"(?i)rank[-_.=\[(]?(\d+)"
-#: In front of the only number in which the names of files differ: it counts something else than ranks.
+#: Before the only number in which names of files differ: the number is no rank.
 _NO_RANK = re.compile(
     r"(?i)(?:step|iter(?:ation)?|epoch|cycle|part|chunk|run|try|attempt|seed|v(?:ersion)?)[-_.]?$"
 )
@@ -110,27 +99,22 @@ _RANK_IN_HEAD = (
 )
 _PICKLE = b"\x80"
 _MAY_BE_READ = os.R_OK | os.X_OK
-_MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
+_MOST_RANKS = 1 << 20  # a larger world size is damaged
 
 
 class Source(Struct, frozen=True):
-    """One trace file of a job and whose it is.
-
-    `worker` is the worker's index in the job (None: the job has no workers, or only one was given);
-    `rank` the local rank of the GPU (BytePS) or the global rank (all others), None where unknown. A `host`
-    is not a rank: it has what several ranks of a file share. The files `more` continue the trace.
-    """
+    """One trace file of a job, and its owner."""
 
     path: Path
-    worker: int | None = None
-    rank: int | None = None
-    raw: Path | None = None  # the GPU's directory, where a final trace is still to be collected there
-    host: int | None = None
-    more: Sequence[Path] = ()
+    worker: int | None = None  # index in the job; None: the job has no workers, or only one was given
+    rank: int | None = None  # the GPU's local rank (BytePS), else the global rank; None: unknown
+    raw: Path | None = None  # the GPU's directory, if the final trace is missing there
+    host: int | None = None  # not a rank: the slices that several ranks of a file share
+    more: Sequence[Path] = ()  # files that continue the trace
 
     @property
     def prefix(self) -> str:
-        """``wk<i>.rank<r>.`` as far as that is known; ``host<i>.`` of a host."""
+        """``wk<i>.rank<r>.`` without unknown parts; ``host<i>.`` for a host."""
         worker = "" if self.worker is None else f"wk{self.worker}."
         if self.host is not None:
             return f"{worker}host{self.host}."
@@ -138,17 +122,17 @@ class Source(Struct, frozen=True):
 
     @property
     def order(self) -> tuple[bool, int, int]:
-        """A sort key: by worker and rank, those that are not known last."""
+        """A sort key: by worker and rank, unknown ones last."""
         return self.rank is None, self.worker or 0, self.rank or 0
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known which rank, or which host, it is of."""
+        """Whether its rank or host is known."""
         return self.rank is not None or self.host is not None
 
 
 class JobFiles(Struct, frozen=True):
-    """The trace files under a path, workers in order and ranks as numbers within each."""
+    """The trace files under a path, in order of workers and ranks."""
 
     root: Path
     kind: JobKind
@@ -166,7 +150,7 @@ class JobFiles(Struct, frozen=True):
         return rank_notes(self.root, ranks, world)
 
     def owner_of(self, source: Source) -> Path:
-        """Return the path that names the host of a source: the directory of its worker, else its file."""
+        """Path that names the host of a source: its worker's directory, else its file."""
         if self.kind == "gpu":
             return self.root
         return source.path.parent.parent if self.has_gpus and self.root.is_dir() else source.path
@@ -184,7 +168,7 @@ class JobFiles(Struct, frozen=True):
 def rank_notes(
     whose: object, ranks: Sequence[int], world: int = 0, kind: str = "rank", sources: str = "files"
 ) -> list[str]:
-    """Return a line for the ranks that several sources claim, and one for the missing ones of `world`."""
+    """Note the ranks that several sources claim, and the missing ranks of `world`."""
     notes: list[str] = []
     if doubled := sorted(rank for rank, n in Counter(ranks).items() if n > 1):
         notes.append(missing_note(f"{whose}: {in_words(doubled, kind)} claimed by several {sources}"))
@@ -195,13 +179,13 @@ def rank_notes(
 
 
 def missing_note(text: str) -> Note:
-    """Return a note on a rank, a file or a directory that is missing, empty, or there twice."""
+    """Make a note on a rank, a file or a directory that is missing, empty, or doubled."""
     return Note(text, NoteKind.MISSING)
 
 
 def empty_notes(path: Path, found: Sequence[Path]) -> list[str]:
-    """Name the directories without any file that lie beside those `found` below `path`, or their parents."""
-    inside = [folder for each in found for folder in each.parents if path in (folder, *folder.parents)]
+    """Name the directories without any file beside the directories `found` below `path`, or their parents."""
+    inside = [folder for home in found for folder in home.parents if path in (folder, *folder.parents)]
     known = {*found, *inside}
     return [
         missing_note(f"{child}: an empty directory, left out")
@@ -212,12 +196,12 @@ def empty_notes(path: Path, found: Sequence[Path]) -> list[str]:
 
 
 def head_of(path: Path, most: int | None = None) -> bytes:
-    """Return the beginning of a file's content, unpacked, up to 1 MiB, or to `most` if it is not packed."""
+    """Read the beginning of a file's content, unpacked, up to 1 MiB, or to `most` if it is not packed."""
     return next(iter(ByteStream(path, stop=most)), b"")
 
 
 def rank_in_name(path: Path) -> int | None:
-    """Return the rank that a file's or directory's name states (``rank3``, ``rank_3``)."""
+    """Read the rank in a file's or directory's name (``rank3``, ``rank_3``)."""
     match = re.search(_RANK_IN_NAME, path.name)
     return int(match[1]) if match else None
 
@@ -225,8 +209,7 @@ def rank_in_name(path: Path) -> int | None:
 def ranks_in_names(names: Sequence[str]) -> list[int]:
     """Ranks of files by the only number in which their names differ, if it is a set of ranks; else [].
 
-    A set of ranks has no number twice, and leaves no more numbers out than it has. One that counts from 1
-    is none: rank 0 is not missing there.
+    A set of ranks has no number twice, and at most as many gaps as numbers. Numbers from 1 on are no ranks.
 
     >>> ranks_in_names(["TP-1.json", "TP-0.json"]), ranks_in_names(["r0-a.json", "r1-b.json"])
     ([1, 0], [])
@@ -246,7 +229,7 @@ def ranks_in_names(names: Sequence[str]) -> list[int]:
 
 
 def rank_in_head(path: Path) -> int | None:
-    """Return the rank that PyTorch or Composer wrote at the beginning of a trace; of a pickle nobody does."""
+    """Read the rank that PyTorch or Composer wrote at the beginning of a trace; a pickle has none there."""
     if head_of(path, len(_PICKLE)) == _PICKLE:
         return None
     match = re.search(_RANK_IN_HEAD, head_of(path))
@@ -254,24 +237,20 @@ def rank_in_head(path: Path) -> int | None:
 
 
 def subdirectories(path: Path) -> list[Path]:
-    """Return the directories in a directory that may be read, but for hidden ones and links upwards."""
+    """List the readable directories in a directory, without hidden ones and links upwards."""
+    above = (path.resolve(), *path.resolve().parents)
     children = [child for child in listing(path) if child.is_dir() and not child.name.startswith(".")]
     return [
         child
         for child in children
-        if os.access(child, _MAY_BE_READ) and not (child.is_symlink() and _is_above(child, path))
+        if os.access(child, _MAY_BE_READ) and not (child.is_symlink() and child.resolve() in above)
     ]
 
 
-def _is_above(link: Path, path: Path) -> bool:
-    target = os.path.realpath(link)
-    return os.path.commonpath([target, os.path.realpath(path)]) == target
-
-
 def listing(path: Path) -> list[Path]:
-    """Return the files and directories in a directory, numbers in names in the order of numbers.
+    """List the files and directories in a directory, in natural order; none if it may not be read.
 
-    `skipped_notes` names what else is there; a directory that may not be read seems to be empty.
+    `skipped_notes` names all other entries.
     """
     return sorted(
         (Path(entry) for entry in _entries(path) if _is_usual(entry)), key=lambda p: natural(p.name)
@@ -289,12 +268,12 @@ def _entries(path: Path) -> list[os.DirEntry[str]]:
 def _is_usual(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file() or entry.is_dir()
-    except OSError:  # a loop of links, or beyond what may be looked at
+    except OSError:  # a loop of links, or no permission
         return False
 
 
 def skipped_notes(path: Path) -> list[str]:
-    """Name what is in a directory and cannot be read: pipes, devices, broken links, closed directories."""
+    """Name the unreadable entries of a directory: pipes, devices, broken links, closed directories."""
     notes = []
     for entry in _entries(path):
         if not _is_usual(entry):

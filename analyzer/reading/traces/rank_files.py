@@ -33,42 +33,43 @@ from analyzer.reading.traces.paths import (
 from analyzer.reading.traces.readers import Reader, may_be_read, reader_of
 
 _PROFILES = (".trace.json.gz", ".trace.json")
-#: What PyTorch calls a recording: after its worker (host and process, if nobody names it) and the time.
+#: PyTorch's name of a recording: its worker (by default host and process), and the time.
 _OF_A_PROCESS = re.compile(r"(.+)\.\d{10,19}\.pt\.trace\.json(?:\.gz)?")
 
 
 def find_profiles(path: Path, given: Sequence[Path]) -> JobFiles | None:
-    """Return the newest run in a directory of TensorBoard or one above it; None where there is none.
+    """Find the newest run in a directory of TensorBoard or above; None if there is none.
 
-    `path` may be a log directory, one in it (``plugins``, ``profile``, a run), or one that holds a log
-    directory for each process of a job.
+    `path` may be a log directory, a directory in it (``plugins``, ``profile``, a run), or a directory with a
+    log directory for each process of a job.
 
-    TraceError where several log directories have newest runs of different names, or a run has no trace.
+    TraceError if several log directories have newest runs of different names, or a run has no trace.
     """
-    place = path.resolve()
-    if (place.parent.name, place.parent.parent.name) == ("profile", "plugins"):
+    names = path.resolve().parts
+    if names[-3:-1] == ("plugins", "profile"):
         return _profiles(path, [path], [])
-    inside = path if (place.name, place.parent.name) == ("profile", "plugins") else path / "profile"
-    if inside.is_dir() and (inside is path or place.name == "plugins"):
-        profiles = [inside]
+    if names[-2:] == ("plugins", "profile"):
+        profiles = [path]
+    elif names[-1:] == ("plugins",) and (path / "profile").is_dir():
+        profiles = [path / "profile"]
     else:
         homes = [path, *subdirectories(path)]
         profiles = [folder for home in homes if (folder := home / "plugins" / "profile").is_dir()]
-    runs = [subdirectories(folder) for folder in profiles]
-    newest = [own[-1] for own in runs if own]
+    runs = [folders for profile in profiles if (folders := subdirectories(profile))]
+    newest = [folders[-1] for folders in runs]
     if not newest:
         return None
     if len({run.name for run in newest}) > 1:
-        names = ", ".join(str(run.parents[2].relative_to(path)) for run in newest)
+        logs = ", ".join(str(run.parents[2].relative_to(path)) for run in newest)
         raise TraceError(
             f"{path}: several log directories in it hold different runs; give one, or all if they are one "
-            f"job: {names}"
+            f"job: {logs}"
         )
-    return _profiles(path, newest, [run for own in runs for run in own[:-1]])
+    return _profiles(path, newest, [run for folders in runs for run in folders[:-1]])
 
 
 def _profiles(path: Path, runs: Sequence[Path], older: Sequence[Path]) -> JobFiles | None:
-    """Return the traces in the directories of runs, one for each host; several hosts are workers."""
+    """List the traces in the directories of runs, one for each host; several hosts are workers."""
     files = [file for run in runs for file in listing(run) if file.is_file()]
     traces = [file for file in files if file.name.endswith(_PROFILES)]
     if not traces:
@@ -78,15 +79,16 @@ def _profiles(path: Path, runs: Sequence[Path], older: Sequence[Path]) -> JobFil
     return JobFiles(path, "ranks", sources, notes, older)
 
 
-#: What Composer calls the file in which it puts those of all ranks once more, beside them.
+#: Composer's file of all ranks, beside the ranks' own.
 _MERGED = "merged_trace"
-_MOST_FOLDERS, _MOST_FILES = 1000, 10  # that are searched for a hint; files of each
+_MOST_FOLDERS, _MOST_FILES = 1000, 10  # folders that are searched for a hint; files of each
 
 
 def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
-    """Return the job of the rank files in `path` or its directories; our own products only in need."""
-    found = _find_files(path, steps=False)
-    files, products, below, notes = found if found[0] else _find_files(path, steps=True)
+    """Find the rank files in `path` or its directories, or else this program's own files there."""
+    files, products, below, notes = _find_files(path, steps=False)
+    if not files:
+        files, products, below, notes = _find_files(path, steps=True)
     rank_of = {file: rank_in_name(file) if file.parent == path else rank_of_file(file) for file in files}
     if len({file.parent for file in files}) > 1 and not _all_differ(rank_of):
         rank_of = {file: rank_in_head(file) for file in files}
@@ -100,7 +102,7 @@ def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
     if files:
         again = [file for file in (*products, *below) if file.name.startswith(_MERGED)]
         notes += [f"{file}: the files of all ranks once more, left out" for file in again]
-    # a replay is of the other one
+    # a file of replay was made from another one
     files = files or [file for file in products if not file.name.startswith("synthetic.")] or products
     if not files:
         if other := foreign_files(path):
@@ -109,32 +111,24 @@ def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
         remedy = f"; give the directories below it that hold some: {deeper}" if deeper else ""
         left = f" ({listed([note.removeprefix(f'{path}/') for note in notes])})" if notes else ""
         raise TraceError(f"{path}: no trace in this directory{left}{remedy}")
-    dumps: Mapping[Path, list[Path]] = {}
-    if (
-        len(files) > 1
-        and not any(rank_of.get(file) is not None for file in files)
-        and (dumps := _continued(files))
-    ):
-        notes.append(_joined(files, dumps))
+    dumps: dict[Path, list[Path]] = {}
+    is_ranked = any(rank_of.get(file) is not None for file in files)
+    if len(files) > 1 and not is_ranked:
+        dumps = _continued(files)
+        if len(dumps) < len(files):
+            joined = [file.name for first, more in dumps.items() if more for file in (first, *more)]
+            notes.append(f"{files[0].parent}: dumps that continue each other are joined: {listed(joined, 4)}")
         files = [*dumps]
     if len(files) == 1:
-        return JobFiles(path, "ranks", [_source(files[0], rank_of_file(files[0]), dumps)], notes)
-    if not any(rank_of.get(file) is not None for file in files):
+        rank_of = {files[0]: rank_of_file(files[0])}
+    elif not is_ranked:
         rank_of |= _by_process(files, notes) or ranks_of_names(files)
-    ranks = [(file, rank_of.get(file)) for file in files]  # our own products have none
-    ranked = sorted(ranks, key=lambda one: (one[1] is None, one[1] or 0))
-    return JobFiles(path, "ranks", [_source(file, rank, dumps) for file, rank in ranked], notes)
-
-
-def _source(file: Path, rank: int | None, dumps: Mapping[Path, Sequence[Path]]) -> Source:
-    return Source(file, rank=rank, more=dumps.get(file, ()))
+    sources = [Source(file, rank=rank_of.get(file), more=dumps.get(file, ())) for file in files]
+    return JobFiles(path, "ranks", sorted(sources, key=lambda source: source.order), notes)
 
 
 def _by_process(files: Sequence[Path], notes: list[str]) -> dict[Path, int]:
-    """Return the place of each file's process where PyTorch calls them all after these, and some after one.
-
-    A note tells which rank is which of several.
-    """
+    """Count PyTorch's processes in the files' names, if a process has several files; note the ranks."""
     named = [_OF_A_PROCESS.fullmatch(file.name) for file in files]
     processes = [match[1] for match in named if match]
     places = {name: place for place, name in enumerate(dict.fromkeys(processes))}
@@ -149,33 +143,19 @@ def _by_process(files: Sequence[Path], notes: list[str]) -> dict[Path, int]:
 
 
 def _continued(files: Sequence[Path]) -> dict[Path, list[Path]]:
-    """Return the dumps that begin like a trace, and those without a beginning that continue each.
-
-    {} where no file has one before it in its folder.
-    """
+    """Map each file that begins like a trace to the files without a beginning after it in its folder."""
     dumps: dict[Path, list[Path]] = {}
     for file in files:
-        first = next(reversed(dumps), None)
-        is_next = (
-            first is not None and first.parent == file.parent and fragment_start(head_of(file)) is not None
-        )
-        if first is not None and is_next:
+        first = next(reversed(dumps), file)
+        if first is not file and first.parent == file.parent and fragment_start(head_of(file)) is not None:
             dumps[first].append(file)
         else:
             dumps[file] = []
-    return dumps if len(dumps) < len(files) else {}
-
-
-def _joined(files: Sequence[Path], dumps: Mapping[Path, Sequence[Path]]) -> str:
-    joined = [file.name for first, more in dumps.items() if more for file in (first, *more)]
-    return f"{files[0].parent}: dumps that continue each other are joined: {listed(joined, 4)}"
+    return dumps
 
 
 def ranks_of_names(files: Sequence[Path]) -> dict[Path, int]:
-    """Return the rank of each file by the only number in which their names differ; {} where none is told.
-
-    What PyTorch or Composer wrote at the beginning of a trace is surer.
-    """
+    """Ranks by the only number in which the files' names differ; {} if traces have their ranks in them."""
     ranks = ranks_in_names([file.name for file in files])
     if not ranks or rank_in_head(files[0]) is not None:
         return {}
@@ -183,9 +163,9 @@ def ranks_of_names(files: Sequence[Path]) -> dict[Path, int]:
 
 
 def _find_files(path: Path, *, steps: bool) -> tuple[list[Path], list[Path], list[Path], list[str]]:
-    """Return the traces in `path` or else its directories (logs of steps, too, where `steps`), and notes.
+    """Find the traces in `path` or else its directories; with `steps`, step logs, too.
 
-    Between them, what this program or Composer's merger made of others: beside the traces, and below.
+    Also the files that this program or Composer's merger made of others, in `path` and below; and notes.
     """
     products: list[Path] = []
     below: list[Path] = []
@@ -193,13 +173,13 @@ def _find_files(path: Path, *, steps: bool) -> tuple[list[Path], list[Path], lis
     files = _rank_files(path, notes, products, steps)
     if not files:
         children = {child: _rank_files(child, notes, below, steps) for child in subdirectories(path)}
-        notes += empty_notes(path, [child for child, own in children.items() if own])
-        files = [file for own in children.values() for file in own]
+        notes += empty_notes(path, [child for child, of_child in children.items() if of_child])
+        files = [file for of_child in children.values() for file in of_child]
     return files, products, below, notes
 
 
 def holding(path: Path, most: int, known: Container[Path] = ()) -> str:
-    """List the first directories from `path` on that hold traces, except those `known`, in words."""
+    """List the first directories at or below `path` with traces, except the `known` ones, in words."""
     holding = (
         "this directory" if Path(folder) == path else str(Path(folder).relative_to(path))
         for folder, _, names in itertools.islice(os.walk(path), most)
@@ -210,7 +190,7 @@ def holding(path: Path, most: int, known: Container[Path] = ()) -> str:
 
 
 def _holds_trace(file: Path, by_name: bool) -> bool:
-    """Whether a file is a trace; dumps, which have any name, are looked for unless it is told `by_name`."""
+    """Check whether a file is a trace; unless `by_name`, also a dump, which may have any name."""
     if file.name.split(".")[0] in (*PRODUCTS, _MERGED):
         return False
     with contextlib.suppress(TraceError, OSError):  # it is only a hint
@@ -221,7 +201,7 @@ def _holds_trace(file: Path, by_name: bool) -> bool:
 
 
 def _rank_files(path: Path, notes: list[str], products: list[Path], steps: bool) -> list[Path]:
-    """Return the trace files right in `path`, in natural order; the others go to `notes` and `products`."""
+    """List the trace files in `path`, in natural order; other files go to `notes` and `products`."""
     found: list[Path] = []
     for file in listing(path):
         if not file.is_file() or not may_be_read(file.name, steps=steps):
@@ -257,7 +237,7 @@ def _known_reader(path: Path, size: int, mtime_ns: int) -> Reader | None:
 
 
 def rank_of_file(path: Path) -> int | None:
-    """Return the rank of a file: by its name, else its directory's, or the one's to which a link leads."""
+    """Read the rank in a file's name, else in its directory's, or in that of the target of a link."""
     homes = (Path(os.path.abspath(path)).parent, path.resolve().parent)
     of_gpu = [local_rank(home.name) for home in homes if is_gpu_file(path.name)]
     of_home = [rank_in_name(home) for home in homes if path.name.split(".")[0] not in PRODUCTS]
@@ -268,12 +248,12 @@ def _all_differ(rank_of: Mapping[Path, int | None]) -> bool:
     return None not in rank_of.values() and len(set(rank_of.values())) == len(rank_of)
 
 
-_TRIED = 16  # files of a directory, of which one is a dump where dumps are
-_DUMP_HEAD = 1 << 12  # bytes, in which a dump says what it is
+_TRIED = 16  # a directory of dumps has one among so many files
+_DUMP_HEAD = 1 << 12  # bytes by which a dump is recognised
 
 
 def find_dumps(path: Path, given: Sequence[Path]) -> JobFiles | None:
-    """Return the job of the dumps right in `path`; None where none of its first files is one."""
+    """Find the dumps in `path`; None if none of its first files is one."""
     files = [file for file in listing(path) if file.is_file() and not file.name.startswith(".")]
     if not any(map(is_dump, files[:_TRIED])):
         return None
@@ -288,7 +268,7 @@ def find_dumps(path: Path, given: Sequence[Path]) -> JobFiles | None:
 
 
 def is_dump(path: Path) -> bool:
-    """Whether a file is the dump of a flight recorder, whatever its name."""
+    """Check whether a file is the dump of a flight recorder, whatever its name."""
     try:
         with opened(path) as file:
             head = file.read(_DUMP_HEAD)

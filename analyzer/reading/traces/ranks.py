@@ -1,10 +1,10 @@
-"""From paths to ranks: finds, reads and splits the files of a job, and applies a function to each rank."""
+"""Ranks from paths: find, read and split the files of a job, and apply a function to each rank."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
@@ -41,49 +41,34 @@ _T = TypeVar("_T")
 
 
 class Request(NamedTuple):
-    """How a job is read.
+    """The way to read a job."""
 
-    Attributes
-    ----------
-    needs : what the args of events are decoded for
-    points : whether the events that are not slices are wanted
-    hosts : whether a host whose slices several ranks share is listed, too, after the ranks; in the traces of
-        these its slices are in any case (`Trace.is_shared`)
-    only : names of the only communications to keep (`--filter`); see `CommFilter`
-    comm : parts of names of operations that are communication, too (`--comm`)
-    step_by : what marks a step, as for `System.find_steps`
-    rank_by : the field that tells the rank of a slice, as of `split_by_field`; None: as its system tells
-    most_steps : of how many steps graphs are made, about; None: of all
-    jobs : files at a time; None means the cores this process may use
-    progress : show a bar on standard error; None means only on a terminal
-    """
-
-    needs: Collection[Need] = ()
-    points: bool = False
-    hosts: bool = False
-    only: Collection[str] = ()
-    comm: Sequence[str] = ()
-    step_by: str | None = None
-    rank_by: str | None = None
-    most_steps: int | None = None
-    jobs: int | None = None
-    progress: bool | None = None
+    needs: Collection[Need] = ()  # purposes for which the args of events are decoded
+    points: bool = False  # read events that are not slices, too
+    hosts: bool = False  # list a host shared by ranks after them; its slices are in their traces, too
+    only: Collection[str] = ()  # the communications to keep (`--filter`); see `CommFilter`
+    comm: Sequence[str] = ()  # parts of names of further communications (`--comm`)
+    step_by: str | None = None  # the mark of a step, as for `System.find_steps`
+    rank_by: str | None = None  # the field with a slice's rank, as for `split_by_field`; None: the system's
+    most_steps: int | None = None  # make graphs of about this many steps; None: of all
+    jobs: int | None = None  # files at a time; None: the cores this process may use
+    progress: bool | None = None  # show a bar on standard error; None: only on a terminal
 
 
 class Rank(Struct, Generic[_T], frozen=True):
-    """The result for one rank, and facts of its trace before `Request.only`; times are 0 without a slice."""
+    """The result for one rank, and facts of its trace before `Request.only`; times are 0 without slices."""
 
     source: Source
-    paths: Sequence[Path]  # of its files, in time order
+    paths: Sequence[Path]  # in time order
     dialect: str
     world_size: int | None
     n_slices: int
-    begin_ns: int  # of the first slice
-    end_ns: int  # of the slice that ends last
+    begin_ns: int  # first begin of a slice
+    end_ns: int  # last end of a slice
     made: _T
-    known: Collection[str] = ()  # names that `Request.only` may have; () without it
-    named: Sequence[str] = ()  # those of `Request.comm` that operations have in their names
-    n_steps: int | None = None  # of a file without communication beside others, where nothing tells its rank
+    known: Collection[str] = ()  # valid names for `Request.only`; () without it
+    named: Sequence[str] = ()  # parts of `Request.comm` in names of operations
+    n_steps: int | None = None  # of a file of unknown rank without communication, beside others
 
 
 class Ranks(Struct, Generic[_T], frozen=True):
@@ -92,7 +77,7 @@ class Ranks(Struct, Generic[_T], frozen=True):
     job: JobFiles
     ranks: Sequence[Rank[_T]]
     files: Sequence[TraceFile]
-    unread: Sequence[str] = ()  # lines of the job's notes, one for each trace that could not be read
+    unread: Sequence[str] = ()  # a line for each trace that could not be read
 
     @property
     def made(self) -> list[_T]:
@@ -110,7 +95,7 @@ class Ranks(Struct, Generic[_T], frozen=True):
         return [*self.job.notes, *(line for file in self.files for line in file.repair_lines)]
 
     def check_any(self) -> None:
-        """Raise TraceError where no rank holds a slice."""
+        """Raise TraceError if no rank has a slice."""
         if not any(rank.n_slices for rank in self.ranks):
             dialect = self.files[0].dialect if self.files else ""
             repairs = "".join(f"; {phrase}" for phrase in self.files[0].repairs[:1]) if self.files else ""
@@ -127,22 +112,21 @@ def read_ranks(paths: Sequence[Path], make: Make[_T], request: Request = Request
 def read_ranks(
     paths: Sequence[Path], make: Make[Any] | None = None, request: Request = Request()
 ) -> Ranks[Any]:
-    """Apply `make` to each rank of the job at `paths`, where its file is read; without it, keep the traces.
+    """Apply `make` to each rank of the job at `paths`, in the process that reads it; else keep the traces.
 
-    Several files of a rank (the cycles of a profiler) are joined if their names or beginnings tell the rank,
-    a combined file is split again, and the final trace of a GPU that has none yet is put together from its
-    profiler's files. Files of a directory that turn out not to be traces are left out, with a note, as long
-    as one is left. One file, or the files of one rank, are one task, so no process holds the events of all.
+    Several files of a rank (the cycles of a profiler) are joined if their names or beginnings have the rank,
+    a combined file is split again, and a missing final trace of a GPU is collected from its profiler's files.
+    Files of a directory that are not traces are left out with a note, if a trace is left. One file, or the
+    files of one rank, are one task, so no process holds the events of all.
 
-    TraceError where a path does not exist, or holds no trace that can be read; AnalyzeError where a name of
-    `request.only` is not a communication of the job.
+    TraceError if a path does not exist, or holds no readable trace; AnalyzeError if a name of `request.only`
+    is not a communication of the job.
     """
     with files_to_read(paths, request.jobs) as (job, to_read, lines):
         results = _read_all(job, to_read, make, request)
-    files = [file for _, file in sorted((pair for read in results for pair in read.files), key=itemgetter(0))]
-    errors = [
-        error for _, error in sorted((pair for read in results for pair in read.errors), key=itemgetter(0))
-    ]
+    by_number = itemgetter(0)
+    files = [file for _, file in sorted((pair for read in results for pair in read.files), key=by_number)]
+    errors = [error for _, error in sorted((pair for read in results for pair in read.errors), key=by_number)]
     if errors and (job.kind == "file" or not files):
         raise errors[0]
     ranks = [rank for read in results for rank in read.ranks]
@@ -157,16 +141,12 @@ def read_ranks(
         for name in request.comm
         if name not in named
     ]
-    ranks = _with_numbered_hosts(ranks)
-    return Ranks(replace(job, sources=[rank.source for rank in ranks], notes=notes), ranks, files, unread)
-
-
-def _with_numbered_hosts(ranks: Sequence[Rank[_T]]) -> list[Rank[_T]]:
-    numbers = itertools.count()
-    return [
-        rank if rank.source.host is None else replace(rank, source=replace(rank.source, host=next(numbers)))
+    hosts = itertools.count()
+    ranks = [
+        rank if rank.source.host is None else replace(rank, source=replace(rank.source, host=next(hosts)))
         for rank in ranks
     ]
+    return Ranks(replace(job, sources=[rank.source for rank in ranks], notes=notes), ranks, files, unread)
 
 
 @contextmanager
@@ -175,17 +155,25 @@ def files_to_read(
 ) -> Iterator[tuple[JobFiles, list[Path], list[str]]]:
     """Yield the job at `paths`, the file to read for each source, and a line for each flaw of raw files.
 
-    Two kinds of files exist only as long as the block lasts: the trace of dumps that continue each other, and
-    that of a GPU that has no final trace yet, collected from its profiler's files; where that fails, its
-    communications alone (``comm.json``) have to do.
+    Two kinds of files exist only during the block: the trace of dumps that continue each other, and the
+    missing final trace of a GPU, collected from its profiler's files. If that fails, its communications
+    (``comm.json``) are read.
     """
     job = find_paths(paths)
     gpus = {s.path: GpuDir(s.raw, s.worker, s.rank) for s in job.sources if s.raw is not None}
     if not gpus and not any(source.more for source in job.sources):
         yield job, [source.path for source in job.sources], []
         return
+    made: dict[Path, Path] = {}
+    lines: list[str] = []
     with temporary_directory() as directory:
-        made, lines = _collected(gpus, directory, jobs) if gpus else ({}, [])
+        if gpus:
+            from collector.gpu.final_trace import collect_gpus
+
+            reports = collect_gpus(list(gpus.values()), into=directory, jobs=jobs, progress=False)
+            for path, report in zip(gpus, reports, strict=True):
+                made[path] = next(iter(report.new.values()), path)
+                lines += report.warnings
         for number, source in enumerate(job.sources):
             if source.more:
                 made[source.path] = directory / f"joined-{number}.json"
@@ -193,24 +181,13 @@ def files_to_read(
         yield job, [made.get(source.path, source.path) for source in job.sources], lines
 
 
-def _collected(
-    gpus: Mapping[Path, GpuDir], directory: Path, jobs: int | None
-) -> tuple[dict[Path, Path], list[str]]:
-    """Collect the final traces of GPUs; also a line for each flaw of their files."""
-    from collector.gpu.final_trace import collect_gpus
-
-    reports = collect_gpus(list(gpus.values()), into=directory, jobs=jobs, progress=False)
-    made = {path: next(iter(report.new.values()), path) for path, report in zip(gpus, reports, strict=True)}
-    return made, [line for report in reports for line in report.warnings]
-
-
 # ---- tasks
 
 
 class _Task(NamedTuple):
-    """Files that are read together, and the function of the ranks in them."""
+    """Files that are read together, and the function to apply to the ranks in them."""
 
-    files: Sequence[tuple[int, Path, Source]]  # number in the job, what to read, and whose it is
+    files: Sequence[tuple[int, Path, Source]]  # number in the job, the file to read, its source
     make: Make[Any] | None
     request: Request
     decoding: Decoding
@@ -229,38 +206,28 @@ def _read_all(
     job: JobFiles, to_read: Sequence[Path], make: Make[Any] | None, request: Request
 ) -> list[_Read]:
     groups = [[(i, to_read[i], job.sources[i]) for i in group] for group in _together(job)]
-    parts = [_part([path for _, path, _ in group]) for group in groups]
+    parts = []
+    for group in groups:
+        paths = [path for _, path, _ in group]
+        is_shared = all(os.path.isfile(path) and not is_temporary(path) for path in paths)
+        parts.append(FilePart(paths[0].absolute(), sum(map(parallel.size_of, paths)), is_shared))
     fields = filter(None, (request.step_by, request.rank_by))
     keys = [*dialects.keys_for(request.needs), *(argument(field) or field for field in fields)]
     points = request.points or not (request.step_by is None or argument(request.step_by))
     rank_by, step_by = (argument(field) or field for field in (request.rank_by, request.step_by))
     how = decoding(parts, keys, points)._replace(rank_by=rank_by, step_by=step_by)
-    parts = [
-        # another process may be in another directory
-        replace(
-            part,
-            about=_Task(
-                [(i, path.absolute(), replace(source, raw=None, more=())) for i, path, source in group],
-                make,
-                request,
-                how,
-                len(job.sources) > 1,
-            ),
-        )
-        for part, group in zip(parts, groups, strict=True)
-    ]
+    for number, group in enumerate(groups):
+        # absolute, because another process may be in another directory
+        files = [(i, path.absolute(), replace(source, raw=None, more=())) for i, path, source in group]
+        task = _Task(files, make, request, how, len(job.sources) > 1)
+        parts[number] = replace(parts[number], about=task)
     what = f"reading {counted(len(to_read), 'file')}"
     with progress_bar(sum(part.size for part in parts), "B", what=what, enabled=request.progress) as advance:
         return list(parallel.map_files(_run, parts, jobs=request.jobs, on_read=advance))
 
 
-def _part(paths: Sequence[Path]) -> FilePart:
-    is_shared = all(os.path.isfile(path) and not is_temporary(path) for path in paths)
-    return FilePart(paths[0].absolute(), sum(map(parallel.size_of, paths)), is_shared)
-
-
 def _together(job: JobFiles) -> list[list[int]]:
-    """Group the files that say, in name or head, that they are one rank's."""
+    """Group the files that belong to one rank by their names or beginnings."""
     if job.kind not in ("ranks", "file") or len(job.sources) < 2:
         return [[i] for i in range(len(job.sources))]
     groups: dict[Hashable, list[int]] = {}
@@ -287,19 +254,19 @@ def _run(part: FilePart, on_read: OnRead) -> _Read:
         if request.rank_by is None and (mixed := mixed_ranks(trace)):
             trace = replace(trace, repairs=[mixed, *trace.repairs])
         trace = replace(trace, path=str(source.path), comm=request.comm)
-        own = [
-            (owner, each)
-            for owner, each in owned_by(source, trace, request.rank_by)
+        of_file = [
+            (owner, part)
+            for owner, part in owned_by(source, trace, request.rank_by)
             if request.hosts or owner.host is None
         ]
-        read.files.append((number, TraceFile.of(trace, [owner for owner, _ in own])))
-        owned += own
+        read.files.append((number, TraceFile.of(trace, [owner for owner, _ in of_file])))
+        owned += of_file
     read.ranks = [_rank(parts, task) for parts in _joined(owned)]
     return read
 
 
 def _check_arguments(path: Path, trace: Trace, request: Request) -> None:
-    """Raise TraceError where no event has an argument that the request names."""
+    """Raise TraceError if no event has an argument that the request names."""
     for flag, field in (("--rank_by", request.rank_by), ("--step_by", request.step_by)):
         if (key := argument(field)) is not None and len(trace) and key not in trace.args:
             known = sorted(read_trace(path, args=dialects.keys_for({Need.ALL})).args)
@@ -308,7 +275,7 @@ def _check_arguments(path: Path, trace: Trace, request: Request) -> None:
 
 
 def _steps_of_a_lone_process(trace: Trace) -> int | None:
-    """Count the steps of a trace without communication; None for any other."""
+    """Count the steps of a trace without communication; None for any other trace."""
     system = dialects.of(trace)
     if not system.has_events or not len(trace) or is_communication(system.roles(trace)).any():
         return None
@@ -316,7 +283,7 @@ def _steps_of_a_lone_process(trace: Trace) -> int | None:
 
 
 def _joined(owned: Sequence[tuple[Source, Trace]]) -> Iterator[list[tuple[Source, Trace]]]:
-    """Yield the parts of each rank: of one with several files, those that follow each other in time."""
+    """Yield the parts of each rank; files of one rank are parts if they follow each other in time."""
     groups: dict[Hashable, list[tuple[Source, Trace]]] = {}
     for i, (source, trace) in enumerate(owned):
         owner = i if source.rank is None else (source.worker, source.rank, trace.dialect)
@@ -328,7 +295,7 @@ def _joined(owned: Sequence[tuple[Source, Trace]]) -> Iterator[list[tuple[Source
 def _rank(parts: Sequence[tuple[Source, Trace]], task: _Task) -> Rank[Any]:
     """Apply the task's function to the trace of one rank."""
     sources, traces = zip(*parts, strict=True)
-    source, trace = sources[0], traces[0] if len(traces) == 1 else concatenate(traces)
+    source, trace = sources[0], concatenate(traces)
     begin, end = (int(trace.ts_ns.min()), int(trace.end_ns.max())) if len(trace) else (0, 0)
     named: Sequence[str] = ()
     if trace.comm:

@@ -1,4 +1,4 @@
-"""The table of readers: how a format is recognised by a file's beginning, and read."""
+"""The table of readers: each recognises a format by a file's beginning, and reads it."""
 
 from __future__ import annotations
 
@@ -18,27 +18,21 @@ from analyzer.reading.formats import dasf_records as dasf
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.event import args_object, decode_objects
 from analyzer.reading.formats.reader import EventReader
-from analyzer.reading.formats.rows import SPANS, with_spans
+from analyzer.reading.formats.rows import ROLE, SPANS, with_spans
 from analyzer.reading.traces.paths import head_of
 
-_FIRST = 64  # bytes of a file, in which its first character is
+_FIRST = 64  # bytes with the first character of a file
 
 
 class Decoding(NamedTuple):
-    """The parts of a file to decode.
+    """The parts of a file to decode."""
 
-    `args` are the keys of the events' `args` to decode ("input*" means input0, input1, …); `points`:
-    also the events that are not slices. `scan`: by the scanner in C, where it can; `on_read` is told
-    how many bytes of the file were read since it was told last. Of a step log, `rank_by` is
-    the column that tells its ranks apart, and `step_by` the one that numbers its steps.
-    """
-
-    args: Collection[str] = ()
-    points: bool = False
-    scan: bool = False
-    on_read: OnRead | None = None
-    rank_by: str | None = None
-    step_by: str | None = None
+    args: Collection[str] = ()  # keys of the events' `args`; "input*" means input0, input1, …
+    points: bool = False  # events that are not slices, too
+    scan: bool = False  # in C
+    on_read: OnRead | None = None  # gets the number of bytes read since its last call
+    rank_by: str | None = None  # a step log's column of ranks
+    step_by: str | None = None  # a step log's column of steps
 
 
 #: The kinds of recordings; `diagnose` answers each in its own way.
@@ -46,16 +40,12 @@ Holds = Literal["events", "steps", "calls"]
 
 
 class Reader(NamedTuple):
-    """How files of one format are recognised and read.
+    """The functions of one format."""
 
-    In a directory they are looked for among the files whose names end with one of `suffixes`, and those that
-    hold steps only where no others are. `what` a file is, in words.
-    """
-
-    recognises: Callable[[bytes], bool]  # by the beginning of its content, unpacked, up to 1 MiB
+    recognises: Callable[[bytes], bool]  # by the beginning of the content, unpacked, up to 1 MiB
     read: Callable[[Path, Decoding], Trace]
-    suffixes: Sequence[str]
-    holds: Holds = "events"
+    suffixes: Sequence[str]  # of such files in a directory
+    holds: Holds = "events"  # files of steps are read in a directory only if it has no others
     what: str = "not a chrome trace"
 
 
@@ -80,7 +70,7 @@ def _read_dump(path: Path, decoding: Decoding) -> Trace:
 
 
 def _is_step_log(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a step log; for most traces its reader is not loaded."""
+    """Check whether a file is a step log; for most traces this does not load the reader."""
     is_array = head[:_FIRST].lstrip().startswith(b"[")
     if b'"traceEvents"' in head or (is_array and b'"ph"' in head):
         return False
@@ -109,13 +99,7 @@ CHROME = Reader(
     (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".gz", ".trace", ".pftrace", ".perfetto-trace"),
 )
 READERS: Sequence[Reader] = (
-    Reader(
-        recorder.recognises,
-        _read_dump,
-        (".pickle", ".pkl"),
-        holds="calls",
-        what="a dump of a flight recorder",
-    ),
+    Reader(recorder.recognises, _read_dump, (".pickle", ".pkl"), "calls", "a dump of a flight recorder"),
     Reader(
         nsight.recognises,
         _read_nsight,
@@ -127,44 +111,36 @@ READERS: Sequence[Reader] = (
         _is_step_log,
         _read_step_log,
         (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz"),
-        holds="steps",
-        what="a step log",
+        "steps",
+        "a step log",
     ),
     CHROME,
 )
 
 
 def may_be_read(name: str, *, steps: bool = True) -> bool:
-    """Whether a file of that name in a directory may be a trace, or, where `steps`, a log of steps."""
+    """Check whether a file of that name in a directory may be a trace, or with `steps` a step log."""
     readers = [reader for reader in READERS if steps or reader.holds != "steps"]
     return name.endswith(tuple(suffix for reader in readers for suffix in reader.suffixes))
 
 
 def reader_of(head: bytes) -> Reader | None:
-    """Find the reader of a file that begins with `head`; None where it is not a trace."""
+    """Find the reader of a file that begins with `head`; None if it is not a trace."""
     if other_files.foreign(head):
         return None
     return next((reader for reader in READERS if reader.recognises(head)), None)
 
 
-_SLICES = frozenset({"X", "B", "E", "M"})
-
-
 def read_trace(path: Path, *, args: Collection[str] = (), points: bool = False) -> Trace:
-    """Load one trace file, whatever its dialect.
+    """Load one trace file of any dialect; for `args` and `points` see `Decoding`.
 
-    Parameters
-    ----------
-    args : keys of the events' `args` to decode into `Trace.args` ("input*" means input0, input1, …)
-    points : also keep the events that are not slices (`Trace.points`)
-
-    Raises TraceError where the file is missing, unreadable, or no trace.
+    TraceError if the file is missing, unreadable, or not a trace.
     """
     return decoded(path, decoding([FilePart(path, parallel.size_of(path))], args, points))
 
 
 def decoding(files: list[FilePart], args: Collection[str] = (), points: bool = False) -> Decoding:
-    """Choose how files are decoded; the keys for `Need.ALWAYS` always are."""
+    """Choose the decoding of files; the keys for `Need.ALWAYS` are added."""
     scan = native.is_worth(parallel.unpacked_size(files)) and native.library() is not None
     return Decoding(tuple(dict.fromkeys((*dialects.keys_for(()), *args))), points, scan)
 
@@ -181,10 +157,9 @@ def decoded(path: Path, decoding: Decoding) -> Trace:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Read a small trace file whole: {"traceEvents": [event objects], **other members}.
+    """Read a small trace file whole: {"traceEvents": [event objects], "repairs": phrases, **other members}.
 
-    For files whose events are needed as objects (`temp.json`, `comm.json`, `io.json`); damage is
-    repaired as in `read_trace`, and the phrases are under the key "repairs".
+    For files whose events are needed as objects (`temp.json`, `comm.json`, `io.json`).
     """
     reader = EventReader(path, decode_objects)
     events = [event for piece in reader for event in piece.events]
@@ -194,8 +169,8 @@ def read_document(path: Path) -> dict[str, Any]:
 def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> list[dict[str, Any]]:
     """Read the args of the events called one of `names`, in file order: of X events (`slices`), or of points.
 
-    It is a reading of its own: few analyses want what few events have. Files of other formats than chrome's
-    have none: their readers decode all that they know.
+    The file is read once more, because few analyses need args of few events. Other formats than chrome's have
+    no further args.
     """
     if (reader_of(head_of(path)) or CHROME) is not CHROME:
         return []
@@ -204,5 +179,5 @@ def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> li
         args_object(event.args)
         for piece in reader
         for event in piece.events
-        if event.name in names and (event.ph == "X" if slices else event.ph not in _SLICES)
+        if event.name in names and (event.ph == "X" if slices else event.ph not in ROLE)
     ]

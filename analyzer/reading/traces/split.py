@@ -1,4 +1,4 @@
-"""Splits trace files into ranks, and joins the files of one rank."""
+"""Ranks of a trace file: split a file, join the files of one rank, filter communications, name ranks."""
 
 from __future__ import annotations
 
@@ -28,15 +28,11 @@ if TYPE_CHECKING:
 
 
 class CommFilter:
-    """Keeps the communications of one rank that were asked for, and everything that is not communication.
+    """Filter that keeps the requested communications of one rank, and everything else.
 
     A name means a communication with all its parts (``Comm.x``, Horovod's tensor, a collective), a stage of
     it (``Comm.x.PUSH``) or a partition (``Comm.x.PUSH.26148864``); with its rank (``rank0.Comm.x``), on that
-    rank only.
-
-    Attributes
-    ----------
-    known : the names by which the rank's communications can be asked for
+    rank only. `known` has the valid names.
     """
 
     def __init__(self, system: System, only: Collection[str], prefix: str = "") -> None:
@@ -44,7 +40,7 @@ class CommFilter:
         self.known: dict[str, None] = {}
 
     def keeps(self, name: str, cat: str, tid: object, process: str | None) -> bool | None:
-        """Whether events of a name, category, thread and process stay; None where they do not communicate."""
+        """Check whether events of a kind stay; None if they do not communicate."""
         names = self._system.filter_names(name, cat, tid, process)
         if not names and self._system.is_named_comm(name):
             names = (name,)
@@ -56,7 +52,7 @@ class CommFilter:
         return not self._only.isdisjoint(names)
 
     def select(self, trace: Trace) -> Trace:
-        """Remove the communications of a rank that were not asked for, with what collectives call."""
+        """Remove the other communications of a rank, with the calls inside collectives."""
         if not len(trace):
             return trace
         processes = names_in(trace.metadata, "process_name")
@@ -77,7 +73,7 @@ class CommFilter:
 
     @staticmethod
     def check(only: Collection[str], known: Collection[str]) -> None:
-        """Raise AnalyzeError where a name of `only` is not communication that is `known`."""
+        """Raise AnalyzeError if a name of `only` is not `known`."""
         for name in only:
             if name not in known:
                 near = meant(name, known, most=3)
@@ -90,10 +86,10 @@ _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"
 
 
 def mixed_ranks(trace: Trace) -> str:
-    """Say that several processes wrote one recording of PyTorch's profiler; "" for any other file.
+    """Note that several processes wrote one recording of PyTorch's profiler; "" for any other file.
 
-    The profiler writes a file for each process. Two that have steps in one file, or two that work in a
-    damaged file, were given one path: each may have overwritten parts of what the other had written.
+    The profiler writes a file for each process. If two processes have steps in one file, or work in a damaged
+    file, both wrote to one path and may have overwritten each other.
     """
     is_damaged = any("damaged event" in repair for repair in trace.repairs)
     owners = _processes(trace, _ON_HOST, ".*" if is_damaged else _STEP)
@@ -115,12 +111,11 @@ def _processes(trace: Trace, cats: Collection[str], name: str = ".*") -> list[in
     return sorted(pid for pid in pids if isinstance(pid, int))  # others are labels
 
 
-#: Files that a line on their ranks names.
-_SHOWN = 4
+_SHOWN = 4  # files named in a note on their ranks
 
 
 class TraceFile(Struct, frozen=True):
-    """One file that was read; `ranks` are those whose events it holds, `lost_work` repairs of that kind."""
+    """One file that was read, the ranks in it, and the repairs that say which device work it lost."""
 
     path: Path
     dialect: str
@@ -131,7 +126,7 @@ class TraceFile(Struct, frozen=True):
 
     @classmethod
     def of(cls, trace: Trace, owners: Sequence[Source]) -> TraceFile:
-        """Note the facts of a file that outlive its events."""
+        """Keep the facts of a file without its events."""
         ranks = sorted(owner.rank for owner in owners if owner.rank is not None)
         path = owners[0].path if owners else Path(trace.path)
         lost_work = notes_of(NoteKind.LOST_WORK, trace.repairs)
@@ -144,14 +139,14 @@ class TraceFile(Struct, frozen=True):
 
     @property
     def repair_lines(self) -> list[str]:
-        """What was repaired in the file, as a line; none if it is sound."""
+        """The repairs of the file, as one line or none."""
         return [f"{self.path}: {'; '.join(self.repairs)}"] if self.repairs else []
 
 
 def rank_names(sources: Sequence[Source], hold_any: Sequence[bool]) -> list[str]:
     """Name each rank: ``rank<r>``, ``wk<i>.rank<r>``; with its file where two claim one.
 
-    A rank that is not known is its place among the traces that hold any slice.
+    An unknown rank is counted among the traces with slices.
     """
     names = []
     n_recorded = 0
@@ -165,12 +160,12 @@ def rank_names(sources: Sequence[Source], hold_any: Sequence[bool]) -> list[str]
 
 
 def owned_by(source: Source, trace: Trace, rank_by: str | None = None) -> list[tuple[Source, Trace]]:
-    """Split a file into the ranks whose events it holds, and the host that they share.
+    """Split a file into its ranks and the host that they share.
 
     By `System.split`, and for a source with one rank by `System.rank`; or by a field (`split_by_field`).
     """
     system = dialects.of(trace)
-    rank_by = rank_by if system.has_events else None  # the reader of a step log has told its ranks apart
+    rank_by = rank_by if system.has_events else None  # the reader of a step log has split its ranks
     whole = system.names_by_rank or rank_by is not None
     parts: list[Owned] = []
     for file in [Owned(None, None, trace)] if whole else split_by_sources(trace):
@@ -198,14 +193,14 @@ def owned_by(source: Source, trace: Trace, rank_by: str | None = None) -> list[t
 
 
 def in_time(parts: Sequence[tuple[Source, Trace]]) -> list[list[tuple[Source, Trace]]]:
-    """Put the parts of one rank together if they follow each other in time, as a profiler's cycles do."""
+    """Group the parts of one rank if they follow each other in time, as a profiler's cycles do."""
     recorded = sorted((part for part in parts if len(part[1])), key=lambda part: int(part[1].ts_ns.min()))
     follow = (a.end_ns.max() <= b.ts_ns.min() for (_, a), (_, b) in itertools.pairwise(recorded))
     return [recorded] if len(recorded) > 1 and all(follow) else [[part] for part in parts]
 
 
 def remarks_on_ranks(job: JobFiles, ranks: Sequence[Rank[Any]]) -> list[str]:
-    """Note ranks that several directories, several files or no file hold, and those that nothing tells."""
+    """Note ranks in several directories or files, missing ranks, and ranks assigned by the order of files."""
     if job.kind not in ("ranks", "file"):
         return []
     notes = []
@@ -220,21 +215,18 @@ def remarks_on_ranks(job: JobFiles, ranks: Sequence[Rank[Any]]) -> list[str]:
         known = [source.rank for source in sources if source.rank is not None and not source.worker]
         notes += rank_notes(job.root, known, max(rank.world_size or 0 for rank in ranks))
         recorded = [rank.source for rank in ranks if rank.n_slices and rank.source.host is None]
-        notes += _taken_for_ranks(job, recorded) + _maybe_two_runs(job, ranks)
+        notes += _taken_for_ranks(job, recorded)
+        steps = {rank.n_steps for rank in ranks}
+        if None not in steps and (len(steps) > 1 or steps == {0}):  # nothing says that they are one job
+            files = [path for rank in ranks for path in rank.paths]
+            notes.append(
+                f"{job.root}: {len(files)} files; if they are two runs: compare {files[0]} {files[1]}"
+            )
     return notes
 
 
-def _maybe_two_runs(job: JobFiles, ranks: Sequence[Rank[Any]]) -> list[str]:
-    """Ask whether files are two runs, where nothing synchronises them and their steps do not match."""
-    steps = {rank.n_steps for rank in ranks}
-    files = [path for rank in ranks for path in rank.paths]
-    if None in steps or (len(steps) < 2 and steps != {0}):
-        return []
-    return [f"{job.root}: {len(files)} files; if they are two runs: compare {files[0]} {files[1]}"]
-
-
 def _taken_for_ranks(job: JobFiles, recorded: Sequence[Source]) -> list[str]:
-    """Say which file became which rank, where nothing tells that of several."""
+    """Note the ranks of files that are assigned by the order of the files."""
     unknown = [(i, source.path.name) for i, source in enumerate(recorded) if not source.is_known]
     names = {name for _, name in unknown}
     if len(names) < 2:

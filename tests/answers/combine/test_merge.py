@@ -56,26 +56,6 @@ def _content(event: Event, *but: str) -> str:
     return json.dumps(kept, sort_keys=True, default=lambda number: str(number.normalize()))
 
 
-def _overlaps(events: Iterable[Event]) -> int:
-    """Count slices that end after the slice in which they begin."""
-    tracks = defaultdict(list)
-    for event in events:
-        if event["ph"] == "X":
-            start = Decimal(str(event["ts"]))
-            tracks[str(event.get("pid")), str(event.get("tid"))].append(
-                (start, start + Decimal(str(event["dur"])))
-            )
-    found = 0
-    for spans in tracks.values():
-        open_until: list[Decimal] = []
-        for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
-            while open_until and open_until[-1] <= start:
-                open_until.pop()
-            found += bool(open_until) and end > open_until[-1]
-            open_until.append(end)
-    return found
-
-
 def _names(document: Mapping[str, Any], what: str = "process_name") -> dict[int, Any]:
     events = [event for event in document["traceEvents"] if event["ph"] == "M" and event["name"] == what]
     key = what.split("_", 1)[1]
@@ -165,8 +145,6 @@ def test_a_viewer_can_show_it(real: Real) -> None:
     names, order = _names(combined), _names(combined, "process_sort_index")
     assert {event["pid"] for event in events} <= names.keys() & order.keys()
     assert len(set(order.values())) == len(order)
-    before = sum(_overlaps(_timed(document)) for document in real.given)
-    assert _overlaps(_timed(combined)) <= before
 
 
 @pytest.mark.parametrize("case", few(1, ["master_torch_cnn_2w1s", "fork_lenet_base", "fork_lenet_2w2g"]))
@@ -183,7 +161,7 @@ def test_statistics_of_the_combined_file_are_those_of_the_job(
 
 
 @pytest.mark.parametrize("case", few(1, ["ws2", "ws2-slow-rank1", "ws2-torch", "ws1-torch"]))
-def test_composers_own_merger_says_the_same(shared_data: Path, tmp_path: Path, case: str) -> None:
+def test_combine_agrees_with_composers_merger(shared_data: Path, tmp_path: Path, case: str) -> None:
     _combine(tmp_path / "out.json", shared_data / "composer" / case / "trace")
     combined = _read(tmp_path / "out.json")
     oracle = _read(shared_data / "composer" / case / "oracle" / "merged_trace.json")
@@ -268,7 +246,7 @@ def test_a_rank_is_one_process_and_its_tensors_are_threads(tmp_path: Path) -> No
     assert where["wk1.rank0.Comm.y.PUSH"] == ("wk1.rank0", 131072)
 
 
-def test_what_the_filter_leaves_out_still_aligns(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+def test_filtered_communications_still_align_clocks(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
     for worker, path in enumerate(two_workers):
         extra = _push("y", 131072, 1_000_000 * (1 + worker) + 10, 1_000_000 * (1 + worker) + 2000)
         events = _timed(_read(path / "0" / "comm.json"))
@@ -313,7 +291,7 @@ def test_times_of_different_bases_meet_exactly(tmp_path: Path) -> None:
     assert [str(event["ts"]) for event in _timed(combined)] == ["4362813300592.121", "4362814300592.122"]
 
 
-def test_a_duration_that_no_float_can_be_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_huge_duration_stays_as_recorded(tmp_path: Path) -> None:
     longest = 10**400
     events = [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": dur} for dur in (longest, 1)]
     document = {"traceEvents": [*events, {**events[1], "dur": math.nan}]}  # so that all are read with care
@@ -322,7 +300,7 @@ def test_a_duration_that_no_float_can_be_stays_as_it_is(tmp_path: Path) -> None:
     assert longest in [event.get("dur") for event in _timed(_read(tmp_path / "out.json"))]
 
 
-def test_of_slices_that_begin_together_the_longer_comes_first(tmp_path: Path) -> None:
+def test_the_longer_of_two_slices_at_one_time_comes_first(tmp_path: Path) -> None:
     _combine(tmp_path / "out.json", write(tmp_path / "a.json", [span("in", 5, 1), span("out", 5, 9)]))
     assert [event["name"] for event in _timed(_read(tmp_path / "out.json"))] == ["out", "in"]
 
@@ -380,9 +358,7 @@ def test_two_dialects(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[1, 2", '[{"a": 1}]', "hello"])
-def test_an_input_that_is_no_trace_leaves_nothing_behind(
-    two_workers: tuple[Path, Path], tmp_path: Path, text: str
-) -> None:
+def test_a_foreign_input_leaves_no_output(two_workers: tuple[Path, Path], tmp_path: Path, text: str) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text(text)
     out = tmp_path / "new" / "out.json"
@@ -413,7 +389,7 @@ def test_a_rank_that_wrote_no_event_does_not_cost_the_job(tmp_path: Path, text: 
 
 
 @pytest.mark.parametrize("text", ["", "hello", '{"a": 1}', "[1, 2, 3]"])
-def test_a_broken_trace_of_a_directory_is_left_out_and_said(
+def test_a_broken_trace_of_a_directory_is_noted(
     two_workers: tuple[Path, Path], tmp_path: Path, text: str
 ) -> None:
     bad = two_workers[0] / "1" / "bps_trace_local_rank1_20step.json"
@@ -427,7 +403,7 @@ def test_a_broken_trace_of_a_directory_is_left_out_and_said(
     assert line.endswith("; left out")
 
 
-def test_ranks_that_the_files_know_of_but_that_are_not_there_are_said(tmp_path: Path) -> None:
+def test_missing_ranks_are_noted(tmp_path: Path) -> None:
     paths = [_kineto(tmp_path / "in" / f"{rank}.json", rank, 5) for rank in (0, 1, 3)]
     for given in (paths, [tmp_path / "in"]):
         answer = _combine(tmp_path / "out.json", *given, flags=["--align", "none"])
@@ -436,7 +412,7 @@ def test_ranks_that_the_files_know_of_but_that_are_not_there_are_said(tmp_path: 
 
 @pytest.mark.usefixtures("decoder")
 @pytest.mark.parametrize("damaged", [b"", b'{"ph":"X","pid":1,"tid":1,"ts":5,"dur":,"name":"lost"},'])
-def test_what_is_not_utf8_is_replaced_also_beside_a_damaged_event(tmp_path: Path, damaged: bytes) -> None:
+def test_bad_utf8_is_replaced_also_beside_a_damaged_event(tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / "a.json").write_bytes(
         b'{"traceEvents":['
         + damaged
@@ -446,11 +422,3 @@ def test_what_is_not_utf8_is_replaced_also_beside_a_damaged_event(tmp_path: Path
     _combine(tmp_path / "out.json", tmp_path / "a.json", flags=["--align", "none"])
     events = _timed(json.loads((tmp_path / "out.json").read_text(encoding="utf-8")))
     assert [event["args"] for event in events] == [{"k\ufffdy": 1}, {"key": 1}]
-
-
-def test_a_text_of_700_digits_costs_at_most_its_event(tmp_path: Path) -> None:
-    events = [span("a", 0, 1), span("b", 2, 1, key="1" * 700), span("c", 4, 1)]
-    output = tmp_path / "combined.json"
-    assert run_cli("combine", write(tmp_path / "t.json", events), "--output", output)[0] == 0
-    names = [event["name"] for event in json.loads(output.read_text())["traceEvents"] if event["ph"] == "X"]
-    assert [name for name in names if name != "b"] == ["a", "c"]

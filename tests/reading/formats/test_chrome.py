@@ -14,7 +14,7 @@ from analyzer.reading.formats.builder import Builder
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", [False, True])
-def test_what_a_file_was_decoded_with_does_not_outlive_it(tmp_path: Path, scan: bool) -> None:
+def test_a_decoder_does_not_outlive_its_file(tmp_path: Path, scan: bool) -> None:
     if scan and native.library() is None:
         pytest.skip("no compiler")
     path = tmp_path / "trace.json"

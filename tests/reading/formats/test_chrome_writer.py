@@ -16,7 +16,7 @@ def written(path: Path, *rows: ThreadRow) -> list[dict[str, Any]]:
     return events
 
 
-def test_numbers_of_threads_that_are_kept_stay() -> None:
+def test_kept_thread_numbers_stay() -> None:
     places = Places(["786432", "total", 2])
     pid = places.process("Comm.x", "Comm.x")
     assert pid == 1
@@ -31,7 +31,7 @@ def test_a_number_that_viewers_cannot_read_is_replaced() -> None:
     assert places.thread(places.process("a", "a"), 1 << 31, "") == 2
 
 
-def test_slices_of_a_thread_nest_or_go_beside_it(tmp_path: Path) -> None:
+def test_overlapping_slices_go_to_further_threads(tmp_path: Path) -> None:
     #  |0--------10|
     #  |0--5|    |10-12|       touch and nest
     #      |4--------11|       begins in one and ends after it: beside
@@ -61,7 +61,7 @@ def test_names_and_order_come_first_and_once(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_slices_that_overlap_get_a_thread_more_with_what_lies_within(tmp_path: Path) -> None:
+def test_inner_slices_follow_to_a_further_thread(tmp_path: Path) -> None:
     slices = [Slice("a", 0, 10), Slice("b", 5, 8, inner=[Slice("c", 6, 7)])]
     events = written(tmp_path, ThreadRow("host", "host", "link", "link", slices))
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}

@@ -144,6 +144,6 @@ def test_real_databases_hold_what_their_description_says(shared_data: Path) -> N
 
 
 @pytest.mark.parametrize("args", [{"key": float("nan")}, {"key": [float("nan"), 0]}, {"name": float("nan")}])
-def test_a_key_that_is_no_number_names_no_function(tmp_path: Path, args: dict[str, Any]) -> None:
+def test_a_key_of_nan_names_no_function(tmp_path: Path, args: dict[str, Any]) -> None:
     record = compute(1.0, 0.5) | {"args": args}
     assert dasf.read(written(tmp_path, record)).names == ["Compute"]

@@ -68,7 +68,7 @@ def graphs(draw: st.DrawFn) -> nx.DiGraph[str]:
 @pytest.mark.slow
 @settings(max_examples=examples(50), deadline=None)
 @given(graphs())
-def test_what_networkx_writes_both_read_alike(graph: nx.DiGraph[str]) -> None:
+def test_graphs_of_networkx_are_read_alike(graph: nx.DiGraph[str]) -> None:
     text = _networkx_text(graph)
     assert _content_of(parse_gml(text)) == _content(nx.parse_gml(text.split("\n")))
 

@@ -84,7 +84,7 @@ def test_a_file_of_another_kind_is_named(head: bytes, kind: str) -> None:
         ),
     ],
 )
-def test_the_refusal_says_what_to_do(tmp_path: Path, text: str, line: str) -> None:
+def test_a_refusal_has_a_remedy(tmp_path: Path, text: str, line: str) -> None:
     path = tmp_path / "trace.json"
     path.write_text(text)
     with pytest.raises(TraceError) as refused:
@@ -110,6 +110,6 @@ def test_reports_of_nsight_are_known_by_their_names(tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/a.json", "gs://bucket/a", "https://host/a.json.gz"])
-def test_an_address_is_no_file(address: str) -> None:
+def test_an_address_is_refused(address: str) -> None:
     with pytest.raises(TraceError, match=f"^{address}: not a trace: an address, not a file; copy it here"):
         read_ranks([Path(address)])

@@ -100,7 +100,7 @@ def test_packets_of_other_kinds_are_reported(tmp_path: Path, kind: str, field: i
     )
 
 
-def test_a_number_that_stands_for_another_text_from_now_on(tmp_path: Path) -> None:
+def test_an_interned_text_may_change(tmp_path: Path) -> None:
     trace = two_threads()
     for text in (b"first", b"second"):
         packet = trace.packet.add(timestamp=2_000_000, trusted_packet_sequence_id=1)
@@ -115,9 +115,7 @@ def test_a_number_that_stands_for_another_text_from_now_on(tmp_path: Path) -> No
     }  # fmt: skip
 
 
-def test_a_long_name_named_again_and_again_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repetitions_of_a_long_name_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = two_threads()
     trace.packet.add(trusted_packet_sequence_id=1).interned_data.event_names.add(iid=8, name=b"x" * 1_000_000)
     again = messages()["Trace"]()

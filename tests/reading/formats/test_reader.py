@@ -129,7 +129,7 @@ def test_invalid_utf8_costs_no_event(tmp_path: Path) -> None:
         (b"step,step_ms,a\n1,2," + b"x" * (1 << 20), "first row is longer than 1 MiB"),
     ],
 )
-def test_what_is_no_trace_is_refused_in_a_line(tmp_path: Path, content: bytes, message: str) -> None:
+def test_other_files_are_refused_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = written(tmp_path, content)
     with pytest.raises(TraceError, match=f"t.json: .*{message}"):
         read_trace(path)
@@ -173,7 +173,7 @@ def test_a_cut_gzip_stream_keeps_what_was_unpacked(tmp_path: Path) -> None:
     assert "the gzip stream is cut short" in phrases
 
 
-def test_gzip_is_told_by_content_and_may_have_members(tmp_path: Path) -> None:
+def test_gzip_is_recognised_by_content_and_may_have_members(tmp_path: Path) -> None:
     packed = gzip.compress(b"[" + json.dumps(EVENT).encode()) + gzip.compress(
         b"," + json.dumps(EVENT).encode() + b"]"
     )
@@ -255,9 +255,7 @@ def test_a_damaged_line_costs_one_event(tmp_path: Path, spoil: Callable[[str], s
 @pytest.mark.parametrize(
     "item", ["{}", '{"ph":"X","name":"a"b"}', '"x"', '{"ph":"X","ts":NaN}', '{"ph":"X",']
 )
-def test_what_is_nearly_all_damage_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, item: str
-) -> None:
+def test_a_file_of_damage_only_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, item: str) -> None:
     monkeypatch.setattr("analyzer.reading.formats.reader._MOST_DAMAGED", 250)
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(f"[{json.dumps(EVENT)},{f'{item},' * 300}]".encode()))
@@ -294,7 +292,7 @@ def test_an_event_nested_too_deeply_is_lost_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scan", ["0", "1"])
-def test_what_only_the_end_of_a_slice_tells_is_told_of_the_slice(
+def test_a_slice_takes_missing_args_from_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scan: str
 ) -> None:
     monkeypatch.setenv("ANALYZE_NATIVE", scan)
@@ -314,7 +312,7 @@ def test_what_only_the_end_of_a_slice_tells_is_told_of_the_slice(
     assert trace.args["l"].as_dict() == {0: 4}
 
 
-def test_events_of_phases_that_there_are_not_are_counted(tmp_path: Path) -> None:
+def test_events_of_unknown_phases_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text('[{"ph":"X","ts":1,"dur":1},{"ph":"]X","ts":2,"dur":1},{"ph":"","ts":3}]')
     trace = read_trace(path)

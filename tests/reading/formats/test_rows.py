@@ -71,12 +71,12 @@ def test_agrees_with_a_stack_on_files_in_time_order(rows: list[Row]) -> None:
     assert pairs(rows) == by_hand(rows)
 
 
-def test_an_end_right_behind_its_begin_closes_it_though_operations_overlap() -> None:
+def test_an_adjacent_end_closes_its_begin_despite_overlap() -> None:
     rows: list[Row] = [("B", 1, 0), ("E", 1, 9), ("B", 1, 2), ("E", 1, 5)]
     assert pairs(rows, rule=EndRule.NEIGHBOURS) == ([(0, 1), (2, 3)], 0, 0)
 
 
-def test_what_has_no_end_right_behind_is_matched_by_nesting() -> None:
+def test_begins_without_an_adjacent_end_nest() -> None:
     rows: list[Row] = [("B", 1, 0), ("B", 2, 1), ("E", 1, 3), ("E", 2, 4), ("B", 1, 5), ("E", 3, 6)]
     assert pairs(rows, rule=EndRule.NEIGHBOURS) == ([(0, 2), (1, 3)], 1, 1)
 

@@ -64,19 +64,19 @@ def test_durations_by_their_units(tmp_path: Path, head: str, row: str) -> None:
     assert [(begin, took) for _, begin, took in slices(trace)] == [(0, 10_000), (0, 2_000)]
 
 
-def test_steps_are_as_long_as_from_one_time_of_day_to_the_next(tmp_path: Path) -> None:
+def test_steps_last_from_one_time_of_day_to_the_next(tmp_path: Path) -> None:
     text = "step,timestamp\n1,2024-01-01T00:00:00Z\n2,2024-01-01T00:00:03Z\n3,2024-01-01T00:00:05Z\n"
     trace = log(tmp_path / "a.csv", text)
     assert slices(trace) == [(STEP, 0, 3_000_000), (STEP, 3_000_000, 2_000_000)]
     assert list(trace.args[NUMBER].values) == [2, 3]
 
 
-def test_without_a_whole_step_it_is_the_sum_of_its_parts(tmp_path: Path) -> None:
+def test_a_step_without_a_duration_is_the_sum_of_its_parts(tmp_path: Path) -> None:
     trace = log(tmp_path / "a.csv", "step,load_ms,fwd_ms,compute_ms\n1,1,2,20\n2,1,2,20\n")
     assert slices(trace)[4] == (STEP, 23_000, 23_000)
 
 
-def test_a_step_that_is_run_again_holds_as_it_was_written_last(tmp_path: Path) -> None:
+def test_the_last_row_of_a_repeated_step_counts(tmp_path: Path) -> None:
     text = "step,step_ms\n1,10\n2,11\n3,12\n2,21\n3,22\n"
     trace = log(tmp_path / "a.csv", text)
     assert [took for _, _, took in slices(trace)] == [10_000, 21_000, 22_000]
@@ -174,7 +174,7 @@ def test_a_damaged_cell_is_counted_and_an_empty_one_is_not(tmp_path: Path, row: 
 
 
 @pytest.mark.parametrize("cell", ["12.3 ms", "12,3"])
-def test_durations_that_are_no_numbers_are_told(tmp_path: Path, cell: str) -> None:
+def test_durations_that_are_not_numbers_are_noted(tmp_path: Path, cell: str) -> None:
     trace = log(tmp_path / "a.csv", f"step;data_ms;step_ms\n1;{cell};20\n2;{cell};21\n")
     assert trace.repairs == ["data_ms left out: no plain numbers, such as 12.3"]
     assert not recognises(f"step;data_ms\n1;{cell}\n2;{cell}\n".encode())
@@ -200,7 +200,7 @@ def test_a_quote_without_an_end_costs_no_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", ["3,30", "3,30\r", "3,30\r\n", "3,30\n", '3,"30"\r', "3,3\r0\r\n3,30"])
-def test_lines_may_end_in_two_ways_in_one_file(tmp_path: Path, last: str) -> None:
+def test_a_file_may_mix_line_ends(tmp_path: Path, last: str) -> None:
     path = tmp_path / "r.csv"
     path.write_bytes(f"step,step_ms\r\n1,10\r\n2,20\r\n{last}".encode())
     assert [took for _, _, took in slices(read(path))] == [10_000, 20_000, 30_000]
@@ -254,7 +254,7 @@ TWO = ("0,0,80,100", "0,1,70,100", "1,0,80,100", "1,1,70,100")  # step, rank, ms
         ('{{"step": {0}, "rank": {1}, "work_ms": {2}, "step_ms": {3}, "step_time_ms": 90}}', ""),
     ],
 )
-def test_ranks_are_told_apart_and_members_of_members_are_columns(tmp_path: Path, row: str, note: str) -> None:
+def test_labels_name_ranks_and_nested_members_are_columns(tmp_path: Path, row: str, note: str) -> None:
     lines = [row.format(*cells.split(",")) for cells in TWO]
     trace = log(
         tmp_path / "a.x",
@@ -267,7 +267,7 @@ def test_ranks_are_told_apart_and_members_of_members_are_columns(tmp_path: Path,
     assert trace.repairs == ([f"ranks are told apart by {note}"] if note else [])
 
 
-def test_a_number_that_differs_from_step_to_step_tells_no_ranks(tmp_path: Path) -> None:
+def test_a_measurement_does_not_name_ranks(tmp_path: Path) -> None:
     rows = [f"{i},{'' if i % 3 else 90.5 + i % 7},5\n" for i in range(30)]
     trace = log(tmp_path / "a.csv", "step,gpu,step_ms\n" + "".join(rows))
     assert ([track.pid for track in trace.tracks], len(trace), trace.repairs) == ([None], 30, [])
@@ -277,7 +277,7 @@ def test_a_number_that_differs_from_step_to_step_tells_no_ranks(tmp_path: Path) 
     ("ends", "took", "unit"),
     [((0, 0.1, 0.2), 100, "milliseconds"), ((0, 0.1, 0.2), 1e5, "microseconds"), ((0, 100, 200), 100, "")],
 )
-def test_times_of_day_tell_a_unit_that_no_name_tells(
+def test_times_of_day_imply_a_missing_unit(
     tmp_path: Path, ends: tuple[float, ...], took: float, unit: str
 ) -> None:
     rows = [f"{step},{1.7e9 + end},{took},{took / 4}\n" for step, end in enumerate(ends)]
@@ -322,7 +322,7 @@ def test_other_files_are_not_step_logs(head: bytes) -> None:
 
 
 @pytest.mark.parametrize("row", ["1,-5,0", "1,nan,0", "1,1e300,0", "nan,5,0", "1e300,5,0", "1,5,0.5"])
-def test_rows_that_cannot_be_are_left_out(tmp_path: Path, row: str) -> None:
+def test_rows_with_impossible_values_are_left_out(tmp_path: Path, row: str) -> None:
     trace = log(tmp_path / "a.csv", f"step,step_ms,rank\n{row}\n2,5,0\n")
     assert trace.repairs == ["1 row without a step or its durations left out"]
     with pytest.raises(TraceError, match="no row tells how long its step took"):
@@ -356,7 +356,7 @@ def test_a_time_of_day_may_have_a_unit(tmp_path: Path, name: str, per_second: fl
     assert trace.ts_ns[-1] + trace.dur_ns[-1] == 1_700_000_001_000_000_000
 
 
-def test_a_column_that_counts_since_the_start_is_no_duration(tmp_path: Path) -> None:
+def test_a_counter_since_the_start_is_not_a_duration(tmp_path: Path) -> None:
     rows = [f"{step},{100 + step / 5},200,{20 + step / 2}\n" for step in range(8)]
     trace = log(tmp_path / "a.csv", "step,elapsed_s,step_ms,data_ms\n" + "".join(rows))
     assert set(trace.dur_ns.tolist()) == {200_000_000}
@@ -365,7 +365,7 @@ def test_a_column_that_counts_since_the_start_is_no_duration(tmp_path: Path) -> 
     assert alone.dur_ns.tolist() == [200_000_000] * 7
 
 
-def test_ranks_may_be_told_by_any_column(tmp_path: Path) -> None:
+def test_any_column_may_name_ranks(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     rows = [f"{run},{step},{took}\n" for step in range(4) for run, took in (("b-ant", 10), ("a-bee", 30))]
     path.write_text("Run,step,step_ms\n" + "".join(rows))

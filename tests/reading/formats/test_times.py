@@ -17,13 +17,13 @@ def test_integers_floats_and_text() -> None:
     assert to_ns(["12.25", 3, None, "x", True]).tolist() == [12250, 3000, NO_TIME, NO_TIME, NO_TIME]
 
 
-def test_what_is_no_number_is_no_time() -> None:
+def test_a_value_that_is_not_a_number_is_not_a_time() -> None:
     assert to_ns([float("nan"), float("inf"), 1.0]).tolist() == [NO_TIME, NO_TIME, 1000]
     assert to_ns([10**30, 1]).tolist() == [NO_TIME, 1000]
     assert to_ns([2**62, 1]).tolist() == [NO_TIME, 1000]  # 146 000 years
 
 
-def test_a_large_float_is_refused_because_its_text_may_have_said_more() -> None:
+def test_a_large_float_is_refused_as_inexact() -> None:
     for us in (1790857026000000.25, 1790857026000000.0):  # the latter is also what …000.003 is decoded as
         with pytest.raises(InexactError):
             to_ns([us])
@@ -45,5 +45,5 @@ def test_text_is_exact_for_every_nanosecond(ns: int) -> None:
     assert text_to_ns([text.encode()]).tolist() == [ns]
 
 
-def test_a_number_beyond_all_bounds_is_no_time() -> None:
+def test_a_number_beyond_all_bounds_is_not_a_time() -> None:
     assert exact_ns("1e999999999") == NO_TIME

@@ -37,7 +37,7 @@ def written(tmp_path: Path, *events: str, header: str = "") -> Path:
         ({"a\udfff": [1e999, True]}, {"a\ufffd": [None, True]}),
     ],
 )
-def test_what_is_no_value_becomes_none(value: object, clean: object) -> None:
+def test_damaged_values_become_none(value: object, clean: object) -> None:
     assert cleaned(value) == clean
 
 
@@ -54,13 +54,13 @@ def test_lists_end_at_a_depth() -> None:
 @pytest.mark.parametrize(
     "ts", ["1e300", "-4e15", "99999999999999999999999", "1e999", "NaN", '"soon"', "[1]", "9" * 5000]
 )
-def test_a_time_beyond_100_years_is_no_time(tmp_path: Path, ts: str) -> None:
+def test_a_time_beyond_100_years_is_ignored(tmp_path: Path, ts: str) -> None:
     trace = read_trace(written(tmp_path, f'{{"ph":"X","name":"b","ts":{ts},"dur":1}}'))
     assert trace.ts_ns.tolist() == [10_000, 10_000]
     assert any("without a time ignored" in line for line in trace.repairs)
 
 
-def test_what_the_epoch_puts_beyond_100_years_is_left_out(tmp_path: Path) -> None:
+def test_slices_that_the_epoch_moves_beyond_100_years_are_left_out(tmp_path: Path) -> None:
     base = FARTHEST_NS - 20_000
     header = f'"schemaVersion":1,"baseTimeNanoseconds":{base},'
     trace = read_trace(

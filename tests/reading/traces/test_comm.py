@@ -35,7 +35,7 @@ def answer(*words: object) -> Any:
 
 
 @pytest.mark.parametrize(("words", "expected"), [((), (0.0, 0.0)), (COMM, (0.3, 0.1))])
-def test_a_breakdown_counts_it_as_communication(
+def test_a_breakdown_counts_named_communication(
     tmp_path: Path, words: Sequence[str], expected: tuple[float, float]
 ) -> None:
     found = answer("--option", "statistic", "--path", job(tmp_path), "--sub_option", "breakdown", *words)
@@ -43,13 +43,13 @@ def test_a_breakdown_counts_it_as_communication(
     assert rows == [pytest.approx(expected)] * 4
 
 
-def test_a_name_that_no_operation_has_gets_a_line(tmp_path: Path) -> None:
+def test_an_unknown_name_is_noted(tmp_path: Path) -> None:
     code, _, err = run_cli("--option", "statistic", "--path", job(tmp_path), "--comm", "dispatch", *COMM)
     assert (code, err.count("(--comm)")) == (0, 1)
     assert "no operation that may communicate has 'dispatch' in its name" in err
 
 
-def test_a_digest_keeps_what_was_told_when_it_was_saved(tmp_path: Path) -> None:
+def test_a_digest_keeps_its_rule_for_communication(tmp_path: Path) -> None:
     digest = tmp_path / "digest.json"
     words = ("--option", "statistic", "--path")
     assert run_cli(*words, job(tmp_path / "job"), *COMM, "--save", digest)[0] == 0

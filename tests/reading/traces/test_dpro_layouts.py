@@ -51,7 +51,7 @@ def test_a_file_of_all_ranks_does_not_differ_from_their_own(tmp_path: Path, layo
 
 
 @pytest.mark.slow
-def test_two_gpus_of_each_worker_are_told_apart(shared_data: Path, tmp_path: Path) -> None:
+def test_two_gpus_of_each_worker_are_two_ranks(shared_data: Path, tmp_path: Path) -> None:
     job = shutil.copytree(shared_data / "byteps" / "fork_lenet_2w2g", tmp_path / "job")
     ask("--option", "collect", "--path", job)
     for layout in WRITERS:

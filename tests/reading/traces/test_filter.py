@@ -59,7 +59,7 @@ def _loaded(path: Path, *only: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize(("system", "name", "n"), _ASKED)
-def test_what_combine_keeps_is_what_loading_keeps(tmp_path: Path, system: str, name: str, n: int) -> None:
+def test_combine_keeps_the_same_events_as_loading(tmp_path: Path, system: str, name: str, n: int) -> None:
     path = write(tmp_path / "0" / "comm.json", _SYSTEMS[system])
     kept = _loaded(path, name)
     assert kept.total() == n
@@ -71,7 +71,7 @@ def test_what_combine_keeps_is_what_loading_keeps(tmp_path: Path, system: str, n
     assert {text.removeprefix("rank0."): k for text, k in _loaded(output).items()} == kept
 
 
-def test_what_is_no_communication_of_its_system_cannot_be_asked_for(tmp_path: Path) -> None:
+def test_only_communication_can_be_filtered(tmp_path: Path) -> None:
     path = write(tmp_path / "profile.json", _SYSTEMS["mxnet"])
     for option in ("statistic", "combine"):
         code, _, err = run_cli("--option", option, "--path", path, "--filter", "broadcast_add")
@@ -79,7 +79,7 @@ def test_what_is_no_communication_of_its_system_cannot_be_asked_for(tmp_path: Pa
         assert "--filter broadcast_add: no communication in this job has that name" in err
 
 
-def test_what_a_collective_calls_goes_with_it(tmp_path: Path) -> None:
+def test_calls_inside_a_collective_share_its_fate(tmp_path: Path) -> None:
     calls = [span("allreduce", 0, 50), span("memcpy", 10, 5), span("allgather", 60, 5), span("memcpy", 80, 5)]
     path = write(tmp_path / "trace.json", calls)
     assert _loaded(path, "allgather") == {"allgather": 1, "memcpy": 1}

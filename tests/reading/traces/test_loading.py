@@ -55,7 +55,7 @@ def test_the_cycles_of_a_profiler_are_one_rank(tmp_path: Path) -> None:
     assert [file.n_events for file in job.files] == [9, 9, 9, 9]
 
 
-def test_the_cycles_of_processes_of_which_nothing_tells_the_rank(tmp_path: Path) -> None:
+def test_cycles_of_processes_without_ranks_are_ranks(tmp_path: Path) -> None:
     for process in ("vm_11", "vm_12"):
         kineto(tmp_path / f"{process}.17000000000.pt.trace.json", None, range(2, 5))
         kineto(tmp_path / f"{process}.17000000009.pt.trace.json", None, range(7, 10), 5000)
@@ -67,7 +67,7 @@ def test_the_cycles_of_processes_of_which_nothing_tells_the_rank(tmp_path: Path)
     ]
 
 
-def test_the_same_rank_in_two_directories_given_is_said_to_be_taken_for_one_job(tmp_path: Path) -> None:
+def test_a_rank_in_two_given_directories_is_noted(tmp_path: Path) -> None:
     """They may be two jobs: their steps have the same numbers."""
     folders = [tmp_path / "base", tmp_path / "new"]
     for i, folder in enumerate(folders):
@@ -153,7 +153,7 @@ def test_a_gpu_without_a_final_trace_is_what_collect_makes_of_it(tmp_path: Path,
 # ---- args of chosen events
 
 
-def test_the_args_of_chosen_events_are_read_whatever_surrounds_them(tmp_path: Path) -> None:
+def test_args_of_chosen_events_are_read(tmp_path: Path) -> None:
     """Only those of the chosen names: of slices, or of events that are none."""
     chosen = {"name": "gloo:x", "pid": 1, "tid": 1, "ts": 1, "cat": "a"}
     events = [

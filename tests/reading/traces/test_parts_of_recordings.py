@@ -37,16 +37,10 @@ def test_asynchronous_spans_are_slices_where_nothing_else_is(tmp_path: Path) -> 
         assert trace.dur_ns.tolist() == durations
 
 
-def test_dumps_that_continue_each_other_are_one_recording(tmp_path: Path) -> None:
-    opened = {"ph": "B", "name": "b", "pid": 1, "tid": 1, "ts": 20}
-    closed = {"ph": "E", "name": "b", "pid": 1, "tid": 1, "ts": 50}
-    (tmp_path / "dump_0.json").write_text('{"traceEvents": [' + _text(_slice("a", 0), opened))
-    (tmp_path / "dump_1.json").write_text(",\n" + _text(closed, _slice("c", 60)))
-    (tmp_path / "dump_2.json").write_text(",\n" + _text(_slice("d", 80)) + "\n]}")
-    read = read_ranks([tmp_path])
+def test_three_dumps_of_mxnet_are_joined(shared_data: Path) -> None:
+    read = read_ranks([shared_data / "cases" / "mxnet-chunks" / "run"])
     (trace,) = read.made
-    assert [trace.names[i] for i in trace.name_id] == ["a", "b", "c", "d"]
-    assert (trace.end_ns.max() - trace.ts_ns.min()) == 90_000
+    assert (trace.end_ns.max() - trace.ts_ns.min()) == 448_000_000
     assert "dumps that continue each other are joined" in read.job.notes[0]
 
 
@@ -57,7 +51,7 @@ def test_parts_of_recorded_runs_are_read(shared_data: Path, case: str, n: int) -
 
 
 @pytest.mark.parametrize(("name", "lost"), [("trace", 4), ("1k", 19), ("append", 5), ("two", 0)])
-def test_a_file_of_two_writers_is_told(shared_data: Path, name: str, lost: int) -> None:
+def test_a_file_of_two_writers_is_noted(shared_data: Path, name: str, lost: int) -> None:
     read = read_ranks([shared_data / "cases" / "interleaved-writers" / f"{name}.json.gz"])
     (line,) = read.repairs
     assert "it mixes ranks" in line

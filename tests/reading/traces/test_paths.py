@@ -11,6 +11,7 @@ import pytest
 from analyzer.base.errors import TraceError
 from analyzer.reading.traces.gpu_folders import find_gpus
 from analyzer.reading.traces.layouts import find_job
+from analyzer.reading.traces.paths import JobFiles, JobKind, Source
 from trace_utils import held_by, read_ranks
 
 TRACE = json.dumps({"traceEvents": [{"ph": "X", "name": "FW.a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}]})
@@ -53,7 +54,7 @@ def test_rank_underscore_local_rank_of_two_workers(tmp_path: Path) -> None:
     assert prefixes(tmp_path) == ["wk0.rank0.", "wk0.rank1.", "wk1.rank0.", "wk1.rank1."]
 
 
-def test_workers_in_natural_order_and_a_missing_rank_is_said(tmp_path: Path) -> None:
+def test_workers_are_in_natural_order_and_missing_ranks_noted(tmp_path: Path) -> None:
     make(tmp_path, "worker_10/0/comm.json", "worker_2/0/comm.json", "worker_2/1/comm.json")
     assert prefixes(tmp_path) == ["wk0.rank0.", "wk0.rank1.", "wk1.rank0."]
     assert find_job(tmp_path).notes == [
@@ -63,7 +64,7 @@ def test_workers_in_natural_order_and_a_missing_rank_is_said(tmp_path: Path) -> 
     assert [gpu.path.parent.name for gpu in find_gpus(tmp_path)] == ["worker_2", "worker_2", "worker_10"]
 
 
-def test_a_lone_worker_that_is_not_the_first_is_said(tmp_path: Path) -> None:
+def test_a_lone_worker_that_is_not_the_first_is_noted(tmp_path: Path) -> None:
     make(tmp_path, "a/worker_2/0/comm.json", "b/worker_0/0/comm.json", "b/worker_1/0/comm.json")
     note = f"{tmp_path}/a/worker_2: workers 0 and 1 may be missing: no folder beside it is theirs"
     assert find_job(tmp_path / "a").notes == find_job(tmp_path / "a" / "worker_2").notes == [note]
@@ -71,7 +72,7 @@ def test_a_lone_worker_that_is_not_the_first_is_said(tmp_path: Path) -> None:
     assert prefixes(tmp_path / "b" / "worker_1") == ["rank0."]
 
 
-def test_a_directory_around_a_job_is_passed_through_one_of_several_is_not(tmp_path: Path) -> None:
+def test_a_directory_around_one_job_is_searched(tmp_path: Path) -> None:
     make(tmp_path, "a/traces/worker_0/0/comm.json")
     assert find_job(tmp_path / "a").sources[0].path.name == "comm.json"
     make(tmp_path, "b/traces/worker_0/0/comm.json")
@@ -90,7 +91,7 @@ def test_rank_files_by_content_before_name(tmp_path: Path) -> None:
     assert loaded.repairs == [f"{tmp_path}: rank 2 of 3 missing"]
 
 
-def test_other_files_and_products_of_this_program_are_no_ranks(tmp_path: Path) -> None:
+def test_other_files_and_products_are_not_ranks(tmp_path: Path) -> None:
     make(tmp_path, "rank0.json", "combined.json", "synthetic.json.gz")
     make(tmp_path, "notes.txt", "steps.json", content='{"steps": [1]}')
     make(tmp_path, "rank1.json", content="")
@@ -103,7 +104,7 @@ def test_other_files_and_products_of_this_program_are_no_ranks(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["rank0.json", "rank0/trace.json"])
-def test_step_logs_are_ranks_only_where_no_traces_are(tmp_path: Path, name: str) -> None:
+def test_step_logs_are_ranks_only_without_traces(tmp_path: Path, name: str) -> None:
     make(tmp_path, "a/metrics.csv", "a/a.jsonl", content="step,step_time\n1,2\n2,2\n")
     make(tmp_path, "other.csv", content="a,b\n1,2\n")
     (tmp_path / "metrics.csv").write_bytes((tmp_path / "a/metrics.csv").read_bytes())
@@ -117,7 +118,7 @@ def test_step_logs_are_ranks_only_where_no_traces_are(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("where", ["merged_trace.json", "merged/merged_trace.json.gz"])
-def test_composers_merged_file_beside_its_ranks_is_no_rank(tmp_path: Path, where: str) -> None:
+def test_composers_merged_file_is_not_a_rank(tmp_path: Path, where: str) -> None:
     files = ["rank0.json", "rank1.json"] if "/" not in where else ["trace/rank0.json", "trace/rank1.json"]
     make(tmp_path, *files, where)
     job = find_job(tmp_path)
@@ -139,9 +140,7 @@ def test_ranks_on_several_hosts_and_ambiguous_directories(tmp_path: Path) -> Non
      '[{"name": "global_rank", "ph": "M", "pid": 0, "args": {"value": %d}}]'],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["trace.json", "rank0.json"])  # the second: a rank on its own host
-def test_hosts_whose_files_have_one_name_are_told_apart_by_what_is_in_them(
-    tmp_path: Path, name: str, head: str
-) -> None:
+def test_files_of_one_name_have_the_ranks_in_their_contents(tmp_path: Path, name: str, head: str) -> None:
     make(tmp_path, f"host0/{name}", content=head % 8)
     make(tmp_path, f"host1/{name}", content=head % 2)
     sources = find_job(tmp_path).sources
@@ -161,7 +160,7 @@ def test_a_broken_rank_is_left_out_with_a_note(tmp_path: Path) -> None:
     assert any("rank2.json: not a trace" in line for line in loaded.repairs)
 
 
-def test_what_is_neither_a_file_nor_a_directory_is_left_out_with_a_note(tmp_path: Path) -> None:
+def test_special_files_are_left_out_with_a_note(tmp_path: Path) -> None:
     make(tmp_path, "rank0.json")
     os.mkfifo(tmp_path / "rank1.json")
     for name, target in (
@@ -208,7 +207,48 @@ def test_several_directories_are_workers_several_files_ranks(tmp_path: Path) -> 
         ("generic/viztracer/viz.json.gz", "chrome"),
     ],
 )
-def test_dialects_are_told_by_content(shared_data: Path, tmp_path: Path, case: str, dialect: str) -> None:
+def test_dialects_are_recognised_by_content(
+    shared_data: Path, tmp_path: Path, case: str, dialect: str
+) -> None:
     renamed = tmp_path / "file.bin"
     renamed.write_bytes((shared_data / case).read_bytes())
     assert read_ranks([renamed]).made[0].dialect == dialect
+
+
+def hosts(kind: JobKind, *sources: Source) -> list[int]:
+    return JobFiles(Path("job"), kind, sources).hosts
+
+
+def test_the_gpus_of_a_worker_share_its_host() -> None:
+    gpus = [Source(Path(f"{worker}/{rank}/t.json"), worker, rank) for worker in (0, 3) for rank in (0, 1)]
+    assert hosts("job", *gpus) == [0, 0, 1, 1]
+    assert hosts("worker", Source(Path("0/t.json"), rank=0), Source(Path("1/t.json"), rank=1)) == [0, 0]
+
+
+def test_files_of_ranks_have_a_host_each_and_the_ranks_of_a_file_share_one() -> None:
+    a, b = Path("a.json"), Path("b.json")
+    assert hosts("ranks", Source(a, rank=0), Source(a, rank=1), Source(b, rank=2)) == [0, 0, 1]
+
+
+def write_run(log: Path, run: str, *files: str) -> Path:
+    folder = log / "plugins" / "profile" / run
+    folder.mkdir(parents=True)
+    for name in files:
+        (folder / name).write_text(TRACE)
+    return folder
+
+
+def test_the_newest_run_has_a_trace_for_each_host(tmp_path: Path) -> None:
+    write_run(tmp_path, "2026_11_22_23_59_59", "h0.trace.json")
+    run = write_run(tmp_path, "2026_11_23_00_00_01", "h10.trace.json", "h2.trace.json", "h2.xplane.pb")
+    job = find_job(tmp_path)
+    assert [source.path for source in job.sources] == [run / "h2.trace.json", run / "h10.trace.json"]
+    assert [source.worker for source in job.sources] == [0, 1]
+    assert job.kind == "ranks"
+    assert [note.split(": ", 1)[1] for note in job.notes] == ["an earlier run, left out; give it to read it"]
+
+
+def test_log_directories_of_processes_are_one_job(tmp_path: Path) -> None:
+    for process in ("0", "1"):
+        write_run(tmp_path / process, "run", "h.trace.json")
+    assert len(find_job(tmp_path).sources) == 2

@@ -98,7 +98,7 @@ def test_a_rank_that_cannot_be_read_is_a_note_and_one_without_steps_an_error(
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_file_that_cannot_be_read_does_not_take_its_ranks_others_with_it(tmp_path: Path, jobs: int) -> None:
+def test_an_unreadable_file_does_not_cost_its_rank(tmp_path: Path, jobs: int) -> None:
     write_rank(tmp_path / "rank0.json", 0, range(1, 9))
     (tmp_path / "rank1_a.json").write_text('{"traceEvents": 5}')
     write_rank(tmp_path / "rank1_b.json", 1, range(5, 9))

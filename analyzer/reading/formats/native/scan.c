@@ -11,8 +11,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
@@ -27,7 +27,7 @@ typedef uint32_t u32;
 typedef uint64_t u64;
 typedef const u8 *cursor; /* a place in the data, or MORE where the data ended too early, or ODD */
 
-enum { MORE, ODD, FULL, CLOSED }; /* why a scan stopped; as in formats/native/scanner.py */
+enum { MORE, ODD, FULL, CLOSED }; /* why a scan stopped; as in formats/reader.py */
 enum { PH, NAME, CAT, PID, TID, TS, DUR, ARGS, ID, ID2, BP, S, OTHER, WANTED, END };
 enum { IN_EVENT = 2, IN_ARGS = 4, DEEPER = 6 }; /* of what object a member is; + 1 for its first */
 enum { MOST_DEPTH = 60, MOST_PROBES = 128, MOST_DIGITS = 18, MOST_KEY = 1 << 16, SLACK = 64, LEADS = 4096 };
@@ -58,36 +58,30 @@ typedef struct {     /* what one call writes; the texts have room for SLACK byte
     u8 *ids;            /* the ids of events that are no slices, as JSON values, each ended by a comma */
     const u8 *new_keys; /* rows of JSON of the keys that were new, each ended by a comma */
 } columns;
-typedef struct { /* what there is in two forms */
-    cursor (*special)(cursor p, cursor end); /* to what is not plain in a text: quotes, escapes, no ASCII */
-    bool (*follows)(const lead *l, cursor p); /* whether the lead's text is at `p`; 32 bytes are there */
-} tools;
-INLINE cursor special_plain(cursor p, cursor end) {
+/* To what is not plain in a text: quotes, escapes, no ASCII. */
+INLINE cursor special(cursor p, cursor end) {
+#if defined(__SSE2__)
+    for (; end - p >= 16; p += 16) {
+        __m128i x = _mm_loadu_si128((const __m128i *)p);
+        __m128i quote = _mm_cmpeq_epi8(x, _mm_set1_epi8('"')), slash = _mm_cmpeq_epi8(x, _mm_set1_epi8('\\'));
+        __m128i no_text = _mm_cmplt_epi8(x, _mm_set1_epi8(0x20)); /* signed: from 0x80 on, too */
+        int found = _mm_movemask_epi8(_mm_or_si128(_mm_or_si128(quote, slash), no_text));
+        if (found) return p + __builtin_ctz((u32)found);
+    }
+#endif
     while (p < end && *p != '"' && *p != '\\' && *p >= 0x20 && *p < 0x80) p++;
     return p;
 }
-INLINE bool follows_plain(const lead *l, cursor p) { return memcmp(p, l->text, l->size) == 0; }
-static const tools PLAIN = {special_plain, follows_plain};
-
-#if defined(__x86_64__)
-#define AVX2 __attribute__((target("avx2,bmi")))
-AVX2 INLINE cursor special_avx2(cursor p, cursor end) {
-    for (; end - p >= 32; p += 32) {
-        __m256i x = _mm256_loadu_si256((const __m256i *)p);
-        __m256i quote = _mm256_cmpeq_epi8(x, _mm256_set1_epi8('"'));
-        __m256i slash = _mm256_cmpeq_epi8(x, _mm256_set1_epi8('\\'));
-        __m256i no_text = _mm256_cmpgt_epi8(_mm256_set1_epi8(0x20), x); /* signed: from 0x80 on, too */
-        u32 found = (u32)_mm256_movemask_epi8(_mm256_or_si256(_mm256_or_si256(quote, slash), no_text));
-        if (found) return p + __builtin_ctz(found);
-    }
-    return special_plain(p, end);
-}
-AVX2 INLINE bool follows_avx2(const lead *l, cursor p) {
-    __m256i x = _mm256_loadu_si256((const __m256i *)p), y = _mm256_loadu_si256((const __m256i *)l->text);
-    return (~(u32)_mm256_movemask_epi8(_mm256_cmpeq_epi8(x, y)) & l->mask) == 0;
-}
-static const tools WIDE = {special_avx2, follows_avx2};
+INLINE bool follows(const lead *l, cursor p) { /* whether the lead's text is at `p`; 32 bytes are there */
+#if defined(__SSE2__)
+    const __m128i *x = (const __m128i *)p, *y = (const __m128i *)l->text;
+    u32 low = (u32)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(x), _mm_loadu_si128(y)));
+    u32 high = (u32)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(x + 1), _mm_loadu_si128(y + 1)));
+    return (~(low | high << 16) & l->mask) == 0;
+#else
+    return memcmp(p, l->text, l->size) == 0;
 #endif
+}
 
 /* What follows begins at a place, which is not the end, and returns another, which may be; see `cursor`. */
 INLINE cursor skip_space(cursor p, cursor end) { /* to what is none: never to the end */
@@ -95,8 +89,8 @@ INLINE cursor skip_space(cursor p, cursor end) { /* to what is none: never to th
     if (p >= end) STOP(MORE);
     return p;
 }
-INLINE cursor skip_text(cursor p, cursor end, const tools *t, bool *odd) { /* `odd`: not all plain ASCII */
-    for (p = t->special(p + 1, end); p < end; p = t->special(p, end)) {
+INLINE cursor skip_text(cursor p, cursor end, bool *odd) { /* `odd`: not all plain ASCII */
+    for (p = special(p + 1, end); p < end; p = special(p, end)) {
         if (*p == '"') return p + 1;
         *odd = true;
         if (*p++ >= 0x80) continue;
@@ -154,7 +148,7 @@ static cursor learn(const scanner *s, lead *l, cursor p, cursor end, u8 context)
         TRY(p, skip_space(p - (context & 1), end));
         name = p;
         REQUIRE(*p == '"');
-        TRY(p, skip_text(p, end, &PLAIN, &odd));
+        TRY(p, skip_text(p, end, &odd));
         REQUIRE(!odd || context >= DEEPER);
         *l = (lead){.name_at = (u32)(name - begin), .name_size = (u32)(p - name)};
         l->what = meaning_of(s, name + 1, l->name_size - 2, context & ~1);
@@ -170,13 +164,13 @@ static cursor learn(const scanner *s, lead *l, cursor p, cursor end, u8 context)
 }
 
 /* To the value of an object's next member, or behind the object: `*l` says which. */
-INLINE cursor next_member(scanner *s, cursor p, cursor end, const tools *t, u8 context, u32 *trail, lead **l) {
+INLINE cursor next_member(scanner *s, cursor p, cursor end, u8 context, u32 *trail, lead **l) {
     *l = &s->leads[(*trail)++ % LEADS];
-    if ((*l)->context == context && end - p > 32 && t->follows(*l, p)) return p + (*l)->size;
+    if ((*l)->context == context && end - p > 32 && follows(*l, p)) return p + (*l)->size;
     return learn(s, *l, p, end, context);
 }
 /* All grammar of a value is checked; `*odd` becomes true at an odd text or number. */
-INLINE cursor skip_value(scanner *s, cursor p, cursor end, const tools *t, u32 *trail, bool *odd) {
+INLINE cursor skip_value(scanner *s, cursor p, cursor end, u32 *trail, bool *odd) {
     u64 in_object = 0; /* a bit for each level, the innermost lowest */
     cursor point;
     lead *l;
@@ -186,12 +180,12 @@ INLINE cursor skip_value(scanner *s, cursor p, cursor end, const tools *t, u32 *
             REQUIRE(++depth <= MOST_DEPTH);
             in_object = in_object << 1 | (*p++ == '{');
         } else if (*p == '"')
-            TRY(p, skip_text(p, end, t, odd));
+            TRY(p, skip_text(p, end, odd));
         else
             TRY(p, *p < 'a' ? skip_number(p, end, &point, odd) : skip_word(p, end));
         for (; depth > 0; depth--, in_object >>= 1, is_first = false) { /* as long as an end follows */
             if (in_object & 1) {
-                TRY(p, next_member(s, p, end, t, DEEPER + is_first, trail, &l));
+                TRY(p, next_member(s, p, end, DEEPER + is_first, trail, &l));
                 if (l->what == END) continue;
             } else {
                 TRY(p, skip_space(p, end));
@@ -281,7 +275,7 @@ INLINE int64_t intern(scanner *s, const span *key, int n, cursor end) {
     return -1;
 }
 /* Writes the wanted members of an object at `*to`, which it moves if there are any. */
-INLINE cursor filter_args(scanner *s, cursor p, cursor end, const tools *t, u32 *trail, u8 **to) {
+INLINE cursor filter_args(scanner *s, cursor p, cursor end, u32 *trail, u8 **to) {
     u8 *tail = *to, context = IN_ARGS + 1;
     *tail++ = '{';
     REQUIRE(*p++ == '{');
@@ -289,10 +283,10 @@ INLINE cursor filter_args(scanner *s, cursor p, cursor end, const tools *t, u32 
         bool odd = false;
         cursor begin = p;
         lead *l;
-        TRY(p, next_member(s, p, end, t, context, trail, &l));
+        TRY(p, next_member(s, p, end, context, trail, &l));
         if (l->what == END) break;
         span name = {begin + l->name_at, l->what == WANTED ? l->name_size : 0}, value = {p, 0};
-        TRY(p, skip_value(s, p, end, t, trail, &odd));
+        TRY(p, skip_value(s, p, end, trail, &odd));
         if (name.size == 0) continue;
         REQUIRE(!odd);
         value.size = (u32)(p - value.at);
@@ -304,7 +298,7 @@ INLINE cursor filter_args(scanner *s, cursor p, cursor end, const tools *t, u32 
     return p;
 }
 
-INLINE cursor scan_event(scanner *s, columns *out, cursor p, cursor end, const tools *t) {
+INLINE cursor scan_event(scanner *s, columns *out, cursor p, cursor end) {
     span key[ID + 1] = {{0}}; /* the first five are interned */
     int64_t times[2] = {NO_TIME, NO_TIME};
     u8 *args = out->args + out->args_size, *args_end = args, context = IN_EVENT + 1;
@@ -312,7 +306,7 @@ INLINE cursor scan_event(scanner *s, columns *out, cursor p, cursor end, const t
     for (p++;; context = IN_EVENT) {
         bool odd = false, any = false;
         lead *l;
-        TRY(p, next_member(s, p, end, t, context, &trail, &l));
+        TRY(p, next_member(s, p, end, context, &trail, &l));
         if (l->what == END) break;
         u8 what = l->what;
         cursor begin = p, point = NULL;
@@ -323,14 +317,14 @@ INLINE cursor scan_event(scanner *s, columns *out, cursor p, cursor end, const t
         else if (what == TS || what == DUR)
             TRY(p, read_time(p, end, &times[what - TS]));
         else if (what == ARGS && s->n_wanted)
-            TRY(p, filter_args(s, p, end, t, &trail, &args_end));
+            TRY(p, filter_args(s, p, end, &trail, &args_end));
         else if (what <= TID || (s->with_points && (what == ID || what == ID2))) {
-            TRY(p, *p == '"' ? skip_text(p, end, t, &odd) : skip_number(p, end, &point, &odd));
+            TRY(p, *p == '"' ? skip_text(p, end, &odd) : skip_number(p, end, &point, &odd));
             REQUIRE(!odd && what != ID2 && (point == NULL || (point == p && what != PH)));
             key[what] = (span){begin, (u32)(p - begin)};
             if (what == PH || what == CAT) trail += 1597u * p[-2]; /* events of a kind are built alike */
         } else
-            TRY(p, skip_value(s, p, end, t, &trail, &any));
+            TRY(p, skip_value(s, p, end, &trail, &any));
     }
     u8 phase = key[PH].size == 3 ? key[PH].at[1] : 0;
     bool is_slice = phase == 'X' || phase == 'B' || phase == 'E';
@@ -349,7 +343,7 @@ INLINE cursor scan_event(scanner *s, columns *out, cursor p, cursor end, const t
     return p;
 }
 
-INLINE int scan(scanner *s, cursor *at, cursor end, columns *out, const tools *t) {
+static int scan(scanner *s, cursor *at, cursor end, columns *out) {
     for (cursor p = *at; !FAILED(p = skip_space(p, end)); *at = p) {
         if (*p == ',')
             p++;
@@ -357,29 +351,19 @@ INLINE int scan(scanner *s, cursor *at, cursor end, columns *out, const tools *t
             return *at = p, *p == ']' ? CLOSED : ODD;
         else if (out->n >= out->most)
             return FULL;
-        else if (FAILED(p = scan_event(s, out, p, end, t)))
+        else if (FAILED(p = scan_event(s, out, p, end)))
             return (int)(uintptr_t)p;
     }
     return MORE;
 }
-#define INSTANCE(name, t) static int name(scanner *s, cursor *at, cursor end, columns *out) \
-    { return scan(s, at, end, out, &t); }
-INSTANCE(scan_plain, PLAIN)
-#if defined(__x86_64__)
-AVX2 INSTANCE(scan_wide, WIDE)
-#else
-#define scan_wide scan_plain
-#define __builtin_cpu_supports(name) false
-#endif
 
 /* Writes the events from byte `*at` on to `out`, moves `*at` behind them, and returns why it stopped. */
-int scan_events(scanner *s, const u8 *data, u64 size, u64 *at, columns *out, bool plain) {
+int scan_events(scanner *s, const u8 *data, u64 size, u64 *at, columns *out) {
     if (*at > size || size > INT32_MAX) return ODD;
-    bool wide = !plain && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi");
     u64 known = s->keys_used;
     cursor p = data + *at;
     out->n = out->n_args = out->args_size = out->ids_size = 0;
-    int why = (wide ? scan_wide : scan_plain)(s, &p, data + size, out);
+    int why = scan(s, &p, data + size, out);
     *at = (u64)(p - data);
     out->new_size = (int64_t)(s->keys_used - known);
     out->new_keys = out->new_size ? s->keys + known : NULL;

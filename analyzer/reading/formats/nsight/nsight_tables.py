@@ -1,12 +1,12 @@
-"""Databases that Nsight Systems exports (`nsys export --type sqlite`): tables of activities -> columns.
+"""Databases that Nsight Systems exports (`nsys export --type sqlite`) as columns.
 
-Each table of activities becomes slices with the category that PyTorch's profiler has for the same (`kernel`,
-`gpu_memcpy`, `cuda_runtime`, …); a range of NVTX is a `user_annotation`, or a `cpu_op` where PyTorch's
-`emit_nvtx` wrote it for an operator. Work of a device is on the track (device, stream), all else on
-(process, thread). ``header["nsight"]`` has the process of each device.
+Each table of activities becomes slices in the category of PyTorch's profiler (`kernel`, `gpu_memcpy`,
+`cuda_runtime`, …); an NVTX range is a `user_annotation`, or a `cpu_op` if `emit_nvtx` wrote it for an
+operator. Work of a device is on the track (device, stream), everything else on (process, thread).
+``header["nsight"]`` has the process of each device.
 
-Versions differ in their tables and columns: a number that is not there is -1. A correlation is one process's
-alone, so it gets the process's number in front.
+Versions differ in their tables and columns: a missing number is -1. A correlation belongs to one process, so
+the process's number is added to it.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from analyzer.reading.formats.nsight import newest_versions, other_database, rec
 from analyzer.reading.formats.values import FARTHEST_NS, clean_text
 
 _PIECE = 1 << 16  # rows at a time
-#: Steps of SQLite's machine that a database may take; recorded ones take 0.6 for each byte.
-_FEW_STEPS, _STEPS_PER_BYTE, _LOOK_STEPS = 5_000_000, 20, 10_000
-#: What queries here call.
+#: Steps of SQLite's virtual machine that a database may take; recorded ones take 0.6 for each byte.
+_FEW_STEPS, _STEPS_PER_BYTE, _STEPS_PER_CHECK = 5_000_000, 20, 10_000
+#: Functions in the queries of this module.
 _FUNCTIONS = frozenset(("count", "ifnull", "max", "min", "sum", "typeof", "upper"))
 _ACTIVITY = "CUPTI_ACTIVITY_KIND_"
 _KERNELS, _CALLS, _NVTX = f"{_ACTIVITY}KERNEL", f"{_ACTIVITY}RUNTIME", "NVTX_EVENTS"
 _EXPORT = "`nsys export --type sqlite REPORT.nsys-rep` writes one that can be read"
-_MOST = 0xFFFFFFFF  # of a stream, a context, a correlation
-_LONG_NS = 1 << 57  # four years: no machine has been on for so long, the epoch is longer ago
-_OVERLAPPING = 60  # of `eventType`: ranges that begin and end on any thread
-_STREAM_WAIT, _STREAM_SYNC = 2, 3  # of `syncType`
+_MOST = 0xFFFFFFFF  # the largest number of a stream, a context or a correlation
+_LONG_NS = 1 << 57  # four years: longer than any machine has been on, shorter than since the epoch
+_OVERLAPPING = 60  # `eventType` of ranges that begin and end on any thread
+_STREAM_WAIT, _STREAM_SYNC = 2, 3  # `syncType`
 _SYNCS = {1: "Event Sync", _STREAM_WAIT: "Stream Wait Event", _STREAM_SYNC: "Stream Sync", 4: "Context Sync"}
 _COPIES = ("", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 _MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed")
-#: What the name of a call ends with: the version of the interface, and that each thread has a stream.
+#: The end of a call's name: the version of the interface, and a mark for streams per thread.
 _VERSION = re.compile(r"(?:_pt(?:sz|ds))?_v\d+(?:_pt(?:sz|ds))?$")
-#: Operators as `emit_nvtx` calls them: with a namespace, or a function of autograd; and calls of NCCL.
+#: Operators as `emit_nvtx` names them: with a namespace, or a function of autograd; and calls of NCCL.
 _OPERATOR = re.compile(r"\w+::[\w:]+(?:: \w+)?|\w+Backward\d*|record_param_comms|nccl[A-Z]\w+")
 _TIMES = ("start", "end")
 _ON_DEVICE = (*_TIMES, "deviceId", "contextId", "streamId", "correlationId", "globalPid")
@@ -56,14 +56,14 @@ _BY_HOST = (*_TIMES, "globalTid", "nameId", "correlationId")
 _KERNEL_NAMES = ("demangledName", "shortName", "mangledName")
 
 _Rows = dict[str, Int64]  # the columns of a table (n,)
-_Called = tuple[Sequence[str], NDArray[np.integer]]  # names, and which of them each row has (n,)
+_Names = tuple[Sequence[str], NDArray[np.integer]]  # distinct names, and the index of each row's name (n,)
 
 
 def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
-    """Load one export, with those arguments of slices that are in `args`; `points`: marks of NVTX, too.
+    """Load one export, with the arguments of slices in `args`; `points`: NVTX marks, too.
 
-    TraceError for any other database, and for one that is damaged. SQLite opens it as a file that nobody
-    changes, so it never writes anything, beside the file either.
+    TraceError for any other database, and for a damaged one. SQLite opens the file as immutable, so it writes
+    nothing, not even a log beside it.
     """
     with opened(path) as file:
         head = file.read(32)
@@ -84,9 +84,9 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
 
 
 def _limit(db: sqlite3.Connection, n_bytes: int) -> None:
-    """Bound what a database of `n_bytes` may do: views may have no end, and make texts of any length."""
-    looks = iter(range((_FEW_STEPS + _STEPS_PER_BYTE * n_bytes) // _LOOK_STEPS))
-    db.set_progress_handler(lambda: next(looks, None) is None, _LOOK_STEPS)
+    """Bound the work of a database of `n_bytes`: its views may be endless, and make texts of any length."""
+    checks = iter(range((_FEW_STEPS + _STEPS_PER_BYTE * n_bytes) // _STEPS_PER_CHECK))
+    db.set_progress_handler(lambda: next(checks, None) is None, _STEPS_PER_CHECK)
 
     def allow(action: int, _: str | None, name: str | None, *__: str | None) -> int:
         is_other = action == sqlite3.SQLITE_FUNCTION and name not in _FUNCTIONS
@@ -96,13 +96,13 @@ def _limit(db: sqlite3.Connection, n_bytes: int) -> None:
 
 
 class _Export:
-    """An open database; `repairs` gathers what was left out."""
+    """An open database; `repairs` lists what was left out."""
 
     def __init__(self, path: Path, db: sqlite3.Connection, args: Collection[str]) -> None:
         self.path, self.db, self.args = path, db, args
         self.repairs: list[str] = []
-        self.pids: Sequence[int] = ()  # by the numbers of processes
-        self.devices: dict[str, int] = {}  # the process of each
+        self.pids: Sequence[int] = ()  # of the processes, by their numbers here
+        self.devices: dict[str, int] = {}  # the pid of each device's process
         self.tables = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_master ORDER BY name")]
         if other := other_database(self.tables):
             raise TraceError(f"{path}: not a trace: {other}")
@@ -120,22 +120,22 @@ class _Export:
 
     # ---- tables
 
-    def has(self, table: str) -> set[str]:
-        """Return the columns of a table; none where it is not there."""
+    def columns(self, table: str) -> set[str]:
+        """Names of a table's columns; none if the table is missing."""
         return {str(row[1]) for row in self.db.execute(f'PRAGMA table_info("{self.actual(table)}")')}
 
     def actual(self, table: str) -> str:
-        """Return the name of a table in this export, with the version behind it."""
+        """Name of a table in this export, with its version."""
         return self.table_of.get(table, table)
 
     def rows(
         self, table: str, names: Sequence[str], text: str = "NULL", where: str = "1"
     ) -> tuple[_Rows, list[Any]]:
-        """Return columns of a table, begin and end first, and a text of each row.
+        """Columns of a table, begin and end first, and a text of each row.
 
-        Rows that have no begin or end, or end before they begin, are left out, with a note.
+        Rows without a begin or an end, or that end before they begin, are left out, with a note.
         """
-        has = self.has(table)
+        has = self.columns(table)
         pieces = [np.empty((len(names), 0), np.int64)]
         texts: list[Any] = []
         if has:
@@ -148,20 +148,20 @@ class _Export:
                 *columns, of_piece = zip(*piece, strict=True)
                 pieces.append(np.array(columns, np.int64))
                 texts += of_piece
-        table_of = np.concatenate(pieces, axis=1)
-        kept = (table_of[0] >= 0) & (table_of[1] >= table_of[0]) & (table_of[1] <= FARTHEST_NS)
+        numbers = np.concatenate(pieces, axis=1)
+        kept = (numbers[0] >= 0) & (numbers[1] >= numbers[0]) & (numbers[1] <= FARTHEST_NS)
         if n := len(kept) - int(kept.sum()):
             self.repairs.append(f"{counted(n, 'row')} of {table} without sound times left out")
             texts = [text for text, is_kept in zip(texts, kept.tolist(), strict=True) if is_kept]
-        return dict(zip(names, table_of[:, kept], strict=True)), texts
+        return dict(zip(names, numbers[:, kept], strict=True)), texts
 
     def values(self, table: str, *names: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a table; none where it lacks a column."""
-        if set(names) <= self.has(table):
+        """Yield the rows of a table; none if it lacks a column."""
+        if set(names) <= self.columns(table):
             yield from self.db.execute(f'SELECT {", ".join(names)} FROM "{self.actual(table)}"')
 
-    def strings(self, ids: Int64) -> _Called:
-        """Return the texts that numbers (n,) stand for."""
+    def strings(self, ids: Int64) -> _Names:
+        """Look up the texts of string ids (n,)."""
         distinct, which = np.unique(ids, return_inverse=True)
         wanted = set(distinct.tolist())
         known = {i: str(value) for i, value in self.values("StringIds", "id", "value") if i in wanted}
@@ -170,7 +170,7 @@ class _Export:
     # ---- slices
 
     def trace(self, points: bool) -> Trace:
-        """Return all activities."""
+        """Make the trace of all activities."""
         kernels, graphs, copies, fills, syncs = (
             self.rows(f"{_ACTIVITY}{table}", (*_ON_DEVICE, *more))[0]
             for table, more in (
@@ -186,16 +186,21 @@ class _Export:
         marks, of_marks = self._nvtx("eventType = 34" if points else "0", "start")
         self._number([kernels, graphs, copies, fills], syncs, [calls, overheads, ranges, marks])
         directions = copies["copyKind"] << 16 | (copies["srcKind"] & 0xFF) << 8 | copies["dstKind"] & 0xFF
+        codes = [kernels[key] for key in _KERNEL_NAMES]
+        waits_for_stream = np.isin(syncs["syncType"], (_STREAM_WAIT, _STREAM_SYNC))
         parts = [
-            self._device(kernels, "kernel", self._named(kernels), {}),
-            self._device(graphs, "kernel", _called(graphs["graphId"], "CUDA Graph {}".format), {}),
             self._device(
-                copies, "gpu_memcpy", _called(directions, _copy), {"bytes": copies["bytes"].tolist()}
+                kernels, "kernel", self.strings(np.select([code >= 0 for code in codes], codes, -1))
             ),
+            self._device(graphs, "kernel", _names(graphs["graphId"], "CUDA Graph {}".format)),
+            self._device(copies, "gpu_memcpy", _names(directions, _copy), bytes=copies["bytes"]),
+            self._device(fills, "gpu_memset", _names(fills["memKind"], _fill), bytes=fills["bytes"]),
             self._device(
-                fills, "gpu_memset", _called(fills["memKind"], _fill), {"bytes": fills["bytes"].tolist()}
+                syncs,
+                "cuda_sync",
+                _names(syncs["syncType"], lambda kind: _SYNCS.get(kind, "Synchronisation")),
+                stream=np.where(waits_for_stream, syncs["streamId"], -1),
             ),
-            self._device(syncs, "cuda_sync", _called(syncs["syncType"], _sync), self._awaited(syncs)),
             self._host(calls, self.strings(calls["nameId"]), _call_cat),
             self._host(overheads, self.strings(overheads["nameId"]), "overhead".format),
             self._host(ranges, numbered(texts), _range_cat),
@@ -207,12 +212,12 @@ class _Export:
         return replace(whole, metadata=self._metadata(), header=header, phases=phases, repairs=self.repairs)
 
     def _nvtx(self, where: str, end: str) -> tuple[_Rows, list[str]]:
-        """Return ranges or marks of NVTX and their texts, which stand there or among the strings.
+        """Read NVTX ranges or marks and their texts, in the table or among the strings.
 
-        `emit_nvtx` writes more behind the name, which differs from call to call.
+        `emit_nvtx` appends a part that differs from call to call; it is cut off.
         """
         names = ("start", end, "globalTid", "textId", "eventType")
-        has = self.has(_NVTX)
+        has = self.columns(_NVTX)
         rows, texts = self.rows(_NVTX, names, "text" if "text" in has else "NULL", where)
         rows["end"] = rows[end]
         if end == "end" and has:
@@ -222,85 +227,88 @@ class _Export:
             if n:
                 self.repairs.append(f"{counted(n, 'NVTX range')} without an end left out")
         names_of, which = self.strings(rows["textId"])
-        found = [
+        texts = [
             names_of[i] if text is None else str(text) for text, i in zip(texts, which.tolist(), strict=True)
         ]
-        return rows, [text.partition(", seq = ")[0].partition(", op_id = ")[0] for text in found]
+        return rows, [text.partition(", seq = ")[0].partition(", op_id = ")[0] for text in texts]
 
     def _number(self, works: Sequence[_Rows], syncs: _Rows, hosts: Sequence[_Rows]) -> None:
-        """Give the tables the columns `process` and `device`, numbers of these.
+        """Add the columns `process` and `device`, which count processes and devices from 0.
 
-        A device of a process may be another one in another process. Synchronisations do not tell theirs: it
-        is that of their context.
+        One device number in two processes may be two devices. The device of a synchronisation is not recorded
+        and taken from its context.
         """
         for rows in hosts:
             rows["process"] = rows["globalTid"] >> 24
         by_host = unique(np.concatenate([rows["process"] for rows in hosts])).tolist()
         for rows in (*works, syncs):
-            told = rows["globalPid"] >> 24
-            rows["process"] = np.where(told < 0, by_host[0], told) if len(by_host) == 1 else told
-        every = [*works, syncs, *hosts]
-        processes = unique(np.concatenate([rows["process"] for rows in every]))
+            process = rows["globalPid"] >> 24
+            rows["process"] = np.where(process < 0, by_host[0], process) if len(by_host) == 1 else process
+        tables = [*works, syncs, *hosts]
+        processes = unique(np.concatenate([rows["process"] for rows in tables]))
         pids = [process & 0xFFFFFF for process in processes.tolist()]
         self.pids = pids if len(set(pids)) == len(pids) else processes.tolist()
-        for rows in every:
+        for rows in tables:
             rows["process"] = np.searchsorted(processes, rows["process"])
         known = unique(np.concatenate([_packed(rows) for rows in works])).tolist()
-        of_context = {code >> 16: code & 0xFFFF for code in known}
+        device_of = {code >> 16: code & 0xFFFF for code in known}
         contexts, which = np.unique(_packed(syncs), return_inverse=True)
-        own = [of_context.get(code >> 16, code & 0xFFFF) for code in contexts.tolist()]
-        syncs["deviceId"] = np.array(own, np.int64)[which.reshape(-1)]
+        devices = [device_of.get(code >> 16, code & 0xFFFF) for code in contexts.tolist()]
+        syncs["deviceId"] = np.array(devices, np.int64)[which.reshape(-1)]
         for rows in (*works, syncs):
             rows["device"] = (rows["deviceId"] & 0xFFFF) << 32 | rows["process"]
         pairs = unique(np.concatenate([rows["device"] for rows in (*works, syncs)]))
-        places = [(pair >> 32, self.pids[pair & _MOST]) for pair in pairs.tolist()]
-        processes_of = Counter(device for device, _ in places)
+        device_pids = [(pair >> 32, self.pids[pair & _MOST]) for pair in pairs.tolist()]
+        n_processes = Counter(device for device, _ in device_pids)
         self.devices = {
-            f"GPU {device}" if processes_of[device] == 1 else f"GPU {device} of {pid}": pid
-            for device, pid in places
+            f"GPU {device}" if n_processes[device] == 1 else f"GPU {device} of {pid}": pid
+            for device, pid in device_pids
         }
         for rows in (*works, syncs):
             rows["device"] = np.searchsorted(pairs, rows["device"])
 
-    def _device(self, rows: _Rows, cat: str, called: _Called, args: Mapping[str, Sequence[Any]]) -> Trace:
-        """Return slices on the streams of devices."""
-        places, track = np.unique(rows["device"] << 40 | rows["streamId"] & _MOST, return_inverse=True)
+    def _device(self, rows: _Rows, cat: str, names: _Names, **args: Int64) -> Trace:
+        """Make slices on the streams of devices."""
+        codes, track = np.unique(rows["device"] << 40 | rows["streamId"] & _MOST, return_inverse=True)
         labels = list(self.devices)
-        tracks = [Track(labels[place >> 40], place & _MOST) for place in places.tolist()]
-        return self._slices(rows, called, lambda _: cat, tracks, track, args)
+        tracks = [Track(labels[code >> 40], code & _MOST) for code in codes.tolist()]
+        return self._slices(rows, names, lambda _: cat, tracks, track, args)
 
-    def _host(self, rows: _Rows, called: _Called, cat_of: Callable[[str], str]) -> Trace:
-        """Return slices on threads; ranges that need not lie in one another are beside them."""
+    def _host(self, rows: _Rows, names: _Names, cat_of: Callable[[str], str]) -> Trace:
+        """Make slices on threads; ranges that may overlap have tracks of their own."""
         is_apart = rows["eventType"] == _OVERLAPPING if "eventType" in rows else 0
-        places, track = np.unique(
+        codes, track = np.unique(
             rows["process"] << 32 | (rows["globalTid"] & 0xFFFFFF) << 1 | is_apart, return_inverse=True
         )
         tracks = [
-            Track(self.pids[place >> 32], f"ranges of {tid}" if place & 1 else tid)
-            for place in places.tolist()
-            for tid in [(place & _MOST) >> 1]
+            Track(self.pids[code >> 32], f"ranges of {tid}" if code & 1 else tid)
+            for code in codes.tolist()
+            for tid in [(code & _MOST) >> 1]
         ]
-        names = [_VERSION.sub("", name) for name in called[0]] if "nameId" in rows else called[0]
-        return self._slices(rows, (names, called[1]), cat_of, tracks, track, {})
+        if "nameId" in rows:
+            names = [_VERSION.sub("", name) for name in names[0]], names[1]
+        return self._slices(rows, names, cat_of, tracks, track, {})
 
     def _slices(
         self,
         rows: _Rows,
-        called: _Called,
+        names: _Names,
         cat_of: Callable[[str], str],
         tracks: Sequence[Track],
         track: Int64,
-        args: Mapping[str, Sequence[Any]],
+        args: Mapping[str, Int64],
     ) -> Trace:
-        names, which = called
-        cats, cat_of_name = numbered(map(cat_of, names))
-        known = dict(args)
+        distinct, which = names
+        cats, cat_of_name = numbered(map(cat_of, distinct))
         if "correlationId" in rows:
-            known["correlation"] = _of_process(rows["process"], rows["correlationId"]).tolist()
-        every = np.arange(len(which))
+            number = rows["correlationId"]
+            args = {
+                **args,
+                "correlation": np.where(number >= 0, rows["process"] << 32 | number & _MOST, -1),
+            }
         columns = {
-            key: ArgColumn(every, values)
-            for key, values in known.items()
+            key: ArgColumn(np.arange(len(which)), values.tolist())
+            for key, values in args.items()
             if ALL in self.args or key in self.args
         }
         name_id, cat_id, track_id = (
@@ -308,25 +316,13 @@ class _Export:
         )
         begin, dur_ns = rows["start"], rows["end"] - rows["start"]
         return Trace(
-            str(self.path), "", names, cats, tracks, name_id, cat_id, track_id, begin, dur_ns, columns
+            str(self.path), "", distinct, cats, tracks, name_id, cat_id, track_id, begin, dur_ns, columns
         )
 
-    # ---- what else is known of slices
-
-    def _named(self, kernels: _Rows) -> _Called:
-        """Return the names of kernels, the longest that is known of each."""
-        codes = [kernels[key] for key in _KERNEL_NAMES]
-        return self.strings(np.select([code >= 0 for code in codes], codes, -1))
-
-    def _awaited(self, syncs: _Rows) -> dict[str, Sequence[Any]]:
-        """Tell the stream for which each synchronisation waits, as PyTorch's profiler does."""
-        waits = (syncs["syncType"] == _STREAM_WAIT) | (syncs["syncType"] == _STREAM_SYNC)
-        return {"stream": np.where(waits, syncs["streamId"], -1).tolist()}
-
     def _header(self, first_ns: int) -> dict[str, Any]:
-        """Return the header: whose the devices are, the machine, and since when times count.
+        """Make the header: the process of each device, the machine, and the zero of times.
 
-        They are since the epoch, or by the clock of the machine, or since the recording began.
+        Times count from the epoch, by the clock of the machine, or from the start of the recording.
         """
         header: dict[str, Any] = {"nsight": self.devices}
         for name, value in self.values("TARGET_INFO_SYSTEM_ENV", "name", "value"):
@@ -340,7 +336,7 @@ class _Export:
         return header
 
     def _metadata(self) -> list[dict[str, Any]]:
-        """Return the names of processes and devices, as events of a chrome trace."""
+        """Name the processes and devices, in events of a chrome trace."""
         names: dict[Any, str] = {label: label for label in self.devices}
         for pid, name in self.values("PROCESSES", "pid", "name"):
             if pid in self.pids:
@@ -351,24 +347,19 @@ class _Export:
         ]
 
 
-def _of_process(process: Int64, correlation: Int64) -> Int64:
-    """Return correlations (n,) that differ between processes; -1 for none."""
-    return np.where(correlation >= 0, process << 32 | correlation & _MOST, -1)
-
-
 def _packed(rows: _Rows) -> Int64:
-    """Return the process, the context and the device of rows (n,) in one number each."""
+    """Pack process, context and device of each row (n,) into one number."""
     return rows["process"] << 48 | (rows["contextId"] & _MOST) << 16 | rows["deviceId"] & 0xFFFF
 
 
-def _called(kinds: Int64, name_of: Callable[[int], str]) -> _Called:
-    """Return the names that numbers (n,) stand for."""
+def _names(kinds: Int64, name_of: Callable[[int], str]) -> _Names:
+    """Name numbers (n,) of kinds."""
     distinct, which = np.unique(kinds, return_inverse=True)
     return [name_of(kind) for kind in distinct.tolist()], which.reshape(-1)
 
 
 def _copy(code: int) -> str:
-    """Return the name of a copy as PyTorch's profiler has it, from its direction and its two kinds of memory.
+    """Name a copy as PyTorch's profiler does, by its direction and two kinds of memory.
 
     >>> _copy(2 << 16 | 2 << 8 | 0)
     'Memcpy DtoH (Device -> Pageable)'
@@ -379,10 +370,6 @@ def _copy(code: int) -> str:
 
 def _fill(kind: int) -> str:
     return f"Memset ({_memory(kind)})"
-
-
-def _sync(kind: int) -> str:
-    return _SYNCS.get(kind, "Synchronisation")
 
 
 def _memory(kind: int) -> str:
@@ -398,7 +385,7 @@ def _range_cat(name: str) -> str:
 
 
 def _as_points(marks: Trace) -> Trace:
-    """Return instants in place of slices."""
+    """Make instants of slices."""
     phase, ids = np.full(len(marks), "i", np.object_), np.full(len(marks), None, np.object_)
     points = Points(phase, marks.name_id, marks.cat_id, marks.track_id, marks.ts_ns, ids)
     return replace(marks.select(np.empty(0, np.int64)), points=points)

@@ -1,11 +1,11 @@
 """The packets of Perfetto's format as the JSON of a chrome trace, piece by piece.
 
-So every reader of chrome traces reads them, and the systems that write both formats are recognised alike:
+The reader of chrome traces then reads them, and a system that writes both formats is recognised in both:
 
-- a begin with its end is an ``X``, with the arguments of both; what has no partner stays ``B`` or ``E``;
-- a thread's track is its pid and tid; another track is a thread called after it, and one below a thread that
-  has its name is that thread's, for slices that overlap;
-- an arrow leaves the first slice that carries its number (``s``) and reaches each other one (``f``).
+- a begin and its end become an ``X`` with the arguments of both; without a partner they stay ``B`` or ``E``;
+- a thread's track becomes its pid and tid; another track becomes a thread of the track's name, and a track
+  below a thread of the same name, for slices that overlap, belongs to that thread;
+- an arrow leaves the first slice with its number (``s``) and reaches each other slice with it (``f``).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from analyzer.reading.formats.protobuf_messages import is_xla_profile
 from analyzer.reading.formats.values import microseconds
 
 _PACKET = 0x0A  # field 1, with a length
-_LARGEST = 4 << 20  # bytes of a packet, as of an event in JSON, and of the arguments of an event
+_LARGEST = 4 << 20  # bytes of a packet, or of the arguments of an event
 _ENCODE = msgspec.json.Encoder().encode
-_BOOT = 6  # clock of a packet that names no other
-_OWN_CLOCKS = range(64, 128)  # they mean something to one sequence alone
-_EACH = 16  # bytes that an argument without a text counts as
-_BATCH = 1 << 20  # bytes of JSON that are handed on at a time
+_BOOT = 6  # default clock of a packet
+_LOCAL_CLOCKS = range(64, 128)  # clocks of one sequence only
+_EACH = 16  # bytes counted for an argument without its text
+_BATCH = 1 << 20  # bytes of JSON in a piece
 _DEEPEST = 8  # tracks above a track
 _REMEMBERED = 1 << 16
 _NUMBERS = ("int_value", "uint_value", "bool_value", "double_value", "pointer_value")
 
 
 def recognises(head: bytes) -> bool:
-    """Whether a file begins with a packet that has a known field, and another one follows."""
+    """Check whether a file begins with a packet that has a known field, followed by a packet."""
     from google.protobuf.message import DecodeError
 
     if head[:1] != b"\n" or is_xla_profile(head):
@@ -54,7 +54,7 @@ def recognises(head: bytes) -> bool:
 
 
 def _varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
-    """Return the number that begins at a byte, and where it ends; (-1, at) where it does not end."""
+    """Decode the number at a byte; also the byte after it, or (-1, at) if it does not end."""
     value = 0
     for shift in range(0, 70, 7):
         if at + shift // 7 >= len(data):
@@ -67,7 +67,7 @@ def _varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
 
 
 class PacketStream:
-    """Iterates over the JSON of a file that comes in `pieces`; `damage` then says what is missing."""
+    """Iterates over the JSON of a file's `pieces`; `damage` then describes the missing parts."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -92,40 +92,40 @@ class PacketStream:
         for piece in self._pieces:
             data += piece
             at = 0
-            found: list[tuple[int, int]] = []
+            spans: list[tuple[int, int]] = []
             while at < len(data):
                 begin = at + 2
                 size = data[at + 1] if begin <= len(data) else 0x80
                 if size > 0x7F:  # most packets are shorter
                     size, begin = _varint(data, at + 1)
                 if data[at] != _PACKET or size > _LARGEST or (size < 0 and len(data) - at > 10):
-                    yield self._parsed(bytes(data[:at]), found, events)
+                    yield self._parsed(bytes(data[:at]), spans, events)
                     self.damage = f"damaged after {done + at:,} bytes: the rest is left out"
                     return
                 if size < 0 or begin + size > len(data):
                     break
-                found.append((begin, begin + size))
+                spans.append((begin, begin + size))
                 at = begin + size
-            yield self._parsed(bytes(data[:at]), found, events)
+            yield self._parsed(bytes(data[:at]), spans, events)
             del data[:at]
             done += at
         if data:
             self.damage = f"cut off inside a packet, after {done:,} bytes"
 
-    def _parsed(self, data: bytes, places: list[tuple[int, int]], events: _Events) -> list[Any]:
+    def _parsed(self, data: bytes, spans: list[tuple[int, int]], events: _Events) -> list[Any]:
         from google.protobuf.message import DecodeError
 
-        whole: list[Any] = []
-        for begin, end in places:
+        packets: list[Any] = []
+        for begin, end in spans:
             with contextlib.suppress(DecodeError):
-                whole.append(self._packet.FromString(data[begin:end]))
-        if len(whole) < len(places):
-            events.left_out["damaged packet", "left out"] += len(places) - len(whole)
-        return whole
+                packets.append(self._packet.FromString(data[begin:end]))
+        if n := len(spans) - len(packets):
+            events.left_out["damaged packet", "left out"] += n
+        return packets
 
 
 def _batches(texts: Iterator[bytes]) -> Iterator[bytes]:
-    """Join events up to about 1 MiB: a few packets may name long texts again and again."""
+    """Join events up to about 1 MiB: a few packets may repeat long texts by their numbers."""
     batch: list[bytes] = []
     size = 0
     for text in texts:
@@ -139,7 +139,7 @@ def _batches(texts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Sequence(Struct):
-    """Texts and defaults that the packets of one writer refer to."""
+    """Texts and defaults of the packets of one writer."""
 
     names: dict[int, str] = field(default_factory=dict)
     cats: dict[int, str] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class _Sequence(Struct):
 
 
 class _Track(Struct):
-    """A track as its descriptor says."""
+    """A track as described in the file."""
 
     parent: int
     name: str | None
@@ -163,11 +163,11 @@ _Begin = tuple[str, str, int, dict[str, Any]]  # name, category, time, arguments
 
 
 class _TooLargeError(ValueError):
-    """The arguments of one event take more than an event may."""
+    """The arguments of one event are too large."""
 
 
 class _Events:
-    """Packets to events, as JSON texts."""
+    """Events of packets, as JSON texts."""
 
     def __init__(self) -> None:
         self.left_out: Counter[tuple[str, str]] = Counter()
@@ -178,26 +178,33 @@ class _Events:
         self._flows: set[int] = set()
         self._size = 0
         self._annotation = messages()["Annotation"]
-        self._place = lru_cache(_REMEMBERED)(self._found_place)
+        self._place = lru_cache(_REMEMBERED)(self._find_place)
 
     def of(self, packets: list[Any]) -> Iterator[bytes]:
-        """Yield the events of some packets."""
+        """Yield the events of packets."""
         out: list[bytes] = []
         from google.protobuf.message import DecodeError
 
         for packet in packets:
-            one = self._sequences[packet.trusted_packet_sequence_id]
+            sequence = self._sequences[packet.trusted_packet_sequence_id]
             if packet.incremental_state_cleared or packet.sequence_flags & CLEARED:
-                one = self._sequences[packet.trusted_packet_sequence_id] = _Sequence()
+                sequence = self._sequences[packet.trusted_packet_sequence_id] = _Sequence()
             if packet.HasField("trace_packet_defaults"):
                 defaults = packet.trace_packet_defaults
-                one.track = defaults.track_event_defaults.track_uuid or one.track
-                one.clock = defaults.timestamp_clock_id or one.clock
+                sequence.track = defaults.track_event_defaults.track_uuid or sequence.track
+                sequence.clock = defaults.timestamp_clock_id or sequence.clock
             if packet.HasField("interned_data"):
-                _learn(packet.interned_data, one)
+                data = packet.interned_data
+                for table, entries in (
+                    (sequence.names, data.event_names),
+                    (sequence.cats, data.event_categories),
+                    (sequence.keys, data.debug_annotation_names),
+                    (sequence.texts, data.debug_annotation_string_values),
+                ):
+                    table.update((entry.iid, _text(entry.name)) for entry in entries)
             if packet.HasField("track_event"):
                 try:
-                    self._event(packet, packet.track_event, one, out)
+                    self._event(packet, packet.track_event, sequence, out)
                 except (_TooLargeError, RecursionError):
                     self.left_out["event", "with endless arguments left out"] += 1
                 except DecodeError:
@@ -213,19 +220,24 @@ class _Events:
                 out.clear()
 
     def unfinished(self) -> Iterator[bytes]:
-        """Yield the begins that no end has closed."""
+        """Yield the begins without an end."""
         for uuid, begins in self._open.items():
             for begin in begins:
                 yield self._text_of("B", uuid, *begin)
 
-    def _event(self, packet: Any, event: Any, one: _Sequence, out: list[bytes]) -> None:
-        if (packet.timestamp_clock_id or one.clock) in _OWN_CLOCKS:
+    def _event(self, packet: Any, event: Any, sequence: _Sequence, out: list[bytes]) -> None:
+        if (packet.timestamp_clock_id or sequence.clock) in _LOCAL_CLOCKS:
             self.left_out["event", "with a clock of its sequence left out"] += 1
             return
-        uuid = event.track_uuid or one.track
+        uuid = event.track_uuid or sequence.track
         ts = packet.timestamp
-        ts -= ts >> 63 << 64  # a negative one is written so
-        args = self._args(event, one) if event.debug_annotations else {}
+        ts -= ts >> 63 << 64  # negative times are unsigned in the file
+        args: dict[str, Any] = {}
+        self._size = 0
+        for packed in event.debug_annotations:
+            entry = self._annotation.FromString(packed)
+            key = self._key(entry, sequence)
+            args[key] = self._value(entry, sequence)
         kind = event.type
         if kind == END and (begins := self._open.get(uuid)):
             name, cat, begin_ns, before = begins.pop()
@@ -234,9 +246,9 @@ class _Events:
             )
             out.append(text)
             return
-        name = one.names.get(event.name_iid, "") if event.name_iid else _text(event.name)
-        cats = [one.cats.get(iid, "") for iid in event.category_iids]
-        cat = ",".join([*cats, *map(_text, event.categories)] if event.categories else cats)
+        name = sequence.names.get(event.name_iid, "") if event.name_iid else _text(event.name)
+        cats = [sequence.cats.get(iid, "") for iid in event.category_iids]
+        cat = ",".join([*cats, *map(_text, event.categories)])
         if kind == START:
             self._open[uuid].append((name, cat, ts, args))
         elif event.HasField("legacy_event"):
@@ -257,7 +269,7 @@ class _Events:
         out.extend(self._arrow(uuid, n, cat, ts, is_end=True) for n in event.terminating_flow_ids)
 
     def _arrow(self, uuid: int, number: int, cat: str, ts: int, *, is_end: bool) -> bytes:
-        """Return an end of an arrow. Of PyTorch's, those between operators lead to the backward pass."""
+        """Write an end of an arrow; PyTorch's arrows between operators lead to the backward pass."""
         kind = "fwdbwd" if cat == "cpu_op" else "ac2g"
         phase, bound_to = ("f", "e") if is_end else ("s", None)
         return self._text_of(phase, uuid, kind, kind, ts, {}, id=number, bp=bound_to)
@@ -272,16 +284,16 @@ class _Events:
 
     # -- tracks
 
-    def _found_place(self, uuid: int) -> tuple[Any, Any]:
-        """Return the pid and tid of a track."""
+    def _find_place(self, uuid: int) -> tuple[Any, Any]:
+        """Find the pid and tid of a track."""
         track = self._tracks.get(uuid)
         tid: Any = None
         for _ in range(_DEEPEST):
             if track is None:
                 break
             if track.thread is not None:
-                pid, own = track.thread
-                return pid, own if tid in (None, track.name, str(own)) else tid
+                pid, thread = track.thread
+                return pid, thread if tid in (None, track.name, str(thread)) else tid
             if track.process is not None:
                 return track.process, 0 if tid is None else tid
             parent = self._tracks.get(track.parent)
@@ -293,7 +305,7 @@ class _Events:
         return None, uuid if tid is None else tid
 
     def _describe(self, descriptor: Any, out: list[bytes]) -> None:
-        """Learn a track, and append the metadata that names its process or thread."""
+        """Add a track, and append the metadata that names its process or thread."""
         process = descriptor.process if descriptor.HasField("process") else None
         thread = descriptor.thread if descriptor.HasField("thread") else None
         of_thread = thread.thread_name if thread else b""
@@ -317,20 +329,10 @@ class _Events:
 
     # -- arguments
 
-    def _args(self, event: Any, one: _Sequence) -> dict[str, Any]:
-        """Return the arguments of an event."""
-        args: dict[str, Any] = {}
-        self._size = 0
-        for packed in event.debug_annotations:
-            entry = self._annotation.FromString(packed)
-            key = self._key(entry, one)
-            args[key] = self._value(entry, one)
-        return args
+    def _key(self, entry: Any, sequence: _Sequence) -> str:
+        return self._count(sequence.keys.get(entry.name_iid, "") if entry.name_iid else _text(entry.name))
 
-    def _key(self, entry: Any, one: _Sequence) -> str:
-        return self._count(one.keys.get(entry.name_iid, "") if entry.name_iid else _text(entry.name))
-
-    def _value(self, entry: Any, one: _Sequence) -> Any:
+    def _value(self, entry: Any, sequence: _Sequence) -> Any:
         for kind in _NUMBERS:
             if entry.HasField(kind):
                 self._count("")
@@ -338,37 +340,21 @@ class _Events:
         if entry.HasField("string_value"):
             return self._count(_text(entry.string_value))
         if entry.string_value_iid:
-            return self._count(one.texts.get(entry.string_value_iid, ""))
+            return self._count(sequence.texts.get(entry.string_value_iid, ""))
         if entry.HasField("legacy_json_value"):
-            return _decoded(entry.legacy_json_value)
+            try:
+                return msgspec.json.decode(entry.legacy_json_value)
+            except UNDECODABLE:
+                return _text(entry.legacy_json_value)
         if entry.array_values:
-            return [self._value(item, one) for item in entry.array_values]
-        return {self._key(item, one): self._value(item, one) for item in entry.dict_entries}
+            return [self._value(item, sequence) for item in entry.array_values]
+        return {self._key(item, sequence): self._value(item, sequence) for item in entry.dict_entries}
 
     def _count(self, text: str) -> str:
         self._size += len(text) + _EACH
         if self._size > _LARGEST:
             raise _TooLargeError
         return text
-
-
-def _learn(data: Any, one: _Sequence) -> None:
-    for table, entries in (
-        (one.names, data.event_names),
-        (one.cats, data.event_categories),
-        (one.keys, data.debug_annotation_names),
-        (one.texts, data.debug_annotation_string_values),
-    ):
-        for entry in entries:
-            table[entry.iid] = _text(entry.name)
-
-
-def _decoded(text: bytes) -> Any:
-    """Return the value of a JSON text, or the text itself where it is damaged."""
-    try:
-        return msgspec.json.decode(text)
-    except UNDECODABLE:
-        return _text(text)
 
 
 def _text(text: bytes) -> str:

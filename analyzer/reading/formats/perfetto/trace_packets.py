@@ -1,9 +1,9 @@
-"""The messages of Perfetto's format that slices, tracks and arrows need, declared for `protobuf`.
+"""The messages of Perfetto's format for slices, tracks and arrows, declared for `protobuf`.
 
-A file is a `Trace`: field 1 again and again, each a `TracePacket`. Numbers and types of the fields are those
-of perfetto/protos/perfetto/trace/perfetto_trace.proto; other fields are unknown, and skipped. Texts are
-declared as bytes, because those of a damaged file are not all UTF-8; so are the arguments of an event, many
-of which are equal, and in a `TracePacket` what is counted and not read.
+A file is a `Trace`: repeated fields 1, each a `TracePacket`. Numbers and types of the fields are from
+perfetto/protos/perfetto/trace/perfetto_trace.proto; other fields are skipped. Texts are declared as bytes,
+because a damaged file has other texts than UTF-8. The arguments of an event, and packets that are only
+counted, are bytes, too.
 """
 
 from __future__ import annotations
@@ -46,5 +46,5 @@ Annotation name_iid:1:uint64 name:10:bytes bool_value:2:bool uint_value:3:uint64
 
 
 def messages() -> dict[str, Any]:
-    """Return the class of each message by its name."""
+    """Map names of messages to their classes."""
     return declared(_MESSAGES)

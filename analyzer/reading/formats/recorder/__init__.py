@@ -1,4 +1,4 @@
-"""The dumps of flight recorders: how they are recognised, and what their columns are called."""
+"""Recognition of flight-recorder dumps, and the names of their columns."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _JSON_HEAD = (
     rb'|rank)"\s*:'
 )
 _JSON_KEYS = (b'"pg_status"', b'"pg_config"', b'"collective_seq_id"')
-#: The columns of a dump: the number of a call, and the bytes that go in and come out.
+#: The columns of a dump: the number of a call, and its bytes in and out.
 NUMBER, BYTES = "collective_seq_id", ("input", "output")
 
 
 def recognises(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a pickle, or such a dump in JSON."""
+    """Check whether a file that begins with `head` is a pickle, or a dump in JSON."""
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return True
     return (

@@ -27,9 +27,9 @@ _AS_LIST = b"Q"  # BINPERSID, which no plain pickle has: calls `persistent_load`
 
 @cache
 def _plain() -> re.Pattern[bytes]:
-    """Compile the pattern of opcodes with their operands; a run of them ends behind a tuple.
+    """Compile the pattern of a run of opcodes with their operands, up to a tuple.
 
-    An index into the memory is below 2^22, because the unpickler reserves room for all indices up to it.
+    An index into the memo is below 2^22, because the unpickler reserves room for all indices up to it.
     """
     integers = b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(10))
     return re.compile(
@@ -41,7 +41,7 @@ def _plain() -> re.Pattern[bytes]:
 
 
 class _Plain:
-    """What both unpicklers do with names and tuples."""
+    """The rules for names and tuples."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Refuse."""
@@ -57,13 +57,13 @@ class _Unpickler(_Plain, pickle.Unpickler):
 
 
 class _CutUnpickler(_Plain, pickle._Unpickler):
-    """Reads a cut pickle, slowly: only this one in Python shows its stack."""
+    """Reads a cut pickle, slowly: the base class in Python gives access to its stack."""
 
     stack: list[Any]
     metastack: list[list[Any]]
 
     def load(self) -> Any:
-        """Load the values before the cut, and close the containers that are open there."""
+        """Load the values before the cut, and close the open containers."""
         try:
             super().load()
         except EOFError:
@@ -79,21 +79,21 @@ class _CutUnpickler(_Plain, pickle._Unpickler):
 
 
 def unpickled(path: Path, data: bytes, repairs: list[str]) -> Any:
-    """Load a plain pickle, or the whole values of a cut one; TraceError for others."""
+    """Load a plain pickle, or the whole values of a cut one; TraceError for any other."""
     program, is_whole = _scanned(path, data)
     if not is_whole:
         repairs.append("cut off: entries after the cut are missing")
     unpickler = _Unpickler if is_whole else _CutUnpickler
     try:
         return unpickler(io.BytesIO(program)).load()
-    except Exception as error:  # whatever a damaged program does to the stack
+    except Exception as error:  # a damaged program may do anything to the stack
         raise TraceError(f"{path}: a damaged pickle ({type(error).__name__})") from error
 
 
 def _scanned(path: Path, data: bytes) -> tuple[bytes, bool]:
-    """Make the program that turns tuples into lists, up to its STOP (True) or the opcode that is cut (False).
+    """Rewrite the program to turn tuples into lists, up to its STOP (True) or the cut opcode (False).
 
-    It has no frames: their lengths would not be right any more.
+    Frames are removed, because their lengths change.
     """
     pieces: list[bytes] = []
     plain, at, begin = _plain(), 0, 0

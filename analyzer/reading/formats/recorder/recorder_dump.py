@@ -1,10 +1,8 @@
-"""Dumps of a collective library's flight recorder: pickles of plain values, or JSON -> columns.
+"""Dumps of a collective library's flight recorder (pickles of plain values, or JSON) as columns.
 
-A dump is what one rank knew at one moment: ``{"version", "pg_config", "pg_status", "entries"}``. An entry is
-a call of a collective, a send or a receive; its `state` is ``scheduled``, ``started`` or ``completed``.
-
-- In a dump that was cut off the entries that are whole are kept.
-- Completed entries whose times are known are the slices; ``header["recorder"]`` is the `Dump`.
+A dump is the state of one rank at one moment: ``{"version", "pg_config", "pg_status", "entries"}``. An entry
+is a call of a collective, a send or a receive; its `state` is ``scheduled``, ``started`` or ``completed``.
+Completed entries with known times become slices; ``header["recorder"]`` is the `Dump`.
 """
 
 from __future__ import annotations
@@ -47,11 +45,11 @@ _STATES = {"scheduled": 0, "started": STARTED, "completed": COMPLETED}
 
 
 class Dump(NamedTuple):
-    """A dump: `entries` are its calls (n); the fields that all of them are asked for are columns (n,)."""
+    """A dump: `entries` are its calls (n); fields of all calls are columns (n,)."""
 
     entries: Sequence[Mapping[str, Any]]
     kind: Sequence[str]
-    groups: Sequence[tuple[str, str]]  # the distinct ones, by name and description
+    groups: Sequence[tuple[str, str]]  # name and description of each distinct group
     group_id: Int64
     number: Int64  # among the collectives of the group; -1 where unknown
     is_message: Mask
@@ -63,31 +61,31 @@ class Dump(NamedTuple):
 
 
 def read(path: Path, args: Collection[str] = ()) -> Trace:
-    """Load one dump, with those of `NUMBER` and `BYTES` that are in `args`.
+    """Load one dump, with `NUMBER` and `BYTES` if they are in `args`.
 
-    TraceError for other files, and for a pickle that holds more than values.
+    TraceError for other files, and for a pickle of more than plain values.
     """
     is_collected = gc.isenabled()
-    gc.disable()  # a search for cycles among a dump's many lists takes as long as reading them
+    gc.disable()  # searching a dump's many lists for cycles takes as long as reading them
     try:
         return _read(path, args)
     finally:
         if is_collected:
-            gc.freeze()  # nor later: they are let go without a search
+            gc.freeze()  # excludes the lists from later searches
             gc.enable()
 
 
 def _read(path: Path, args: Collection[str]) -> Trace:
     repairs: list[str] = []
     document = _document(path, repairs)
-    found = document.get("entries", [])
-    if not isinstance(found, list | tuple) or not document.keys() & {"entries", "pg_config", "pg_status"}:
+    recorded = document.get("entries", [])
+    if not isinstance(recorded, list | tuple) or not document.keys() & {"entries", "pg_config", "pg_status"}:
         raise TraceError(f"{path}: not a dump of a flight recorder: it has no entries")
     if "entries" not in document:
         repairs.append("no list of entries: no call is recorded")
-    entries = [entry for entry in found if isinstance(entry, dict) and isinstance(entry.get("state"), str)]
-    if n := len(found) - len(entries):
-        repairs.append(f"{n:,} of {len(found):,} entries are damaged and left out")
+    entries = [entry for entry in recorded if isinstance(entry, dict) and isinstance(entry.get("state"), str)]
+    if n := len(recorded) - len(entries):
+        repairs.append(f"{n:,} of {len(recorded):,} entries are damaged and left out")
     names, states, of_groups = (
         _hashed(column(entries, key)) for key in ("profiling_name", "state", "process_group")
     )
@@ -95,19 +93,19 @@ def _read(path: Path, args: Collection[str]) -> Trace:
     kinds = list(map(kind_by_name.__getitem__, names))
     distinct, group_id = numbered(of_groups)
     groups = [_group_of(group) for group in distinct]
-    if None in groups:  # a process's own numbers
-        given = zip(group_id.tolist(), column(entries, "pg_id"), strict=True)
-        groups, group_id = numbered(groups[at] or (f"#{whole(own)}",) * 2 for at, own in given)
-    is_message = column(entries, "is_p2p")
-    if not {*map(type, is_message)} <= {bool}:
-        pairs = zip(is_message, kinds, strict=True)
-        is_message = [kind in _MESSAGES if told is None else bool(told) for told, kind in pairs]
+    if None in groups:  # numbered by each process for itself
+        pairs = zip(group_id.tolist(), column(entries, "pg_id"), strict=True)
+        groups, group_id = numbered(groups[i] or (f"#{whole(number)}",) * 2 for i, number in pairs)
+    is_message = [
+        kind in _MESSAGES if is_p2p is None else bool(is_p2p)
+        for is_p2p, kind in zip(column(entries, "is_p2p"), kinds, strict=True)
+    ]
     number = _integers(column(entries, NUMBER))
     if n := len(states) - sum(map(_STATES.__contains__, states)):
         repairs.append(f"{counted(n, 'call')} in states that are not known: taken as open")
-    given_times = [column(entries, key) for key in _TIMES]
-    times = np.array([_integers(each) for each in given_times])
-    if n := int((times < 0).sum()) - sum(list(each).count(None) for each in given_times):
+    recorded_times = [column(entries, key) for key in _TIMES]
+    times = np.array(list(map(_integers, recorded_times)))
+    if n := int((times < 0).sum()) - sum(values.count(None) for values in recorded_times):
         repairs.append(f"{counted(n, 'time')} of calls cannot be: taken as unknown")
     config, status = (
         value if isinstance(value, dict) else {} for value in map(document.get, ("pg_config", "pg_status"))
@@ -129,7 +127,7 @@ def _read(path: Path, args: Collection[str]) -> Trace:
 
 
 def _hashed(values: Sequence[Any]) -> Sequence[Any]:
-    """Return values that can be distinguished."""
+    """Replace values that have no hash."""
     try:
         hash(frozenset(values))
     except TypeError:
@@ -138,17 +136,14 @@ def _hashed(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, a text, or a pair of these; None for any other value."""
-    if isinstance(value, list | tuple) and len(value) == 2:
-        value = tuple(value)
-    is_plain = isinstance(value, str | int | float | None)
-    return (
-        value if is_plain or (isinstance(value, tuple) and all(type(one) is str for one in value)) else None
-    )
+    """Keep a number or a text, and a list of two texts as a pair; None for any other value."""
+    if isinstance(value, list | tuple):
+        return tuple(value) if list(map(type, value)) == [str, str] else None
+    return value if isinstance(value, str | int | float) else None
 
 
 def column(entries: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
-    """List a field of all entries (n,); None where there is none."""
+    """Get a field of all entries (n,); None where it is missing."""
     return [entry.get(key) for entry in entries]
 
 
@@ -166,7 +161,7 @@ def _document(path: Path, repairs: list[str]) -> Mapping[str, Any]:
     document = unpickled(path, data, repairs) if is_pickle else _from_json(path, data, repairs)
     if isinstance(document, list) and any(
         isinstance(entry, dict) and "state" in entry for entry in document
-    ):  # as PyTorch's first recorder wrote it
+    ):  # the format of PyTorch's first recorder
         document = {"entries": document}
     if not isinstance(document, dict):
         raise TraceError(f"{path}: not a dump of a flight recorder")
@@ -182,17 +177,16 @@ def _from_json(path: Path, data: bytes, repairs: list[str]) -> Any:
     try:
         return msgspec.json.decode(data)
     except UNDECODABLE as error:
-        closed = _closed_json(data)
         try:
-            found = msgspec.json.decode(closed)
+            document = msgspec.json.decode(_closed_json(data))
         except UNDECODABLE:
             raise TraceError(f"{path}: neither JSON nor a pickle ({error})") from error
     repairs.append("cut off: entries after the cut are missing")
-    return found
+    return document
 
 
 def _closed_json(data: bytes) -> bytes:
-    """Return the text up to the last bracket that closes, with what is open there closed."""
+    """Cut a text after its last closing bracket, and close the open ones."""
     opened: list[bytes] = []
     best, closers = 0, b""
     for token in _TOKEN.finditer(data):
@@ -210,18 +204,18 @@ def _closed_json(data: bytes) -> bytes:
 
 
 def _trace(path: Path, dump: Dump, repairs: list[str], args: Collection[str]) -> Trace:
-    """Return the completed entries with their times as slices: named by kind, in the category of their group.
+    """Make slices of the completed entries with times: named by kind, in the category of their group.
 
-    A slice begins when the operation was found started, or else was created, and lasts for the duration that
-    was measured, or else until it was found completed.
+    A slice begins when the operation was found started, or else was created, and lasts for the measured
+    duration, or else until it was found completed.
     """
     done = np.flatnonzero(dump.state == COMPLETED)
     created, started, completed = dump.times[:, done]
     measured_ms = column(dump.entries, "duration_ms")
     dur_ns = np.full(len(dump.entries), -1)
-    for at, ms in enumerate(measured_ms) if any(measured_ms) else ():
+    for i, ms in enumerate(measured_ms):
         if type(ms) in (float, int) and 0 <= ms < 1e9:
-            dur_ns[at] = int(ms * 1e6)
+            dur_ns[i] = int(ms * 1e6)
     dur_ns = dur_ns[done]
     begin = np.where(started > 0, started, np.where(dur_ns >= 0, completed - dur_ns, created))
     begin = np.where(begin > 0, begin, created)
@@ -242,71 +236,57 @@ def _trace(path: Path, dump: Dump, repairs: list[str], args: Collection[str]) ->
 
 
 def _args(dump: Dump, rows: Int64, wanted: Collection[str]) -> dict[str, ArgColumn]:
-    found: dict[str, list[int]] = {}
+    values: dict[str, list[int]] = {}
     if NUMBER in wanted:
-        found[NUMBER] = np.where(dump.is_message, -1, dump.number)[rows].tolist()
+        values[NUMBER] = np.where(dump.is_message, -1, dump.number)[rows].tolist()
     for key in BYTES:
         if key in wanted:
             sizes, dtypes = (column(dump.entries, f"{key}_{what}") for what in ("sizes", "dtypes"))
-            found[key] = _n_bytes([(sizes[i], dtypes[i]) for i in rows.tolist()])
-    return {key: ArgColumn(np.arange(len(rows)), array("q", values)) for key, values in found.items()}
+            values[key] = _n_bytes([(sizes[i], dtypes[i]) for i in rows.tolist()])
+    return {key: ArgColumn(np.arange(len(rows)), array("q", column)) for key, column in values.items()}
 
 
 def _n_bytes(tensors: Sequence[Sequence[Any]]) -> list[int]:
-    """Return the bytes of the tensors of calls (n,), as sizes and types; 0 where one is not known."""
-    known: dict[tuple[int, int], int] = {}  # of lists that a file holds once, and names a million times
-    found = []
+    """Bytes of the tensors of calls (n,), from sizes and types; 0 where one is unknown."""
+    known: dict[tuple[int, int], int] = {}  # by identity: a file may repeat one list a million times
+    totals = []
     for sizes, dtypes in tensors:
-        place = (id(sizes), id(dtypes))
-        if place not in known:
-            items = (
-                [_ITEM_BYTES.get(text_of(one), 0) for one in dtypes]
-                if isinstance(dtypes, list | tuple)
-                else []
-            )
+        key = (id(sizes), id(dtypes))
+        if key not in known:
+            types = dtypes if isinstance(dtypes, list | tuple) else ()
+            items = [_ITEM_BYTES.get(text_of(dtype), 0) for dtype in types]
             counts = list(map(math.prod, shapes_of(sizes, None)))
-            each = [a * b for a, b in zip(counts, items, strict=False)]
-            is_known = len(counts) == len(items) and min(each, default=0) > 0 and sum(each) < 1 << 62
-            known[place] = sum(each) if is_known else 0
-        found.append(known[place])
-    return found
+            n_bytes = [count * item for count, item in zip(counts, items, strict=False)]
+            is_known = len(counts) == len(items) and min(n_bytes, default=0) > 0 and sum(n_bytes) < 1 << 62
+            known[key] = sum(n_bytes) if is_known else 0
+        totals.append(known[key])
+    return totals
 
 
 def shapes_of(value: Any, most: int | None) -> list[list[int]]:
-    """Return the shapes of up to `most` tensors; other values than numbers are -1."""
+    """List the shapes of up to `most` tensors, with -1 for damaged numbers."""
     tensors = value[:most] if isinstance(value, list | tuple) else ()
-    return [[whole(n) for n in one[:_MOST_AXES]] for one in tensors if isinstance(one, list | tuple)]
+    return [[whole(n) for n in shape[:_MOST_AXES]] for shape in tensors if isinstance(shape, list | tuple)]
 
 
 def _integers(values: Sequence[Any]) -> Int64:
-    """Return integers, or texts of one, in the range of times (n,); -1 for any other value."""
-    types = {*map(type, values)}
-    if types == {type(None)}:
-        return np.full(len(values), -1, np.int64)
-    try:
-        if types != {int}:
-            values = [value if type(value) is int else whole(value) for value in values]
-        found = np.array(values, np.int64)
-    except OverflowError:
-        return np.array([whole(value) for value in values], np.int64)
-    found[(found < 0) | (found > FARTHEST_NS)] = -1
-    return found
+    return np.fromiter(map(whole, values), np.int64, len(values))
 
 
 def whole(value: Any) -> int:
-    """Return an integer, or a text of one, in the range of times; -1 for any other value."""
+    """Read an integer, or a text of one, in the range of times; -1 for any other value."""
     if type(value) is str and value.isdecimal() and len(value) < 19:
         value = int(value)
     return value if type(value) is int and 0 <= value <= FARTHEST_NS else -1
 
 
 def text_of(value: Any, longest: int | None = _LONGEST_NAME) -> str:
-    """Return a text of usual length; "" for any other value."""
+    """Cut a text to usual length; "" for any other value."""
     return clean_text(value[:longest]) if isinstance(value, str) else ""
 
 
 def kind_of(name: Any) -> str:
-    """Return the kind of a call.
+    """Read the kind of a call in its name.
 
     >>> kind_of("nccl:all_reduce"), kind_of("nccl:send 0->3")
     ('all_reduce', 'send')
@@ -320,6 +300,6 @@ def _kind_of(name: str) -> str:
 
 
 def _group_of(group: Any) -> tuple[str, str] | None:
-    """Return the name and the description of a group; None for any other value."""
+    """Check that a value is a group's name and description; None for any other value."""
     is_group = isinstance(group, tuple) and len(group) == 2 and type(group[0]) is type(group[1]) is str
     return group if is_group else None

@@ -1,4 +1,4 @@
-"""Where a rank stood when it wrote down what it had called: which calls are open, and what came before."""
+"""The state of a rank in its dump: its open calls, and the last completed ones."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Group(NamedTuple):
 
     @property
     def key(self) -> tuple[str, Sequence[int]]:
-        """The name and the ranks: those that number their own groups give one name to several."""
+        """The name and the ranks: processes that number their own groups give one name to several."""
         return self.name, self.members
 
     @property
     def is_named(self) -> bool:
-        """Whether it is known by more than a number."""
+        """Whether it has a name besides its number."""
         return self.description not in ("", self.name)
 
     def __str__(self) -> str:
@@ -35,9 +35,8 @@ class Group(NamedTuple):
 class DumpedCall(NamedTuple):
     """A call of a collective, or of a send or a receive, by one rank.
 
-    `number` counts the collectives of the group, and is the same on all members; `order` counts all calls of
-    the rank. `peer` is the other rank of a message, or `UNKNOWN`. `all_wait`: no member completes it before
-    all have come.
+    `number` counts the collectives of the group, equally on all members; `order` all calls of the rank.
+    `peer` is the other rank of a message, or `UNKNOWN`. `all_wait`: no member completes it before all called.
     """
 
     group: Group
@@ -46,12 +45,12 @@ class DumpedCall(NamedTuple):
     order: int
     peer: int | None
     all_wait: bool
-    signature: str  # in words, what all members must agree on: the kind, and types and elements of the data
+    signature: str  # equal on all members: the kind, and types and elements of the data
     data: str  # types and shapes as recorded: ``Float [120]``
     at_ns: int  # -1 where unknown
     frames: Sequence[str] = ()  # of the Python stack, the innermost first
-    timeout_ns: int = -1  # for which the watchdog lets it wait; -1 where unknown
-    given: int = -1  # elements that a member of an all-to-all gives, and takes; -1 where unknown
+    timeout_ns: int = -1  # of the watchdog; -1 where unknown
+    given: int = -1  # elements that a member of an all-to-all sends and receives; -1 where unknown
     taken: int = -1
 
     @property
@@ -71,7 +70,7 @@ class DumpedCall(NamedTuple):
 class Lane(Struct):
     """The collectives of one group on one rank; numbers are -1 where unknown.
 
-    `first` are the first open ones and `done` the last completed ones, a few of each, in order.
+    `first` has the first open ones and `done` the last completed ones, a few of each, in order.
     """
 
     group: Group
@@ -84,20 +83,20 @@ class Lane(Struct):
     has_messages: bool = False  # then the counters may be those of messages
 
     def reached(self, *, with_counters: bool) -> tuple[int, int]:
-        """Return the numbers of the last call and of the last completed one."""
+        """Numbers of the last call and of the last completed one."""
         if not with_counters:
             return self.entered, self.completed
         return max(self.entered, self.counted[0]), max(self.completed, self.counted[1])
 
 
 class Standing(Struct):
-    """The calls of one rank: a lane for each of its groups, by name, and some open messages in order."""
+    """The calls of one rank: a lane for each of its groups, and some open messages in order."""
 
     lanes: Mapping[str, Lane]
     messages: Sequence[DumpedCall]
     last: DumpedCall | None
-    last_ns: int  # the latest time in the file; -1 where there is none
-    written_ns: int  # when the file was written, or copied later
-    longest_ns: int  # what a completed call took at most, from the call on
-    rank_by: str = ""  # what tells the rank
-    just_completed_ns: int = -1  # when the file was written, if a call had completed just before; else -1
+    last_ns: int  # the latest time in the file; -1 if there is none
+    written_ns: int  # the time of writing, or of a later copy
+    longest_ns: int  # the longest completed call, from the call on
+    rank_by: str = ""  # the source of the rank
+    just_completed_ns: int = -1  # the time of writing if a call had just completed; else -1

@@ -1,4 +1,4 @@
-"""The rows of a step log, as JSON, CSV or TSV -> tables of numbers, a row for each; read by DuckDB."""
+"""The lines of a step log (JSON, CSV or TSV) as tables of numbers, read by DuckDB."""
 
 from __future__ import annotations
 
@@ -20,64 +20,75 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 BOM = b"\xef\xbb\xbf"
-_BLOCK_ROWS = 250_000  # that are held as Python's objects at a time
-_MEMORY = "256MB"  # of DuckDB; the rest of its table is on the disk
+_BLOCK_ROWS = 250_000  # rows held as Python objects at a time
+_MEMORY = "256MB"  # for DuckDB; the rest of its table is on the disk
 _LONGEST_ROW = 1 << 24  # bytes
 
 
 def begun_in(head: bytes) -> bytes:
-    """Strip the mark of the byte order and lines of comments from a file's beginning."""
+    """Strip the byte order mark and comment lines from a file's beginning."""
     return re.sub(rb"\A(?:[ \t\r]*(?:#[^\n]*)?\n)+", b"", head.removeprefix(BOM))
 
 
 def object_of(line: bytes) -> Mapping[str, Any] | None:
-    """Decode the object of a line, in which NaN may stand; None where it is damaged.
+    """Decode a line's object, which may hold NaN; None if it is damaged.
 
-    Members of objects in it are its own: ``{"time": {"data": 2}}`` has ``time/data``.
+    Members of nested objects are added under their path: ``{"time": {"data": 2}}`` has ``time/data``.
     """
+
+    def members(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        for name, cell in row.items():
+            yield name, cell
+            if isinstance(cell, dict):
+                yield from ((f"{name}/{inner}", value) for inner, value in members(cell))
+
     try:
         row = json.loads(line.decode("utf-8", "replace").removeprefix("\ufeff"))
-        return dict(_members(row)) if isinstance(row, dict) else None
+        return dict(members(row)) if isinstance(row, dict) else None
     except (ValueError, RecursionError):
         return None
 
 
-def _members(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, cell in row.items():
-        yield name, cell
-        if isinstance(cell, dict):
-            yield from ((f"{name}/{inner}", value) for inner, value in _members(cell))
-
-
 def cells_of(line: bytes, delimiter: str) -> list[str]:
-    """Split a line into its cells; [] where a quote has no end."""
+    """Split a line into its cells; [] if a quote has no end."""
     text = line.decode("utf-8", "replace").replace("\0", "\ufffd").strip("\r")
     try:
         (cells,) = csv.reader([text], delimiter=delimiter)
+        return cells
     except (csv.Error, ValueError):
         return []
-    return cells
 
 
 class Form:
-    """The columns of a log and how its rows are written; `names` are those of tables, labels last.
+    """The columns of a log and how its rows are written.
 
-    `lost` counts rows that are damaged, `odd` cells without a number in columns of numbers. Labels that are
-    texts have `codes`. A CSV file has a `header`, and a `delimiter` between its cells; JSON has neither.
+    The tables have the columns `names`; those of texts have `codes` and come last. `lost` counts damaged
+    rows, `odd` cells without a number in columns of numbers. A CSV file has a `header` and a `delimiter`;
+    JSON has neither. `by_rank` has the columns in the file of each rank, if a row is of all ranks.
     """
 
-    def __init__(self, kinds: Kinds, header: Sequence[str], delimiter: str) -> None:
-        self.kinds, self.header, self.delimiter = kinds, header, delimiter
+    def __init__(
+        self,
+        kinds: Kinds,
+        header: Sequence[str],
+        delimiter: str,
+        by_rank: Mapping[int, Mapping[str, str]],
+    ) -> None:
+        self.kinds, self.header, self.delimiter, self.by_rank = kinds, header, delimiter, by_rank
         coded = {*kinds.labels, *kinds.values, kinds.metric}
         self.codes: dict[str, dict[str, int]] = {name: {} for name in kinds.texts if name in coded}
-        names = filter(
-            None, (kinds.step, *kinds.durations, *kinds.values, *kinds.labels, kinds.rank, kinds.time)
-        )
-        self.names = [*dict.fromkeys(name for name in names if name not in self.codes), *self.codes]
+        wanted = (kinds.step, *kinds.durations, *kinds.values, *kinds.labels, kinds.rank, kinds.time)
+        names = [*dict.fromkeys(name for name in wanted if name is not None and name not in self.codes)]
+        self.names = [*names, *self.codes]
+        self.numbers = names  # the columns of numbers in the file
+        if by_rank:
+            names = [name for name in names if name not in (kinds.rank, "rank")]
+            full = (columns.get(name, name) for columns in by_rank.values() for name in names)
+            self.numbers = [*dict.fromkeys(full)]
         self.lost = self.odd = 0
 
     def tables(self, blocks: Iterable[bytes]) -> Iterator[Float64]:
-        """Yield the numbers (rows, columns) of lines, seconds of times of day; NaN of other cells."""
+        """Yield tables (rows, columns) of the numbers; times of day are in seconds, other cells NaN."""
         import duckdb
 
         with temporary_directory() as folder:
@@ -92,10 +103,10 @@ class Form:
                     yield self._block(database, first)
 
     def _write(self, path: Path, blocks: Iterable[bytes]) -> int:
-        """Write the lines that DuckDB is to read, as UTF-8, and return how many bytes they have.
+        """Write the lines for DuckDB as UTF-8, and count the bytes.
 
-        A quote without an end would take the lines after it into its cell: it ends with its line. All lines
-        end alike: DuckDB fails on a file whose lines do not.
+        DuckDB needs one kind of line end, and would take the lines after an open quote into its cell: such a
+        quote is closed at the end of its line.
         """
         n_bytes = 0
         with open(path, "wb") as file:
@@ -113,20 +124,18 @@ class Form:
         return n_bytes
 
     def _load(self, database: DuckDBPyConnection, path: Path) -> None:
-        """Make the table `cells` of the wanted columns c0, c1, … in the order of the file."""
-        source, given = self._source(path)
-        n_numbers = len(self.names) - len(self.codes)
-        cells = [self._cell(name) for name in self.names]
-        numbers = map(self._number, cells[:n_numbers], self.names)
-        chosen = [f"{number} AS c{i}" for i, number in enumerate(numbers)]
-        chosen += [f"{cells[i]} AS c{i}" for i in range(n_numbers, len(cells))]
+        """Make the table `cells` with a column n0, n1, … for each number and t0, t1, … for each text."""
+        source, parameters = self._source(path)
+        cells = {name: self._cell(name) for name in (*self.numbers, *self.codes)}
+        chosen = [f"{self._number(cells[name], name)} AS n{i}" for i, name in enumerate(self.numbers)]
+        chosen += [f"{cells[name]} AS t{i}" for i, name in enumerate(self.codes)]
         odd = [
-            f"(trim({cell}) <> '' AND {self._number(cell, name)} IS NULL)::INT"
-            for cell, name in zip(cells[:n_numbers], self.names, strict=False)
+            f"(trim({cells[name]}) <> '' AND {self._number(cells[name], name)} IS NULL)::INT"
+            for name in self.numbers
             if name != self.kinds.time
         ]
         chosen += [f"{' + '.join(odd) or 0} AS odd", f"{self._is_damaged()} AS damaged"]
-        database.execute(f"CREATE TABLE cells AS SELECT {', '.join(chosen)} FROM {source}", given)
+        database.execute(f"CREATE TABLE cells AS SELECT {', '.join(chosen)} FROM {source}", parameters)
         sums = "count(*) FILTER (damaged), coalesce(sum(odd) FILTER (NOT damaged), 0)::BIGINT"
         n_damaged, n_odd = database.execute(f"SELECT {sums} FROM cells").fetchone() or (0, 0)
         self.lost += n_damaged
@@ -137,19 +146,19 @@ class Form:
             self.lost += n_rejected
 
     def _source(self, path: Path) -> tuple[str, list[Any]]:
-        """Name the rows of a file in SQL, and give the parameters of that text."""
+        """Write SQL for the rows of a file, with its parameters."""
         if self.header:
-            every = {f"h{i}": "VARCHAR" for i in range(len(self.header))}
+            columns = {f"h{i}": "VARCHAR" for i in range(len(self.header))}
             text = (
                 "read_csv(?, delim = ?, columns = ?, header = false, auto_detect = false, quote = '\"', "
                 "escape = '\"', ignore_errors = true, store_rejects = true, max_line_size = ?)"
             )
-            return text, [str(path), self.delimiter, every, _LONGEST_ROW]
+            return text, [str(path), self.delimiter, columns, _LONGEST_ROW]
         text = "read_ndjson_objects(?, ignore_errors = true, maximum_object_size = ?)"
         return text, [str(path), _LONGEST_ROW]
 
     def _cell(self, name: str) -> str:
-        """Name a column of the file in SQL."""
+        """Write SQL for a column of the file."""
         if self.header:
             return f"h{self.header.index(name)}"
         parts = name.split("/") if self.kinds.nested else []
@@ -159,32 +168,41 @@ class Form:
         return f"coalesce({', '.join(values)})" if len(values) > 1 else f"({values[0]})"
 
     def _number(self, cell: str, name: str) -> str:
-        """Read a cell as a number in SQL; of times of day, ISO 8601 as well."""
+        """Write SQL for a cell as a number; a time of day may be ISO 8601."""
         number = f"TRY_CAST(trim({cell}) AS DOUBLE)"
         if name == self.kinds.time:
             return f"coalesce({number}, epoch_us(TRY_CAST({cell} AS TIMESTAMPTZ)) / 1e6)"
         return number
 
     def _is_damaged(self) -> str:
-        """Say in SQL which rows are no rows of steps: damaged objects, and headers that stand again."""
+        """Write SQL for rows to ignore: damaged objects, and repeated headers."""
         if not self.header:
             return "json IS NULL OR json_type(json) <> 'OBJECT'"
-        again = (f"trim(h{i}) IS NOT DISTINCT FROM {_text(name)}" for i, name in enumerate(self.header))
-        return " AND ".join(again)
+        cells = (f"trim(h{i}) IS NOT DISTINCT FROM {_text(name)}" for i, name in enumerate(self.header))
+        return " AND ".join(cells)
 
     def _block(self, database: DuckDBPyConnection, first: int) -> Float64:
-        """Read the numbers (rows, columns) of rows from `first` on."""
-        cells = [f"c{i}" for i in range(len(self.names))]
+        """Read a block of rows (rows, columns) from row `first` on."""
         rows = f"FROM cells WHERE rowid >= {first} AND rowid < {first + _BLOCK_ROWS} AND NOT damaged"
-        columns = database.execute(f"SELECT {', '.join(cells)} {rows}").fetchnumpy()
-        n_numbers = len(cells) - len(self.codes)
-        table = [np.ma.filled(columns[cell].astype(np.float64), np.nan) for cell in cells[:n_numbers]]
-        for cell, name in zip(cells[n_numbers:], self.codes, strict=True):
-            table.append(self._coded(name, np.ma.filled(columns[cell], None).tolist()))
-        return np.column_stack(table)
+        cells = database.execute(f"SELECT * EXCLUDE (odd, damaged) {rows}").fetchnumpy()
+        columns: dict[str, Any] = {
+            name: np.ma.filled(cells[f"n{i}"].astype(np.float64), np.nan)
+            for i, name in enumerate(self.numbers)
+        }
+        for i, name in enumerate(self.codes):
+            columns[name] = self._coded(name, np.ma.filled(cells[f"t{i}"], None).tolist())
+        if not self.by_rank:
+            return np.column_stack([columns[name] for name in self.names])
+        tables = [
+            np.column_stack(
+                np.broadcast_arrays(*(columns.get(full.get(name, name), rank) for name in self.names))
+            )
+            for rank, full in self.by_rank.items()
+        ]
+        return np.concatenate(tables, dtype=np.float64)
 
     def _coded(self, name: str, texts: Sequence[str | None]) -> Float64:
-        """Give the texts of a label numbers, in order of first appearance; NaN where there is none."""
+        """Replace the texts of a column (n,) by their codes; NaN where there is no text."""
         codes = self.codes[name]
         code_of = {
             text: codes.setdefault(clean_text(text[:LONGEST_NAME]), len(codes))
@@ -195,5 +213,4 @@ class Form:
 
 
 def _text(value: str) -> str:
-    """Write a text in SQL."""
     return "'" + value.replace("'", "''") + "'"

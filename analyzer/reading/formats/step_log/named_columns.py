@@ -1,4 +1,4 @@
-"""Which column of a step log is what, by its name and its first rows, and what its cells say."""
+"""The kinds of a step log's columns by their names and first rows, and the values of their cells."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ STEP_NAME = re.compile(
     r"(?i)(?:global|train(?:ing)?)?[_ /.]?(?:step|iter(?:ation)?)(?:_?(?:num(?:ber)?|id|idx))?"
 )
 _RANK_NAME = re.compile(r"(?i)(?:global_?)?rank(?:_?id)?|process_?index")
-#: Columns that tell ranks apart together where no other does: of a host, and within it.
-_WHOSE = tuple(
+#: Columns that together tell ranks apart if no other column does: of a host, and within it.
+_LABELS = tuple(
     re.compile(rf"(?i){name}(?:_?(?:name|rank|id|index|idx))?")
     for name in ("(?:host|node|machine)", "(?:local|worker|process|proc|replica|gpu|device)")
 )
-#: Columns of rows that hold one number each: what it is, and the number.
+#: Columns of rows with one number each: its name, and the number.
 _METRIC_NAME = re.compile(
     r"(?i)(?:metric|variable|measure(?:ment)?|series|tag|key|phase|stage|part|section|timer|span|op(?:eration)?|event)"
     r"(?:_?name)?|name"
@@ -48,23 +48,24 @@ _PART_NAME = re.compile(
     r"(?i)data|load|fetch|input|comput|fwd|forward|bwd|backward|comm|reduce|gather|sync|wait|idle|barrier|opt|update|copy"
 )
 NS_OF = {"n": 1, "u": 1_000, "m": 1_000_000, "s": 1_000_000_000}
-NEARLY_ALL, ROUNDING = 0.95, 0.005  # of rows; of a step, which its parts may be longer by
+NEARLY_ALL = 0.95  # of the rows
+ROUNDING = 0.005  # parts may be longer than their step by this share of it
 LONGEST_NAME = 300
-_EARLIEST_NS = 10**17  # of times of day: 1973
-#: Columns called so count from the start of the run where they only grow, even if no other column is steady.
+_EARLIEST_NS = 10**17  # the earliest time of day: 1973
+#: A growing column with such a name counts from the start of the run.
 _COUNTER_NAME = re.compile(r"(?i)elapsed|since|cumul|uptime|wall|run_?time|total_?time")
-_FEWEST_ROWS, _MANY_ROWS = 4, 8  # by which growth is judged, without and with a name that says nothing
-_FIRST_STEP = 1.5  # usual steps that a counter from 0 shows at most in its first row
+_FEWEST_ROWS, _MANY_ROWS = 4, 8  # rows by which growth is judged: of a counter by its name, and of any other
+_FIRST_STEP = 1.5  # a counter from 0 is at most this many usual steps in its first row
 
 
 class Kinds(Struct, frozen=True):
-    """Which column is what, None where no name says it.
+    """The columns of each kind.
 
-    Durations are (name, ns of one, 0 where the name tells no unit), `values` other numbers; `labels` tell
-    ranks apart where no column is a rank. Of `texts` are labels and times of day; in `nested` rows some lie
-    in objects. Where a row holds one number, `metric` tells which, and `measure` is the number.
-    Columns `unread` are called durations, and hold texts. Where `time` counts from the start of the run, and
-    not from the epoch, `clock_ns` is how many ns its 1 stands for. `columns` are all that the rows have.
+    Durations are (name, unit in ns, or 0 if the name has none), `values` other numbers; `labels` tell ranks
+    apart if no column is a rank. `texts` are the labels and times of day that are texts; `nested` rows have
+    objects in them. If a row holds one number, `metric` names it, and `measure` is the number. Columns
+    `unread` are named like durations but hold texts. If `time` counts from the start of the run instead of
+    the epoch, `clock_ns` is its unit in ns. `columns` are all columns of the rows.
     """
 
     step: str | None
@@ -82,7 +83,7 @@ class Kinds(Struct, frozen=True):
     columns: Sequence[str] = ()
 
     def ends_ns(self, columns: Mapping[str, Float64]) -> Int64:
-        """Moments (n,) at which the rows were written, in ns; 0 for rows that do not say."""
+        """Moments (n,) at which the rows were written, in ns; 0 where unknown."""
         if self.time is None:
             return np.zeros(len(next(iter(columns.values()))), np.int64)
         if not self.clock_ns:
@@ -95,14 +96,14 @@ class Kinds(Struct, frozen=True):
 def kinds_of(
     rows: Sequence[Mapping[str, Any]], rank_by: str | None = None, step_by: str | None = None
 ) -> Kinds | None:
-    """Tell the kinds of the columns of these rows; None where they are not steps.
+    """Sort the columns of rows into kinds; None if the rows are not steps.
 
-    The column `rank_by` tells the ranks apart, whatever its name and its cells; a column `step_by` is kept.
+    The column `rank_by` tells the ranks apart, whatever its name and cells; a column `step_by` is kept.
     """
     named = dict.fromkeys(name for row in rows for name in row)
     if "ph" in named:
         return None
-    # others cannot be written; one without a name is the index of a table; W&B has bounds beside its columns
+    # a column without a name is the index of a table; W&B has bounds beside its columns
     names = [
         name
         for name in named
@@ -113,17 +114,18 @@ def kinds_of(
     numeric = {name for name in names if are_numbers(cells[name])}
     times = {name for name in names if _are_times(rows, name)}
     in_a_unit = {name for name in times & numeric if _are_times_in_their_unit(name, cells[name])}
-    own = {name: own_name(name) for name in sorted(names, key=lambda name: name.count("/"))}
-    step, rank = (
-        next(
-            (name for name in own if name in numeric and name != rank_by and rule.fullmatch(own[name])), None
-        )
-        for rule in (STEP_NAME, _RANK_NAME)
-    )
-    rank = rank if rank_by is None else None
-    time = next((name for name in own if name in times and _TIME_NAME.fullmatch(own[name])), None)
+    local = {name: local_name(name) for name in sorted(names, key=lambda name: name.count("/"))}
+
+    def column_named(rule: re.Pattern[str], among: Collection[str]) -> str | None:
+        return next((name for name in local if name in among and rule.fullmatch(local[name])), None)
+
+    step = column_named(STEP_NAME, numeric - {rank_by})
+    rank = column_named(_RANK_NAME, numeric) if rank_by is None else None
+    time = column_named(_TIME_NAME, times)
     if time is None:
-        time = next((name for name in own if name in in_a_unit and not _BEGIN_NAME.search(own[name])), None)
+        time = next(
+            (name for name in local if name in in_a_unit and not _BEGIN_NAME.search(local[name])), None
+        )
     durations = {}
     for name in names:
         is_other = name in (step, rank, time, rank_by) or name in in_a_unit
@@ -132,19 +134,14 @@ def kinds_of(
             durations[name] = duration
     known = {step, rank, time, *durations}
     values = [name for name in names if name in numeric and name not in known]
-    texts = {name for name in names if _in_most([isinstance(one, str) for one in cells[name]])} - numeric
-    metric = next(
-        (name for name in own if name in texts - {rank_by} and _METRIC_NAME.fullmatch(own[name])), None
-    )
+    texts = {name for name in names if _in_most([isinstance(cell, str) for cell in cells[name]])} - numeric
+    metric = column_named(_METRIC_NAME, texts - {rank_by})
     is_again = any(len({*map(str, cells[name])}) < len(rows) for name in (step, metric) if name is not None)
     measure = _measure(durations, values) if None not in (step, metric) and is_again else ""
     metric = metric if measure else None
     if metric is None and ((not durations and None in (step, time)) or (step is None and len(rows) < 2)):
         return None
-    labels = [
-        next((name for name in own if name in texts | {*values} and rule.fullmatch(own[name])), None)
-        for rule in _WHOSE
-    ]
+    labels = [column_named(rule, texts | {*values}) for rule in _LABELS]
     if rank_by is not None:
         labels = [rank_by] if rank_by in names else []
     if step_by in texts:
@@ -154,7 +151,7 @@ def kinds_of(
         step, rank, time, durations, values,
         labels=[] if rank else [name for name in labels if name],
         texts=[name for name in names if name in texts & known_texts],
-        nested=any(isinstance(cell, dict) for own in cells.values() for cell in own),
+        nested=any(isinstance(cell, dict) for column in cells.values() for cell in column),
         metric=metric,
         measure=measure,
         unread=[name for name in names if name in texts - times - {rank_by, step_by} and duration_of(name)],
@@ -163,20 +160,20 @@ def kinds_of(
 
 
 def _measure(durations: Collection[str], values: Collection[str]) -> str:
-    """Return the column that holds the only measured number of a row: by its name, or the only duration."""
-    called = [name for name in values if _MEASURE_NAME.fullmatch(own_name(name))]
+    """Find the column with the only measured number of a row: by its name, or the only duration."""
+    called = [name for name in values if _MEASURE_NAME.fullmatch(local_name(name))]
     took = [*durations, *(name for name in values if duration_of(f"it {name}"))]
-    return next((some[0] for some in (called, took) if len(some) == 1), "")
+    return next((columns[0] for columns in (called, took) if len(columns) == 1), "")
 
 
-def own_name(name: str) -> str:
-    """Return a name without the objects, or the groups of columns, in which it lies."""
+def local_name(name: str) -> str:
+    """Strip the enclosing objects, or groups of columns, from a name."""
     return _words_apart(name if name.lower().startswith(("time/", "timing/")) else name.rpartition("/")[2])
 
 
 def duration_of(name: str) -> tuple[str, int] | None:
-    """Return the name of a column of durations and its unit (ns, or 0); None for any other column."""
-    if len(name) > LONGEST_NAME:  # the patterns take its square
+    """Name and unit (ns, or 0) of a column of durations; None for any other column."""
+    if len(name) > LONGEST_NAME:  # the patterns take quadratic time
         return None
     name = _words_apart(name)
     if _RATE.search(name) and not _TIMED.match(name):
@@ -188,7 +185,7 @@ def duration_of(name: str) -> tuple[str, int] | None:
 
 
 def _words_apart(name: str) -> str:
-    """Return a name with its words apart.
+    """Separate the words of a name.
 
     >>> _words_apart("stepTimeMs")
     'step_Time_Ms'
@@ -197,21 +194,16 @@ def _words_apart(name: str) -> str:
 
 
 def are_numbers(cells: Sequence[Any]) -> bool:
-    """Whether most of the cells that hold something hold a number: one that is damaged costs no column."""
-    return _in_most([not is_odd(cell) for cell in cells if cell not in (None, "")])
+    """Check whether most cells that are not empty hold a number: a damaged cell costs no column."""
+    recorded = [cell for cell in cells if cell not in (None, "")]
+    return _in_most([not np.isnan(_number_of(cell)) or str(cell).lower() == "nan" for cell in recorded])
 
 
 def _in_most(which: Sequence[bool]) -> bool:
     return 2 * sum(which) > len(which)
 
 
-def is_odd(cell: Any) -> bool:
-    """Whether a cell holds something, and not a number."""
-    return cell not in (None, "") and bool(np.isnan(number_of(cell))) and str(cell).lower() != "nan"
-
-
-def number_of(cell: Any) -> float:
-    """Return a cell as a number; NaN for anything else."""
+def _number_of(cell: Any) -> float:
     try:
         return np.nan if isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError, OverflowError):
@@ -219,8 +211,8 @@ def number_of(cell: Any) -> float:
 
 
 def seconds_of(cell: Any) -> float:
-    """Return a time of day as a number: ISO 8601 in seconds since the epoch; NaN for anything else."""
-    number = number_of(cell)
+    """Read a number, or a time of day in ISO 8601 as seconds since the epoch; NaN for anything else."""
+    number = _number_of(cell)
     if not np.isnan(number):
         return number
     try:
@@ -231,7 +223,7 @@ def seconds_of(cell: Any) -> float:
 
 
 def numbers_in(texts: Sequence[str]) -> list[int]:
-    """Give distinct texts numbers: by the only number in each, if all have one, else by their order.
+    """Assign numbers to distinct texts: by the only number in each, if all have one, else by their order.
 
     >>> numbers_in(["step-10", "step-9"]), numbers_in(["warm", "cold"])
     ([10, 9], [1, 0])
@@ -244,37 +236,35 @@ def numbers_in(texts: Sequence[str]) -> list[int]:
 
 
 def _are_times(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Whether most cells of a column are times of day: seconds to ns since the epoch, or ISO 8601."""
+    """Check whether most cells are times of day: seconds to ns since the epoch, or ISO 8601."""
     return _in_most((times_of_day_ns(np.array([seconds_of(row.get(name)) for row in rows])) > 0).tolist())
 
 
 def _are_times_in_their_unit(name: str, cells: Sequence[Any]) -> bool:
-    """Whether a column's cells, in the unit of its name, lie after 1973: no duration is that long.
+    """Check whether most cells, in the unit of the column's name, lie after 1973: no duration is that long.
 
     >>> _are_times_in_their_unit("ts_us", [1.7e15]), _are_times_in_their_unit("step_ns", [2e8])
     (True, False)
     """
     duration = duration_of(name)
     unit_ns = duration[1] if duration else 0
-    numbers = np.array([number_of(cell) for cell in cells if cell not in (None, "")], np.float64)
+    numbers = np.array([_number_of(cell) for cell in cells if cell not in (None, "")], np.float64)
     return bool(unit_ns) and _in_most((numbers * unit_ns >= _EARLIEST_NS).tolist())
 
 
 def times_of_day_ns(numbers: Float64) -> Int64:
-    """Return times of day (n,) in ns since the epoch, to a microsecond; 0 for anything else."""
-    found = np.zeros(len(numbers), np.int64)
-    for unit_ns in (NS_OF["s"], NS_OF["m"], NS_OF["u"], NS_OF["n"]):
-        is_time = (numbers >= _EARLIEST_NS / unit_ns) & (numbers <= FARTHEST_NS / unit_ns) & (found == 0)
-        found[is_time] = np.rint(numbers[is_time] * (unit_ns / 1_000)).astype(np.int64) * 1_000
-        if is_time.all():
-            break
-    return found
+    """Convert times of day (n,) to ns since the epoch, to a microsecond; 0 for anything else."""
+    times_ns = np.zeros(len(numbers), np.int64)
+    for unit_ns in reversed(NS_OF.values()):
+        is_time = (numbers >= _EARLIEST_NS / unit_ns) & (numbers <= FARTHEST_NS / unit_ns) & (times_ns == 0)
+        times_ns[is_time] = np.rint(numbers[is_time] * (unit_ns / 1_000)).astype(np.int64) * 1_000
+    return times_ns
 
 
 def without_counters(kinds: Kinds, columns: Mapping[str, Float64]) -> Kinds:
-    """Make values of the durations that count from the start of the run; `columns` are one rank's.
+    """Make values of the durations that count from the start of the run; `columns` are of one rank.
 
-    Where no other column tells how long a step took, the first of them is the clock of the rows.
+    If no other column has the length of a step, the first of them is the clock of the rows.
     """
     counters = _counters({name: columns[name] * unit for name, (_, unit) in kinds.durations.items()})
     if not counters:
@@ -288,13 +278,18 @@ def without_counters(kinds: Kinds, columns: Mapping[str, Float64]) -> Kinds:
 
 
 def _counters(spent_ns: Mapping[str, Float64]) -> list[str]:
-    """Name the columns that only grow from row to row, by the time that passed: they count since the start.
+    """Name the columns that grow from row to row because they count the time since the start.
 
-    A step that becomes slower grows, too. So a counter is called after a step or a part of it only if its
-    name says that it counts; and it grows by half a step or more, or is called a counter, or begins with 0.
+    A step that becomes slower grows, too. So a column named after a step or a part counts only if its name
+    also says that it counts; and a counter grows by half a step or more, has such a name, or begins at 0.
     """
     recorded = {name: column[~np.isnan(column)] for name, column in spent_ns.items()}
-    growing = {name: column for name, column in recorded.items() if _may_count(name) and _only_grows(column)}
+    growing = {
+        name: column
+        for name, column in recorded.items()
+        if _COUNTER_NAME.search(name) or not (STEP_NAME.search(name) or _PART_NAME.search(name))
+        if len(column) >= _FEWEST_ROWS and (np.diff(column) > 0).mean() >= NEARLY_ALL
+    }
     steps = [
         float(np.median(column))
         for name, column in recorded.items()
@@ -313,21 +308,12 @@ def _counters(spent_ns: Mapping[str, Float64]) -> list[str]:
     return counters
 
 
-def _may_count(name: str) -> bool:
-    is_part = STEP_NAME.search(name) or _PART_NAME.search(name)
-    return not is_part or _COUNTER_NAME.search(name) is not None
-
-
-def _only_grows(column: Float64) -> bool:
-    return len(column) >= _FEWEST_ROWS and float((np.diff(column) > 0).mean()) >= NEARLY_ALL
-
-
-def whole_of(spent: Sequence[Float64], names: Sequence[str]) -> int | None:
+def whole_of(spent: Mapping[str, Float64]) -> str | None:
     """Find the column of the whole step: by name, or at least the sum of the others in most rows."""
-    if len(spent) < 2 or not len(spent[0]):
-        return 0 if len(spent) == 1 else None
-    at = int(np.argmax([np.median(column) for column in spent]))
-    named = bool(STEP_NAME.search(names[at])) or "total" in names[at].lower()
-    covers = 2 * spent[at] >= sum(spent) * (1 - ROUNDING)  # as a long wait for a late rank does, too
-    is_whole = covers.mean() >= NEARLY_ALL and not _PART_NAME.search(names[at])
-    return at if named or is_whole else None
+    if len(spent) < 2 or not all(map(len, spent.values())):
+        return next(iter(spent)) if len(spent) == 1 else None
+    longest = max(spent, key=lambda name: float(np.median(spent[name])))
+    is_named = STEP_NAME.search(longest) is not None or "total" in longest.lower()
+    covers = 2 * spent[longest] >= sum(spent.values()) * (1 - ROUNDING)  # so does a long wait for a late rank
+    is_whole = covers.mean() >= NEARLY_ALL and not _PART_NAME.search(longest)
+    return longest if is_named or is_whole else None

@@ -26,7 +26,7 @@ static const char NAMES[] = "stream\0input*\0";
 static const char BYTES[] = "{}[]\",:\\ \n0123456789.-+eEtfnu\xc3\xff\x01";
 
 /* Scans a text; returns how many events there were. */
-static u64 scan_all(scanner *s, const u8 *text, u64 size, bool plain) {
+static u64 scan_all(scanner *s, const u8 *text, u64 size) {
     u8 *data = malloc(size), *args = malloc(size + SLACK), *ids = malloc(size + SLACK);
     memcpy(data, text, size);
     int32_t key[5], args_row[5];
@@ -35,7 +35,7 @@ static u64 scan_all(scanner *s, const u8 *text, u64 size, bool plain) {
     u64 n = 0, at = 0;
     for (int why = FULL; why == FULL;) {
         u64 before = at;
-        why = scan_events(s, data, size, &at, &out, plain);
+        why = scan_events(s, data, size, &at, &out);
         if (at < before || at > size || out.n > most || out.n_args > out.n) abort();
         if (out.args_size > (int64_t)size || out.ids_size > (int64_t)size) abort();
         if (why == FULL && out.n != most) abort();
@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
             for (u64 n = below(4); size && n > 0; n--) text[below(size)] = (u8)BYTES[below(sizeof BYTES - 1)];
             for (u64 n = below(9) == 0 ? below(300) : 0; n > 0 && size; n--) text[below(size)] = '[';
             size = below(3) ? size : below(size + 1);
-            events += scan_all(s, text, size, round & 1);
+            events += scan_all(s, text, size);
         }
         free_scanner(s);
     }

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from analyzer.reading.formats import native
-from conftest import run_cli
 from trace_utils import read_trace
 
 pytestmark = pytest.mark.slow
@@ -69,7 +68,7 @@ def kept(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache" / "analyze").glob("*"))
 
 
-def test_it_is_built_once_and_kept_for_the_user_alone(tmp_path: Path, compiler: str) -> None:
+def test_the_library_is_built_once_and_private(tmp_path: Path, compiler: str) -> None:
     assert native.library() is not None
     (made,) = kept(tmp_path)
     assert (made.suffix, made.name[:5]) == (".so", "scan-")
@@ -114,7 +113,7 @@ def test_a_kept_library_that_is_damaged_or_open_to_others_is_built_anew(
 
 
 @pytest.mark.parametrize("kind", ["none", "fails", "lies", "damaged source"])
-def test_without_it_everything_is_as_before(
+def test_files_are_read_without_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -134,8 +133,3 @@ def test_without_it_everything_is_as_before(
     assert native.library() is None
     assert [trace.names[i] for i in trace.name_id.tolist()] == [event["name"] for event in EVENTS]
     assert [record.levelno for record in caplog.records if "not used" in record.message] == [logging.INFO]
-
-
-def test_the_command_says_nothing_about_it(tmp_path: Path) -> None:
-    code, _, err = run_cli("--option", "statistic", "--path", trace_file(tmp_path), "--format", "json")
-    assert (code, err) == (0, "")

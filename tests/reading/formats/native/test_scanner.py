@@ -10,20 +10,13 @@ import numpy as np
 import pytest
 
 from analyzer.base.errors import TraceError
-from analyzer.reading.formats import native as scanner
 from analyzer.reading.formats.chrome import assemble, read_part
 from analyzer.reading.formats.columns import Trace
+from analyzer.reading.formats.native import Scanner
 from analyzer.reading.formats.reader import CLOSED, MORE, ODD
 
 WANTED = ("correlation", "stream", "input*")
 X = '{"ph":"X","name":"a","pid":1,"tid":2,"ts":10,"dur":5}'
-
-
-@pytest.fixture(params=["wide", "plain"])
-def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With AVX2 where the processor has it, and without."""
-    monkeypatch.setattr(scanner, "WITHOUT_AVX2", request.param == "plain")
-    return str(request.param)
 
 
 def seen(path: Path, *, scan: bool, args: tuple[str, ...] = (), points: bool = False) -> Any:
@@ -63,13 +56,13 @@ def contents(trace: Trace) -> dict[str, Any]:
 
 def scanned_alone(library: ctypes.CDLL, text: bytes, args: tuple[str, ...] = ()) -> tuple[int, int, Any]:
     """One call of the scanner: why and where it stopped, and what it found."""
-    return scanner.Scanner(library, args, points=True).scan(text, 0)
+    return Scanner(library, args, points=True).scan(text, 0)
 
 
 # ---- what it takes and what it leaves to Python
 
 
-def test_an_events_members_become_columns(library: ctypes.CDLL, width: str) -> None:
+def test_an_events_members_become_columns(library: ctypes.CDLL) -> None:
     text = X + ', {"ts": -1.5, "args": {"x": [1, {"y": "}"}], "stream": 7, "input0": "i"}, "ph": "B"} ]'
     why, at, found = scanned_alone(library, text.encode(), WANTED)
     assert text[at:] == "]"
@@ -105,7 +98,7 @@ def test_args_of_one_key(tmp_path: Path, values: list[str], expected: list[Any])
 
 
 @pytest.mark.parametrize("number", ["9223372036854775808", "17744863269121484553", "17999999999999999999"])
-def test_an_id_may_have_64_bits(library: ctypes.CDLL, number: str, width: str) -> None:
+def test_an_id_may_have_64_bits(library: ctypes.CDLL, number: str) -> None:
     text = f'{{"ph":"X","tid":{number},"ts":1}}]'
     why, _, found = scanned_alone(library, text.encode())
     assert why == CLOSED
@@ -146,14 +139,14 @@ def test_an_id_may_have_64_bits(library: ctypes.CDLL, number: str, width: str) -
         '{"ph":"X","x":' + "[" * 100 + "]" * 100 + "}",
     ],
 )
-def test_what_is_not_sure_is_left_to_python(library: ctypes.CDLL, width: str, odd: str) -> None:
+def test_unusual_events_are_left_to_python(library: ctypes.CDLL, odd: str) -> None:
     text = f"{X}, {odd}, {X} ]".encode()
     why, at, found = scanned_alone(library, text, WANTED)
     assert (why, len(found.key)) == (ODD, 1)
     assert text[at:].lstrip(b", ").startswith(odd.encode())
 
 
-def test_an_event_that_is_cut_needs_more(library: ctypes.CDLL, width: str) -> None:
+def test_an_event_that_is_cut_needs_more(library: ctypes.CDLL) -> None:
     text = f'{X},{{"ph":"X","name":"b","args":{{"stream":[1.5,true,"x"]}},"ts":12.5}}'.encode()
     for cut in range(len(X) + 1, len(text)):
         why, at, found = scanned_alone(library, text[:cut], WANTED)

@@ -68,7 +68,7 @@ def test_times_are_since_the_epoch_whichever_clock_an_export_has(tmp_path: Path)
     assert begins == [1_700_000_000_001_000_000] * 2  # 1 ms after the session began
 
 
-def test_equal_correlations_of_two_processes_are_told_apart(tmp_path: Path) -> None:
+def test_equal_correlations_of_two_processes_differ(tmp_path: Path) -> None:
     values = nsight_tables.read(two_ranks(tmp_path / "a.sqlite", steps=1), ("correlation",)).args[
         "correlation"
     ]
@@ -85,9 +85,7 @@ def test_equal_correlations_of_two_processes_are_told_apart(tmp_path: Path) -> N
         ("textId", "PROCESSES", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"),
     ],
 )
-def test_tables_and_columns_that_a_version_does_not_have_are_done_without(
-    tmp_path: Path, lacks: tuple[str, ...]
-) -> None:
+def test_tables_and_columns_may_be_missing(tmp_path: Path, lacks: tuple[str, ...]) -> None:
     tables = [
         name if name.isupper() and "TARGET" in name else f"CUPTI_ACTIVITY_KIND_{name}" for name in lacks
     ]
@@ -100,7 +98,7 @@ def test_tables_and_columns_that_a_version_does_not_have_are_done_without(
     assert list(trace.args["correlation"].values) == [1, 1]
 
 
-def test_numbers_that_are_texts_and_times_that_end_before_they_begin_are_counted(tmp_path: Path) -> None:
+def test_rows_with_unsound_numbers_are_counted(tmp_path: Path) -> None:
     made = Export(tmp_path / "a.sqlite")
     made.kernel("gemm", 6, 16, 1)
     where = {"deviceId": 0, "contextId": 1, "streamId": 7, "correlationId": 2, "globalPid": 10 << 24}
@@ -150,7 +148,7 @@ def test_a_file_that_was_cut_off_is_refused_in_a_line(tmp_path: Path, share: flo
     assert re.match(rf"analyze.py: error: {path}: a (damaged database|database that was cut off)", errors)
 
 
-def test_a_view_without_an_end_is_a_line(tmp_path: Path) -> None:
+def test_an_endless_view_is_refused(tmp_path: Path) -> None:
     path = two_ranks(tmp_path / "report.sqlite", 1)
     with closing(sqlite3.connect(path)) as db:
         db.execute("ALTER TABLE NVTX_EVENTS RENAME TO marks")
@@ -160,7 +158,7 @@ def test_a_view_without_an_end_is_a_line(tmp_path: Path) -> None:
         nsight_tables.read(path)
 
 
-def test_a_view_that_makes_texts_is_a_line(tmp_path: Path) -> None:
+def test_a_view_that_makes_texts_is_refused(tmp_path: Path) -> None:
     path = two_ranks(tmp_path / "report.sqlite", 1)
     with closing(sqlite3.connect(path)) as db:
         db.execute("ALTER TABLE StringIds RENAME TO texts")
