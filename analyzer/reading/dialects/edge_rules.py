@@ -30,7 +30,7 @@ class EdgeKind(IntEnum):
 
 
 class Rule(IntEnum):
-    """A rule by which one event waits for another. Of several edges between two events the first rule is kept."""
+    """A rule by which one event waits for another. If several connect two events, the first is kept."""
 
     kind: EdgeKind
     sentence: str

@@ -1,10 +1,9 @@
-"""Horovod's timeline as steps: tensors are negotiated, then reduced, and who was waited for.
+"""Horovod's timeline as steps: tensors are negotiated, then reduced.
 
-Rank 0 writes one timeline for all ranks, so there is one owner. What ranks compute is not in it: the time
-before a rank is ready with a tensor stands for its computation. In a negotiation each rank that becomes
-ready leaves a tick; the negotiation waits for the last of them. Horovod's response cache leaves the ticks
-out after a tensor's first negotiation. Then a negotiation begins with whichever rank was ready first and
-ends with the last, and the ticks that there are tell which rank that probably was.
+Rank 0 writes one timeline for all ranks, so there is one owner. Computation is not recorded: the time before
+a rank is ready with a tensor stands for it. In a negotiation each rank that becomes ready leaves a tick, and
+the last tick ends it. Horovod's response cache leaves the ticks out after a tensor's first negotiation; the
+rank that was last most often is then taken for the last.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _NEVER_NS = np.iinfo(np.int64).max
 
 
 class _Collective(Struct):
-    """One tensor's way through one step; rows of the trace."""
+    """The collective of one tensor in one step; rows of the trace."""
 
     tensor: str
     reduction: int
@@ -41,7 +40,7 @@ class _Collective(Struct):
 
 
 def record(name: str, trace: Trace, found: Steps) -> RankSteps:
-    """Return the whole steps of a Horovod job, else its start-up; see `System.rank_steps`."""
+    """Make the graphs of the whole steps of a Horovod job, else of its start-up."""
     steps = found.whole or found.partial
     if not steps:
         raise TraceError(f"{trace.path}: no round of reductions is recorded in it")
@@ -51,33 +50,34 @@ def record(name: str, trace: Trace, found: Steps) -> RankSteps:
     number, independent = _independent(trace, rounds)
     operations: dict[Operation, int] = {}
     parts = [
-        _StepBuilder(trace, trace.end_ns, step, operations, number, independent, late).built(own)
-        for step, own in zip(steps, rounds, strict=True)
+        _StepBuilder(trace, trace.end_ns, step, operations, number, independent, late).built(in_step)
+        for step, in_step in zip(steps, rounds, strict=True)
     ]
     return RankSteps(name, list(operations), parts, _notes(collectives, late))
 
 
 def _ending_in(step: Step, trace: Trace, collectives: Sequence[_Collective]) -> list[_Collective]:
-    ends = trace.end_ns[[one.reduction for one in collectives]]
+    ends = trace.end_ns[[collective.reduction for collective in collectives]]
     inside = np.flatnonzero((ends > step.start_ns) & (ends <= step.end_ns)).tolist()
     return sorted((collectives[i] for i in inside), key=lambda one: int(trace.ts_ns[one.reduction]))
 
 
 def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> tuple[Mapping[str, int], Mask]:
-    """Return the number of each tensor, and with which a rank can be ready before others are reduced.
+    """Index the tensors, and mask pairs [reduced, ready] of which the second did not wait for the first.
 
-    In some step it was. So it can with all that come after one that it was ready with, long after it had
-    asked for the other: it had not waited, and goes on without. Of tensors [reduced, ready] the second did
-    not wait for the first.
+    In some step a rank was ready with the second before the first was reduced. Then it did not wait for the
+    first either with tensors that came later, long after it had requested the first.
     """
-    tensors = dict.fromkeys(one.tensor for own in rounds for one in own)
+    tensors = dict.fromkeys(collective.tensor for in_step in rounds for collective in in_step)
     number = {tensor: i for i, tensor in enumerate(tensors)}
     is_known = np.zeros((len(number), len(number)), np.bool_)
     end_ns = trace.end_ns
-    for own in rounds:
-        ids = np.array([number[one.tensor] for one in own], np.int64)
-        asked = trace.ts_ns[[one.reduction if one.negotiation is None else one.negotiation for one in own]]
-        reduced = end_ns[[one.reduction for one in own]]
+    for in_step in rounds:
+        ids = np.array([number[collective.tensor] for collective in in_step], np.int64)
+        reductions = [collective.reduction for collective in in_step]
+        negotiations = [collective.negotiation for collective in in_step]
+        firsts = [b if a is None else a for a, b in zip(negotiations, reductions, strict=True)]
+        asked, reduced = trace.ts_ns[firsts], end_ns[reductions]
         is_known[np.ix_(ids, ids)] |= asked[None, :] < reduced[:, None]
         goes_on = (asked[None, :] > asked[:, None] + CYCLE_NS) & (asked[None, :] < reduced[:, None])
         since = np.where(goes_on, asked[None, :], _NEVER_NS).min(axis=1, initial=_NEVER_NS)
@@ -86,28 +86,22 @@ def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> tuple
 
 
 def _collectives(trace: Trace) -> list[_Collective]:
-    """Return every reduction with the negotiation before it, the ticks in that, and its own parts."""
+    """List every reduction with the negotiation before it, the ticks in that, and its own parts."""
     tensors = names_in(trace.metadata, "process_name")
     kinds = {name.removeprefix(_NEGOTIATE) for name in trace.names if name.startswith(_NEGOTIATE)}
     of_tensor: dict[Id, list[int]] = defaultdict(list)
     is_other = by_name(trace, lambda name: not name.startswith(_NEGOTIATE))
     for row in np.lexsort((-trace.dur_ns, is_other, trace.ts_ns)).tolist():
         of_tensor[trace.tracks[trace.track_id[row]].pid].append(row)
-    ticks = _ticks(trace)
-    found: list[_Collective] = []
-    for pid, rows in of_tensor.items():
-        found.extend(_of_tensor(trace, rows, tensors.get((pid, None), str(pid)), kinds, ticks[pid]))
-    return found
-
-
-def _ticks(trace: Trace) -> dict[Id, list[tuple[int, str]]]:
-    """Return per tensor when ranks were ready with it, in order: (time, rank)."""
-    found: dict[Id, list[tuple[int, str]]] = defaultdict(list)
+    ticks: dict[Id, list[tuple[int, str]]] = defaultdict(list)  # of each tensor: when each rank was ready
     points = trace.points
     for i in np.argsort(points.ts_ns, kind="stable").tolist():
         if (rank := trace.names[points.name_id[i]]).isdecimal():
-            found[trace.tracks[points.track_id[i]].pid].append((int(points.ts_ns[i]), rank))
-    return found
+            ticks[trace.tracks[points.track_id[i]].pid].append((int(points.ts_ns[i]), rank))
+    collectives: list[_Collective] = []
+    for pid, rows in of_tensor.items():
+        collectives += _of_tensor(trace, rows, tensors.get((pid, None), str(pid)), kinds, ticks[pid])
+    return collectives
 
 
 def _of_tensor(
@@ -131,7 +125,7 @@ def _of_tensor(
 
 
 def _usually_last(trace: Trace, collectives: Sequence[_Collective]) -> str:
-    """Return the rank for which most of the recorded waiting was; "" where no rank stands out."""
+    """Find the rank that caused most of the recorded waiting; "" where none stands out."""
     waited: dict[str, int] = defaultdict(int)
     for one in collectives:
         if len(one.ticks) > 1 and "BROADCAST" not in trace.names[trace.name_id[one.reduction]]:
@@ -177,7 +171,7 @@ class _StepBuilder(Struct):
     reduced_tensors: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
 
     def built(self, collectives: Sequence[_Collective]) -> RankStep:
-        """Return the step that these collectives make."""
+        """Build the step."""
         event_of = [self._add_reduction(one) for one in collectives]
         by_end = sorted(zip(event_of, collectives, strict=True), key=lambda pair: self.times[pair[0]][1])
         self.reductions = [event for event, _ in by_end]
@@ -212,7 +206,7 @@ class _StepBuilder(Struct):
         return whole
 
     def _negotiate(self, one: _Collective, reduction: int) -> list[tuple[int, Whose, int, Joint]]:
-        """Add the negotiation before a reduction; return who was ready when, and what that let go on."""
+        """Add the negotiation before a reduction; return (time, rank, event that it let go on, joint)."""
         if one.negotiation is None:
             return [(self.times[reduction][0], Whose(), reduction, Joint.END_TO_HEAD)]
         event = self._add_row(one.negotiation, one.tensor, role=Role.WAIT)
@@ -233,10 +227,10 @@ class _StepBuilder(Struct):
         return hand_overs
 
     def _computation(self, at: int, who: Whose, tensor: str) -> int:
-        """Return the event of what a rank computed until it was ready with a tensor.
+        """Add the rank's computation before it was ready with a tensor.
 
-        It began when the rank was ready with the tensor before, or when the last reduction was over that
-        it may have waited for.
+        It began when the rank was ready with the tensor before, or at the end of the last reduction for which
+        it may have waited.
         """
         source = self.ready.get(who)
         if source is not None and at - self.times[source][1] <= AT_ONCE_NS:
@@ -259,7 +253,7 @@ class _StepBuilder(Struct):
         return event
 
     def _reduced_by(self, at: int) -> int | None:
-        """Return the reduction that ended last by then."""
+        """Find the reduction that ended last by that time."""
         n_over = int(np.searchsorted(self.reduced_ns, at, side="right"))
         return self.reductions[n_over - 1] if n_over else None
 
