@@ -128,13 +128,12 @@ def _rows_by_lane(trace: Trace) -> list[Int64]:
 def _is_sum(lane: tuple[Int64, Int64], others: Sequence[tuple[Int64, Int64]]) -> bool:
     """Tell if a lane covers exactly the time of those `others` that lie inside."""
     start, end = lane
-    inside = [other for other in others if _lies_in(*other, start, end)]
+    inside = []
+    for inner_start, inner_end in others:
+        place = np.searchsorted(start, inner_start, side="right") - 1
+        if len(place) and (place >= 0).all() and (inner_end <= end[place]).all():
+            inside.append((inner_start, inner_end))
     if not inside:
         return False
     covered = union(*(np.concatenate(column) for column in zip(*inside, strict=True)))
     return np.array_equal(covered[0], start) and np.array_equal(covered[1], end)
-
-
-def _lies_in(inner_start: Int64, inner_end: Int64, start: Int64, end: Int64) -> bool:
-    place = np.searchsorted(start, inner_start, side="right") - 1
-    return bool(len(place) and (place >= 0).all() and (inner_end <= end[place]).all())

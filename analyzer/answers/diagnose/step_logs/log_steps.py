@@ -57,7 +57,7 @@ class LogSteps:
         self._at = [
             None if _are_same(log.labels, self.number) else np.searchsorted(log.labels, self.number)
             for log in logs
-        ]  # of each step, of one that is missing the row after; None where none is
+        ]  # row of each step, or of the one after a missing step; None if the rows are the steps
         self.n_logged = [len(log.labels) for log in logs]
         self.begins = np.searchsorted(self.number, stretches)
         places = [np.searchsorted(log.stretches, stretches) for log in logs]

@@ -158,7 +158,9 @@ def read_events(gpu: RankTrace) -> GpuEvents:
         name, key = _partition(parsed[name_id], trace.tracks[track_id])
         if name.cat is not None:
             number[i] = len(operations)
-            operations.append(_operation(gpu, name, key, trace.tracks[track_id]))
+            transfer = Transfer() if key is None else _transfer(gpu, name, key)
+            phase, track = _PHASES.get(name.cat, Phase.NONE), trace.tracks[track_id]
+            operations.append(Operation(str(name), name.cat, track, role_of(name), phase, transfer))
             names.append(name)
     operation = number[which.reshape(-1)]
     rows = np.flatnonzero(operation >= 0)
@@ -174,17 +176,6 @@ def _partition(name: OpName, track: Track) -> tuple[OpName, int | None]:
     if name.key is not None:
         return name._replace(key=None), name.key
     return OpName("Comm", f"{name.label}.{name.queue}"), None  # a tensor called like a stage
-
-
-def _operation(gpu: RankTrace, name: OpName, key: int | None, track: Track) -> Operation:
-    return Operation(
-        name=str(name),
-        cat=name.cat or "",
-        track=track,
-        role=role_of(name),
-        phase=_PHASES.get(name.cat or "", Phase.NONE),
-        transfer=Transfer() if key is None else _transfer(gpu, name, key),
-    )
 
 
 def _transfer(gpu: RankTrace, name: OpName, key: int) -> Transfer:

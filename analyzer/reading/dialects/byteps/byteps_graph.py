@@ -93,7 +93,9 @@ _STAGE_MEETINGS: Mapping[str, Sequence[_StageMeeting]] = {
 
 def record(gpu: RankTrace, steps: Steps) -> RankSteps:
     """Make the graphs of one GPU's steps."""
-    bounds = _bounds(steps)
+    end = steps.whole[-1].end_ns if steps.whole else -_NEVER
+    partial = ((step.label, step.start_ns, _NEVER) for step in steps.partial if step.start_ns >= end)
+    bounds = [*as_bounds(windows(step_table(steps.whole))), *partial]  # number, start, start of the next
     if not bounds:
         raise TraceError(f"{gpu.trace.path}: no training step is recorded in it")
     events = read_events(gpu)
@@ -129,13 +131,6 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
         for step, last in zip(cut, lasts, strict=True)
     ]
     return RankSteps(gpu.name, operations, parts, notes, gpu.worker)
-
-
-def _bounds(steps: Steps) -> list[tuple[int, int, int]]:
-    """List (number, start, start of the next) of each step whose start is recorded."""
-    end = steps.whole[-1].end_ns if steps.whole else -_NEVER
-    partial = ((step.label, step.start_ns, _NEVER) for step in steps.partial if step.start_ns >= end)
-    return [*as_bounds(windows(step_table(steps.whole))), *partial]
 
 
 def _last(spans: Spans, edges: Int64, next_ns: Int64) -> list[Int64]:

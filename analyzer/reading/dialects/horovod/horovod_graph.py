@@ -39,14 +39,19 @@ class _Collective(Struct):
     parts: list[int] = field(default_factory=list)
 
 
-def record(name: str, trace: Trace, found: Steps) -> RankSteps:
+def record(name: str, trace: Trace, marked: Steps) -> RankSteps:
     """Make the graphs of the whole steps of a Horovod job, else of its start-up."""
-    steps = found.whole or found.partial
+    steps = marked.whole or marked.partial
     if not steps:
         raise TraceError(f"{trace.path}: no round of reductions is recorded in it")
     collectives = _collectives(trace)
     late = _usually_last(trace, collectives)
-    rounds = [_ending_in(step, trace, collectives) for step in steps]
+    ends = trace.end_ns[[collective.reduction for collective in collectives]]
+    rounds = []
+    for step in steps:
+        inside = np.flatnonzero((ends > step.start_ns) & (ends <= step.end_ns)).tolist()
+        in_step = [collectives[i] for i in inside]
+        rounds.append(sorted(in_step, key=lambda collective: int(trace.ts_ns[collective.reduction])))
     number, independent = _independent(trace, rounds)
     operations: dict[Operation, int] = {}
     parts = [
@@ -54,12 +59,6 @@ def record(name: str, trace: Trace, found: Steps) -> RankSteps:
         for step, in_step in zip(steps, rounds, strict=True)
     ]
     return RankSteps(name, list(operations), parts, _notes(collectives, late))
-
-
-def _ending_in(step: Step, trace: Trace, collectives: Sequence[_Collective]) -> list[_Collective]:
-    ends = trace.end_ns[[collective.reduction for collective in collectives]]
-    inside = np.flatnonzero((ends > step.start_ns) & (ends <= step.end_ns)).tolist()
-    return sorted((collectives[i] for i in inside), key=lambda one: int(trace.ts_ns[one.reduction]))
 
 
 def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> tuple[Mapping[str, int], Mask]:
@@ -107,7 +106,7 @@ def _collectives(trace: Trace) -> list[_Collective]:
 def _of_tensor(
     trace: Trace, rows: Iterable[int], tensor: str, kinds: set[str], ticks: Sequence[tuple[int, str]]
 ) -> list[_Collective]:
-    found: list[_Collective] = []
+    collectives: list[_Collective] = []
     end_ns = trace.end_ns
     negotiation: int | None = None
     ready: dict[str, int] = {}
@@ -117,20 +116,20 @@ def _of_tensor(
             first, last = (bisect_left(ticks, (int(at), "")) for at in (trace.ts_ns[row], end_ns[row] + 1))
             negotiation, ready = row, {rank: at for at, rank in ticks[first:last]}
         elif name in kinds:
-            found.append(_Collective(tensor, row, negotiation, ready))
+            collectives.append(_Collective(tensor, row, negotiation, ready))
             negotiation, ready = None, {}
-        elif found and trace.ts_ns[row] <= end_ns[found[-1].reduction]:
-            found[-1].parts.append(row)
-    return found
+        elif collectives and trace.ts_ns[row] <= end_ns[collectives[-1].reduction]:
+            collectives[-1].parts.append(row)
+    return collectives
 
 
 def _usually_last(trace: Trace, collectives: Sequence[_Collective]) -> str:
     """Find the rank that caused most of the recorded waiting; "" where none stands out."""
     waited: dict[str, int] = defaultdict(int)
-    for one in collectives:
-        if len(one.ticks) > 1 and "BROADCAST" not in trace.names[trace.name_id[one.reduction]]:
-            *_, before, last = sorted(one.ticks, key=lambda rank: one.ticks[rank])
-            waited[last] += one.ticks[last] - one.ticks[before]
+    for collective in collectives:
+        if len(collective.ticks) > 1 and "BROADCAST" not in trace.names[trace.name_id[collective.reduction]]:
+            *_, before, last = sorted(collective.ticks, key=lambda rank: collective.ticks[rank])
+            waited[last] += collective.ticks[last] - collective.ticks[before]
     rank = max(waited, key=lambda rank: waited[rank], default="")
     return rank if rank and waited[rank] > CLEARLY_LAST * sum(waited.values()) else ""
 
@@ -139,8 +138,8 @@ def _notes(collectives: Sequence[_Collective], late: str) -> list[str]:
     notes = [
         "Horovod's timeline has no computation: the time before a rank is ready with a tensor stands for it"
     ]
-    negotiated = [one for one in collectives if one.negotiation is not None]
-    ticked = sum(bool(one.ticks) for one in negotiated)
+    negotiated = [collective for collective in collectives if collective.negotiation is not None]
+    ticked = sum(bool(collective.ticks) for collective in negotiated)
     if ticked < len(negotiated):
         others = "in the others the last rank is not known"
         if late:
@@ -172,18 +171,20 @@ class _StepBuilder(Struct):
 
     def built(self, collectives: Sequence[_Collective]) -> RankStep:
         """Build the step."""
-        event_of = [self._add_reduction(one) for one in collectives]
+        event_of = [self._add_reduction(collective) for collective in collectives]
         by_end = sorted(zip(event_of, collectives, strict=True), key=lambda pair: self.times[pair[0]][1])
         self.reductions = [event for event, _ in by_end]
         self.reduced_ns = np.array([self.times[event][1] for event in self.reductions], np.int64)
-        self.reduced_tensors = np.array([self.number[one.tensor] for _, one in by_end], np.int64)
+        self.reduced_tensors = np.array(
+            [self.number[collective.tensor] for _, collective in by_end], np.int64
+        )
         for event in event_of:
             if (before := self._reduced_by(self.times[event][0])) is not None:
                 self.edges.append(Edge(before, event, rule=Rule.ONE_COLLECTIVE))
         hand_overs = [
-            (at, who, target, joint, one.tensor)
-            for one, event in zip(collectives, event_of, strict=True)
-            for at, who, target, joint in self._negotiate(one, event)
+            (at, who, target, joint, collective.tensor)
+            for collective, event in zip(collectives, event_of, strict=True)
+            for at, who, target, joint in self._negotiate(collective, event)
         ]
         for at, who, target, joint, tensor in sorted(hand_overs):
             event = self._computation(at, who, tensor)
@@ -193,27 +194,29 @@ class _StepBuilder(Struct):
         bounds = self.step.start_ns, self.step.end_ns
         return RankStep.of(self.step.label, bounds, np.array(self.operation, np.int64), times, self.edges)
 
-    def _add_reduction(self, one: _Collective) -> int:
+    def _add_reduction(self, collective: _Collective) -> int:
         """Add a reduction and its parts, which follow each other from its start to its end."""
-        whole = self._add_row(one.reduction, one.tensor, is_collective=True)
+        whole = self._add_row(collective.reduction, collective.tensor, is_collective=True)
         before, joint = whole, Joint.START_TO_HEAD
-        for row in one.parts:
-            part = self._add_row(row, one.tensor)
+        for row in collective.parts:
+            part = self._add_row(row, collective.tensor)
             self.edges.append(Edge(before, part, joint, Rule.PART))
             before, joint = part, Joint.END_TO_HEAD
         if before != whole:
             self.edges.append(Edge(before, whole, Joint.END_TO_BODY, Rule.PART))
         return whole
 
-    def _negotiate(self, one: _Collective, reduction: int) -> list[tuple[int, Whose, int, Joint]]:
+    def _negotiate(self, collective: _Collective, reduction: int) -> list[tuple[int, Whose, int, Joint]]:
         """Add the negotiation before a reduction; return (time, rank, event that it let go on, joint)."""
-        if one.negotiation is None:
+        if collective.negotiation is None:
             return [(self.times[reduction][0], Whose(), reduction, Joint.END_TO_HEAD)]
-        event = self._add_row(one.negotiation, one.tensor, role=Role.WAIT)
+        event = self._add_row(collective.negotiation, collective.tensor, role=Role.WAIT)
         start, end = self.times[event]
         self.edges.append(Edge(event, reduction, rule=Rule.NEGOTIATED))
-        if one.ticks:
-            first, *others = sorted((at, Whose(f"rank{rank}", int(rank))) for rank, at in one.ticks.items())
+        if collective.ticks:
+            first, *others = sorted(
+                (at, Whose(f"rank{rank}", int(rank))) for rank, at in collective.ticks.items()
+            )
             return [
                 (min(first[0], start), first[1], event, Joint.END_TO_HEAD),
                 *((min(at, end), who, event, Joint.END_TO_BODY) for at, who in others),
