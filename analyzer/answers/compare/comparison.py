@@ -1,4 +1,4 @@
-"""Changes between two runs: whether significant, and what of the step they explain."""
+"""Changes between two runs: their significance, and their share in the change of the step."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ class SweepRow(Struct, frozen=True):
 def sweep(runs: Sequence[JobFigures]) -> tuple[list[SweepRow], list[SweepRow]]:
     """Average each operation, grouped by category, and each category over all ranks of each run.
 
-    Partitions of a communication count as one operation. Raises `TraceError` where no operation occurs in
-    more than one run.
+    Partitions of a communication count as one operation. TraceError if no operation occurs in several runs.
     """
     parts = [(run.operations(tell_workers=False), dialects.named(run.dialects[0])) for run in runs]
     cats = _rows([_totals(*part, merged=True) for part in parts])
-    order = {row.cat: at for at, row in enumerate(cats)}
+    order = {row.cat: i for i, row in enumerate(cats)}
     rows = sorted(_rows([_totals(*part, merged=False) for part in parts]), key=lambda row: order[row.cat])
     if not any(sum(mean is not None for mean in row.mean_ns) > 1 for row in rows):
         raise TraceError(f"{runs[0].path} and the other runs have no operation in common")
@@ -75,7 +74,7 @@ class _Side:
         self._row = {key: row for row, key in enumerate(self.ops.keys)}
 
     def by_operation(self, keys: Sequence[OpKey]) -> tuple[list[int], Samples, Samples]:
-        """Count, average duration and time taken of a step, of operations that the run may lack."""
+        """List counts, average durations and shares of steps, of operations that the run may lack."""
         rows = [self._row.get(key, -1) for key in keys]
 
         def table(of_operations: NDArray[Any]) -> NDArray[Any]:
@@ -86,7 +85,7 @@ class _Side:
         return count.sum(1).tolist(), sample(table(self.ops.total_ns), count), sample(spent)
 
     def by_category(self, names: Sequence[str]) -> tuple[list[int], Samples, Samples]:
-        """Count, average duration and time taken of a step, of all operations of a category."""
+        """List counts, average durations and shares of steps, of all operations of a category."""
         categories = np.array([*self.category.values(), NOTHING], np.object_)
 
         def added(of_operations: NDArray[Any]) -> NDArray[Any]:
@@ -99,14 +98,14 @@ class _Side:
 
 
 class OpChange(Struct, frozen=True):
-    """One operation of both runs, or all of a category, whose name is then that of the category."""
+    """An operation of both runs, or a category."""
 
     name: str
     cat: str
-    kind: str  # the category under which it is counted
+    kind: str  # the category in tables
     count: tuple[int, int]
     average: Change
-    explained: Change  # what it took of a step; see `figures.time_by_role`
+    explained: Change  # share of a step; see `figures.time_by_role`
 
 
 class Comparison(Struct, frozen=True):
@@ -116,7 +115,7 @@ class Comparison(Struct, frozen=True):
     b: JobFigures
     names: tuple[str, str]
     operations: Sequence[OpChange]  # of both runs, by first appearance in a
-    only_in: tuple[Sequence[OpChange], Sequence[OpChange]]  # which took nothing of the other run's steps
+    only_in: tuple[Sequence[OpChange], Sequence[OpChange]]
     categories: Sequence[OpChange]  # largest change of the step's time first
     iteration: Change
     steps: tuple[int, int]
@@ -133,16 +132,8 @@ def compare(
 ) -> Comparison:
     """Compare two runs, the first being the base.
 
-    Parameters
-    ----------
-    names : what the runs are called
-    wanted : communication operations to list, beside all that is not communication; () lists all.
-        Categories and steps are those of everything in either case. `AnalyzeError` if neither has one.
-
-    Raises
-    ------
-    TraceError
-        They have no operation in common.
+    `wanted` limits the listed communications (AnalyzeError if neither run has one), but not categories and
+    steps. TraceError if the runs have no operation in common.
     """
     tell_workers = len(a.workers) > 1 and a.workers == b.workers
     base, new = (_Side(run, tell_workers=tell_workers) for run in (a, b))
@@ -165,19 +156,22 @@ def compare(
             [op for op in ops if OpKey(op.name, op.cat) in keys]
             for ops, keys in ((operations, keys_a), (of_a, keys_a), (of_b, keys_b))
         )
-    iteration, steps = _iteration(a, b)
+    times = [a.iteration_ns, b.iteration_ns]
+    steps = (len(times[0]), len(times[1]))
+    if all(steps):
+        iteration = changes(sample(times[0]), sample(times[1]))[0]
+    else:
+        iteration = Change(*(float(lengths.mean()) if len(lengths) else None for lengths in times))
     categories = _categories(base, new)
     return Comparison(a, b, names, operations, (of_a, of_b), categories, iteration, steps, notes)
 
 
 def _nothing_common(a: JobFigures, b: JobFigures) -> str:
     kinds = [" and ".join(run.dialects) for run in (a, b)]
+    runs = f"{a.path} and {b.path}"
     if kinds[0] != kinds[1]:
-        return (
-            f"{a.path} and {b.path}: different kinds of traces ({kinds[0]}, {kinds[1]}), "
-            "no operation in common"
-        )
-    return f"{a.path} and {b.path}: no operation in common; are these runs of one model?"
+        return f"{runs}: different kinds of traces ({kinds[0]}, {kinds[1]}), no operation in common"
+    return f"{runs}: no operation in common; are these runs of one model?"
 
 
 def _op_changes(a: _Side, b: _Side, keys: Sequence[OpKey]) -> list[OpChange]:
@@ -197,20 +191,12 @@ def _categories(a: _Side, b: _Side) -> list[OpChange]:
         for name, (count, average, part) in zip(names, changed, strict=True)
         if any(count) or (part.a_ns or 0) > 0 or (part.b_ns or 0) > 0
     ]
-    return sorted(categories, key=lambda each: -abs(each.explained.ns or 0))
+    return sorted(categories, key=lambda category: -abs(category.explained.ns or 0))
 
 
 def _changes(
     a: tuple[list[int], Samples, Samples], b: tuple[list[int], Samples, Samples]
 ) -> Iterator[tuple[tuple[int, int], Change, Change]]:
-    """Yield counts, and the changes of the average and of the time taken, of each quantity."""
+    """Yield the counts, the change of the average and the change of the share, of each quantity."""
     counts = zip(a[0], b[0], strict=True)
     return zip(counts, changes(a[1], b[1]), changes(a[2], b[2]), strict=True)
-
-
-def _iteration(a: JobFigures, b: JobFigures) -> tuple[Change, tuple[int, int]]:
-    times = [a.iteration_ns, b.iteration_ns]
-    steps = (len(times[0]), len(times[1]))
-    if not all(steps):
-        return Change(*(float(each.mean()) if len(each) else None for each in times)), steps
-    return changes(sample(times[0]), sample(times[1]))[0], steps

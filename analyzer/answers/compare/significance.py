@@ -1,4 +1,4 @@
-"""Is a difference real: Welch's test on per-step values, for one quantity or for thousands at once."""
+"""Significance of differences: Welch's test on per-step values, for thousands of quantities at once."""
 
 from __future__ import annotations
 
@@ -7,29 +7,25 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from analyzer.base.arrays import Float64, Int64, Mask
+from analyzer.base.arrays import Float64
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 #: A difference is significant where its p-value is at most this: the convention.
 LEVEL = 0.05
-#: Steps that a run needs for a p-value: two are too few to estimate a variance.
+#: Steps that a run needs for a p-value: two do not give a variance.
 FEWEST_STEPS = 3
 #: Fewest steps for a test of the correlation of neighbours (Bartlett's bound is 0.7 then).
 _FEWEST_FOR_CORRELATION = 8
 
 
 class Samples(NamedTuple):
-    """Count, mean and spread of m quantities, each observed in some steps of one run.
+    """Count, mean and spread of m quantities, (m,) each, observed in some steps of one run."""
 
-    (m,) each: `mean` of all observations, `sd` of the per-step values (NaN below 2 steps), `n`: how
-    many independent steps they are worth, `steps`: how many steps there are.
-    """
-
-    mean: Float64
-    sd: Float64
-    n: Float64
+    mean: Float64  # of all observations
+    sd: Float64  # of the per-step values; NaN below 2 steps
+    n: Float64  # equivalent number of independent steps
     steps: Float64
 
 
@@ -43,26 +39,14 @@ class Differences(NamedTuple):
 
 
 def sample(totals: ArrayLike, counts: ArrayLike | None = None) -> Samples:
-    """Summarise m quantities by the steps in which they were observed.
+    """Summarise m quantities from totals and counts (m, k) of their observations in each of k steps.
 
-    Parameters
-    ----------
-    totals : (m, k) sum of the observations in each of k steps
-    counts : (m, k) how many they were; 0 where none. Default: one in every step
+    Steps are the units of the test, as observations of one step are not independent. The value of a step is
+    its contribution to the mean of all observations, ``mean + (total - mean * count) / (mean count)``: the
+    usual linearisation of a ratio of sums (Cochran, Sampling Techniques, 1977, ch. 6).
 
-    Returns
-    -------
-    Samples
-        The mean is over all observations. The value of a step is its contribution to that mean,
-        ``mean + (total - mean * count) / (mean count)``: the step's own mean where each step has
-        equally many observations, and the usual linearisation of a ratio of sums (Cochran, Sampling
-        Techniques, 1977, ch. 6) where not. So steps are the units of the test, however many
-        observations each holds; observations of one step are not independent.
-
-    Notes
-    -----
-    Where neighbouring steps resemble each other beyond chance (lag-1 autocorrelation r above
-    1.96/sqrt(k), Bartlett's bound, from 8 steps on), k steps are worth only k (1 - r)/(1 + r).
+    Where neighbouring steps are correlated (lag-1 autocorrelation r above 1.96/sqrt(k), Bartlett's bound,
+    from 8 steps on), k steps are worth only k (1 - r)/(1 + r).
     """
     sums = np.atleast_2d(np.asarray(totals, np.float64))
     n_obs = np.ones_like(sums) if counts is None else np.atleast_2d(np.asarray(counts, np.float64))
@@ -74,17 +58,11 @@ def sample(totals: ArrayLike, counts: ArrayLike | None = None) -> Samples:
         deviation = np.where(seen, (sums - mean[:, None] * n_obs) / per_step[:, None], 0.0)
         sd = np.where(k > 1, np.sqrt((deviation**2).sum(1) / (k - 1)), np.nan)
         sd = np.where(sd < 1e-9 * np.abs(mean), 0.0, sd)  # rounding of sums is not scatter
-    n = np.maximum(k / _inflation(deviation, seen, k), np.minimum(k, 2))
-    return Samples(mean, sd, n, k.astype(np.float64))
-
-
-def _inflation(deviation: Float64, seen: Mask, k: Int64) -> Float64:
-    """Compute by how much the correlation of neighbouring steps inflates the variance of each mean."""
-    with np.errstate(all="ignore"):
         r = (deviation[:, 1:] * deviation[:, :-1]).sum(1) / (deviation**2).sum(1)
-        judged = (k >= _FEWEST_FOR_CORRELATION) & seen.all(1) & (r > 1.96 / np.sqrt(k))
-        r = np.where(judged, np.minimum(r, 0.9), 0.0)
-    return np.asarray((1 + r) / (1 - r), np.float64)
+        correlated = (k >= _FEWEST_FOR_CORRELATION) & seen.all(1) & (r > 1.96 / np.sqrt(k))
+        r = np.where(correlated, np.minimum(r, 0.9), 0.0)
+    n = np.maximum(k / ((1 + r) / (1 - r)), np.minimum(k, 2))
+    return Samples(mean, sd, n, k.astype(np.float64))
 
 
 def welch(a: Samples, b: Samples) -> Differences:
@@ -116,17 +94,13 @@ def corrected(p: Float64) -> Float64:
 
 
 class Change(Struct, frozen=True):
-    """One quantity in two runs, in nanoseconds: b - a with its 95 % interval.
-
-    `low_ns`, `high_ns` and `p` (corrected for the number of quantities beside it) are None where a
-    run has too few steps for a test, all but the averages where it does not occur in one run.
-    """
+    """One quantity in two runs, in nanoseconds: b - a with its 95 % interval; None where unknown."""
 
     a_ns: float | None
     b_ns: float | None
     low_ns: float | None = None
     high_ns: float | None = None
-    p: float | None = None
+    p: float | None = None  # corrected for the number of quantities tested
 
     @property
     def ns(self) -> float | None:
@@ -142,16 +116,13 @@ class Change(Struct, frozen=True):
 
     @property
     def significant(self) -> bool:
-        """Whether the p-value is at most `LEVEL`."""
+        """True for a p-value of at most `LEVEL`."""
         return self.p is not None and self.p <= LEVEL
 
 
 def changes(a: Samples, b: Samples) -> list[Change]:
-    """Test m quantities; their p-values (m,) are corrected for their number."""
+    """Test m quantities, with p-values corrected for their number."""
     tests = welch(a, b)
     columns = (a.mean, b.mean, tests.low, tests.high, corrected(tests.p))
-    return [Change(*map(_known, row)) for row in zip(*(column.tolist() for column in columns), strict=True)]
-
-
-def _known(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+    known = ([value if np.isfinite(value) else None for value in column.tolist()] for column in columns)
+    return [Change(*row) for row in zip(*known, strict=True)]

@@ -1,4 +1,4 @@
-"""The edits that make a job's steps shortest: those of the findings, and others, judged by one forecast."""
+"""The edits that shorten a job's steps most: those of the findings, and others, by one forecast."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dag_utils import LoadedSteps, NamedPath, critical_path
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts
 
-#: So many parts of the critical path, the largest, are made a little faster.
+#: Largest parts of the critical path to make a little faster.
 _PARTS = 5
-#: Edits that mean something in a job of any system.
+#: Edits for a job of any system.
 _OF_ANY_JOB = ("bandwidth=2", "schedule=priority", "straggler=none", "straggler=mean", "gap=even")
 
 
 class HelpfulEdit(NamedTuple):
-    """An edit, or some of one finding, its forecast, and the title of the finding, if it is of one."""
+    """An edit, or several of one finding, with forecast and the title of the finding."""
 
     requests: tuple[EditRequest, ...]
     forecast: Forecast
@@ -28,7 +28,7 @@ class HelpfulEdit(NamedTuple):
 
 
 def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[HelpfulEdit]:
-    """Return the edits that save anything for certain, the largest saving first."""
+    """List the edits with a significant saving, the largest first."""
     forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
     diagnosis = diagnose(loaded, forecasts=forecasts)
     titles = {
@@ -36,19 +36,19 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[Hel
         for candidate in diagnosis.findings
         if candidate.change
     }
-    requests = dict.fromkeys([*titles, *((one,) for one in _of_any_job(loaded))])
-    found: list[HelpfulEdit] = []
+    requests = dict.fromkeys([*titles, *((request,) for request in _of_any_job(loaded))])
+    helpful: list[HelpfulEdit] = []
     with progress_bar(len(requests), "edits", what="replaying", enabled=progress) as advance:
         for request in requests:
             advance()
             try:
-                one = forecasts.of(request)
+                forecast = forecasts.of(request)
             except AnalyzeError:  # this job has nothing of the kind
                 continue
-            is_new = all(abs(other.forecast.after_ns - one.after_ns) >= 1 for other in found)
-            if one.saved_ns >= NEGLIGIBLE * one.before_ns and one.is_certain and is_new:
-                found.append(HelpfulEdit(request, one, titles.get(request, "")))
-    return sorted(found, key=lambda one: -one.forecast.saved_ns)
+            is_new = all(abs(other.forecast.after_ns - forecast.after_ns) >= 1 for other in helpful)
+            if forecast.saved_ns >= NEGLIGIBLE * forecast.before_ns and forecast.is_certain and is_new:
+                helpful.append(HelpfulEdit(request, forecast, titles.get(request, "")))
+    return sorted(helpful, key=lambda edit: -edit.forecast.saved_ns)
 
 
 def _of_any_job(loaded: LoadedSteps) -> Iterator[EditRequest]:

@@ -1,1 +1,1 @@
-"""How long operations take, and where a step's time goes."""
+"""Durations of operations, the time of steps by role, and collectives."""

@@ -1,8 +1,8 @@
-"""Collectives of a job: transfer apart from waiting, bandwidths, and how much no computation hides.
+"""Collectives of a job: transfer and waiting times, bandwidths, and the share exposed.
 
-The transfer lasts from when the last rank has entered to the end, on one clock, and the others wait until
-then. Bandwidths are those of nccl-tests (doc/PERFORMANCE.md there): bytes over the time of the transfer, and
-on the bus times `bus_factor`.
+The transfer lasts from the start of the last rank to the end, on one clock; the other ranks wait until then.
+Bandwidths are those of nccl-tests (doc/PERFORMANCE.md there): bytes over transfer time, on the bus times
+`bus_factor`.
 """
 
 from __future__ import annotations
@@ -27,39 +27,28 @@ from analyzer.reading.dialects.step_parts import RankTrace
 from analyzer.reading.formats.columns import Trace
 from trace_utils import Request, Source, TraceFile, read_args, read_ranks
 
-#: Kinds of which all ranks record the same size.
+#: Kinds for which all ranks record the same size.
 _EVEN = ("all-reduce", "all-gather", "reduce-scatter")
 
 
 class CollectiveStat(Struct, frozen=True):
-    """The collectives of one kind, group and size; None for what is not recorded.
-
-    Attributes
-    ----------
-    ranks : of the group
-    n_bytes : the size of each
-    transfer_ns, waiting_ns : the mean of one collective, and of a rank in it; where not all of the ranks are
-        recorded `waiting_ns` is None, and the transfer is the shortest time of any: at most so long
-    algbw, busbw : GB/s (10⁹), of that transfer
-    exposed_share : of the time that they took on all ranks, what no computation hid
-    total_ns : the time that they took on a rank, the mean
-    """
+    """The collectives of one kind, group and size; None for unknown values."""
 
     kind: str
     group: str | None
-    ranks: int | None
-    n_bytes: int | None
+    ranks: int | None  # of the group
+    n_bytes: int | None  # of each
     count: int
-    transfer_ns: float | None
-    waiting_ns: float | None
-    algbw: float | None
+    transfer_ns: float | None  # mean; if ranks are missing, the shortest time of any: an upper bound
+    waiting_ns: float | None  # mean of a rank; None if ranks are missing
+    algbw: float | None  # GB/s (10⁹) of `transfer_ns`
     busbw: float | None
-    exposed_share: float | None
-    total_ns: float
+    exposed_share: float | None  # of the time on all ranks
+    total_ns: float  # time on a rank, the mean
 
 
 class CollectiveStats(Struct, frozen=True):
-    """The collectives of a job, with lines on what they do not tell, and on the files."""
+    """The collectives of a job, with notes on missing data and lines on the files."""
 
     rows: Sequence[CollectiveStat]
     notes: Sequence[str]
@@ -68,16 +57,9 @@ class CollectiveStats(Struct, frozen=True):
 
 
 def collective_stats(paths: Sequence[Path], bytes_of: Mapping[int, int], asked: Request) -> CollectiveStats:
-    """Summarise the collectives of the job at `paths`; `asked` selects them and the way files are read.
+    """Summarise the collectives of the job at `paths`; `bytes_of` maps keys of BytePS's partitions to bytes.
 
-    `bytes_of` are the bytes of BytePS's partitions, by key.
-
-    Raises
-    ------
-    TraceError
-        No such path, or nothing under it is a trace.
-    AnalyzeError
-        A name in `asked.only` is not a communication of the job.
+    TraceError without a trace; AnalyzeError if a name in `asked.only` is no communication of the job.
     """
     request = asked._replace(needs={Need.SIZES, Need.SYNC, Need.STEPS}, points=True)
     job = read_ranks(paths, partial(_rank_collectives, bytes_of=bytes_of), request)
@@ -99,68 +81,56 @@ def collective_stats(paths: Sequence[Path], bytes_of: Mapping[int, int], asked: 
 def _on_one_clock(
     ranks: Sequence[_RankCollectives], names: Sequence[str], hosts: Sequence[int]
 ) -> tuple[Sequence[_RankCollectives], list[bool], list[str]]:
-    """Move the ranks to the first host's clock; return also whose clock is known, and remarks."""
+    """Move the ranks to the first host's clock; return also if each clock is known, and remarks."""
     hosts = numbered(hosts)[1].tolist()
     if max(hosts) == 0:
         return ranks, [True] * len(ranks), []
     known = ([getattr(rank, key) for rank in ranks] for key in ("points", "span", "machine"))
     clocks, notes = aligned(names, hosts, *known)
-    of_ranks = [clocks[host] for host in hosts]
-    moved = [
-        replace(
-            rank,
-            start_ns=rank.start_ns + clock.offset_ns,
-            end_ns=rank.end_ns + clock.offset_ns,
-        )
-        for rank, clock in zip(ranks, of_ranks, strict=True)
-    ]
-    return moved, [host == 0 or clock.is_tied for host, clock in zip(hosts, of_ranks, strict=True)], notes
+    moved = []
+    for rank, host in zip(ranks, hosts, strict=True):
+        offset_ns = clocks[host].offset_ns
+        moved.append(replace(rank, start_ns=rank.start_ns + offset_ns, end_ns=rank.end_ns + offset_ns))
+    return moved, [host == 0 or clocks[host].is_tied for host in hosts], notes
 
 
 # ---- matching the parts of a collective
 
 
 class _Members(Struct, frozen=True):
-    """The parts (k,) of ranks in collectives, those of one collective beside each other.
+    """The parts (k,) of ranks in collectives, sorted by collective."""
 
-    `of` counts the collectives; `call` is an index into `calls`, `exposed_ns` and `taken_ns` as of a rank.
-    `calls` are those of all ranks, without what differs between the members of one group.
-    """
-
-    of: Int64
+    of: Int64  # number of the collective
     rank: Int64
-    call: Int64
+    call: Int64  # index into `calls`
     n_bytes: Int64
     start_ns: Int64
     end_ns: Int64
-    exposed_ns: Float64
+    exposed_ns: Float64  # as of `_RankCollectives`
     taken_ns: Float64
-    calls: Sequence[Call]
+    calls: Sequence[Call]  # of all ranks, without fields that differ between members
     n_unmatched: int
 
 
 def _members(ranks: Sequence[_RankCollectives]) -> _Members:
-    """Match each rank's part in collectives by key and number, where all ranks have equally many of them.
-
-    Clocks do not matter here: steps and sequence numbers are the same on all ranks.
-    """
+    """Match each rank's part in collectives by key and number, where all ranks have equally many."""
     keys: dict[Hashable, int] = {}
     calls: dict[Call, int] = {}
     parts = []
-    for i, one in enumerate(ranks):
+    for i, part in enumerate(ranks):
         table = [
             (
                 -1 if call.key is None else keys.setdefault(call.key, len(keys)),
                 calls.setdefault(replace(call, sent=0, received=0, key=None), len(calls)),
                 call.n_bytes,
             )
-            for call in one.calls
+            for call in part.calls
         ]
-        own = np.array(table, np.int64).reshape(-1, 3)[one.call]
-        parts.append(np.column_stack([own, one.number, np.full(len(own), i), one.start_ns, one.end_ns]))
+        rows = np.array(table, np.int64).reshape(-1, 3)[part.call]
+        parts.append(np.column_stack([rows, part.number, np.full(len(rows), i), part.start_ns, part.end_ns]))
     key, call, n_bytes, number, rank, start, end = np.concatenate(parts).T
     exposed, taken = (
-        np.concatenate([getattr(one, name) for one in ranks]) for name in ("exposed_ns", "taken_ns")
+        np.concatenate([getattr(part, name) for part in ranks]) for name in ("exposed_ns", "taken_ns")
     )
     is_even = np.array([known.kind in _EVEN for known in calls], np.bool_)[call]
     is_odd = _unlike(key, base_of(number), rank)
@@ -177,7 +147,7 @@ def _members(ranks: Sequence[_RankCollectives]) -> _Members:
 
 
 def _unlike(key: Int64, base: Int64, rank: Int64) -> Mask:
-    """Mark collectives (k,) of which ranks recorded different numbers for one key and base."""
+    """Mask the collectives (k,) of a key and base that ranks recorded in different numbers."""
     order = np.lexsort((rank, base, key))
     of = _runs(key[order], base[order])
     of_rank = _runs(of, rank[order])
@@ -190,10 +160,10 @@ def _unlike(key: Int64, base: Int64, rank: Int64) -> Mask:
 
 
 def _contradicted(key: Int64, number: Int64, n_bytes: Int64) -> Mask:
-    """Mark collectives (k,) of a base in which matched ones have different sizes `n_bytes` (0: unknown).
+    """Mask the collectives (k,) of a base if matched ones differ in `n_bytes` (0: unknown).
 
-    Some of that step are not recorded then (HTA's 2 of 128 ranks are samples of events), so that counting
-    does not tell which belong together.
+    Some are missing then, so that their order does not match them (HTA's 2 of 128 ranks are samples of
+    events).
     """
     sized = np.flatnonzero((n_bytes > 0) & (key >= 0))
     if not len(sized):
@@ -206,7 +176,7 @@ def _contradicted(key: Int64, number: Int64, n_bytes: Int64) -> Mask:
 
 
 def _runs(*columns: Int64) -> Int64:
-    """Give each run of equal rows (k,) of ordered columns a number, from 0."""
+    """Give each run of equal rows (k,) a number, from 0."""
     is_new = np.zeros(len(columns[0]), np.bool_)
     for column in columns:
         is_new[1:] |= column[1:] != column[:-1]
@@ -214,24 +184,20 @@ def _runs(*columns: Int64) -> Int64:
 
 
 class _Joined(Struct, frozen=True):
-    """The collectives (c,) of a job.
+    """The collectives (c,) of a job."""
 
-    `first` is the first member, `n_ranks` 0 where unknown, `is_whole` whether the transfer can be told from
-    the waiting; where not, `transfer_ns` is the shortest time that the recorded ranks allow for it.
-    """
-
-    first: Int64
-    n_ranks: Int64
+    first: Int64  # index of the first member
+    n_ranks: Int64  # 0 if unknown
     n_bytes: Float64
-    transfer_ns: Int64
+    transfer_ns: Int64  # the shortest time of a recorded rank, if not `is_whole`
     waiting_ns: Float64
-    is_whole: Mask
+    is_whole: Mask  # transfer and waiting are known
     factor: Float64
     start_ns: Int64
 
 
 def _joined(members: _Members, ranks: Sequence[_RankCollectives], is_tied: Mask) -> _Joined:
-    """Measure each collective; `is_tied` (ranks,) says whose clock is known: only their starts compare."""
+    """Measure each collective; starts of ranks compare if their clocks are tied (ranks,)."""
     first = np.flatnonzero(np.diff(members.of, prepend=-1))
     n_met = np.diff(np.append(first, len(members.of)))
     last_start = np.maximum.reduceat(members.start_ns, first)
@@ -250,10 +216,10 @@ def _joined(members: _Members, ranks: Sequence[_RankCollectives], is_tied: Mask)
         bus_factor(kinds[call], n) if n else np.nan
         for call, n in zip(members.call[first].tolist(), n_ranks.tolist(), strict=True)
     ]
-    on_one_clock = (n_met == 1) | np.logical_and.reduceat(is_tied[members.rank], first)
-    is_told_apart = on_one_clock & (transfer >= 0)
-    is_whole = ((waits == 0) | (n_met == n_ranks)) & is_told_apart
-    transfer = np.where(is_told_apart, transfer, shortest)
+    is_known = (n_met == 1) | np.logical_and.reduceat(is_tied[members.rank], first)
+    is_known &= transfer >= 0
+    is_whole = ((waits == 0) | (n_met == n_ranks)) & is_known
+    transfer = np.where(is_known, transfer, shortest)
     begin = np.minimum.reduceat(members.start_ns, first)
     return _Joined(first, n_ranks, n_bytes, transfer, waiting, is_whole, np.array(factor, np.float64), begin)
 
@@ -292,17 +258,14 @@ def _rows(collectives: _Joined, members: _Members, n_recorded: int) -> Iterator[
 
 def _alike(collectives: _Joined, members: _Members) -> Iterator[tuple[Int64, Int64]]:
     """Yield the collectives of each kind, group and size, and their members."""
-    columns = (
-        members.call[collectives.first],
-        collectives.n_ranks,
-        np.round(collectives.n_bytes).astype(np.int64),
-    )
+    if not len(collectives.first):
+        return
+    n_bytes = np.round(collectives.n_bytes).astype(np.int64)
+    columns = (members.call[collectives.first], collectives.n_ranks, n_bytes)
     order = np.lexsort((collectives.start_ns, *columns))
     parts = np.split(order, np.flatnonzero(np.diff(_runs(*(column[order] for column in columns)))) + 1)
     bounds = np.append(collectives.first, len(members.of))
-    for alike in sorted(
-        (part for part in parts if len(part)), key=lambda part: collectives.start_ns[part[0]]
-    ):
+    for alike in sorted(parts, key=lambda part: collectives.start_ns[part[0]]):
         yield alike, ranges(bounds[alike], bounds[alike + 1])[0]
 
 
@@ -311,7 +274,7 @@ def _known(value: float) -> float | None:
 
 
 def _notes(collectives: _Joined, members: _Members) -> Iterator[str]:
-    """Yield a line for each fact that the recording does not tell of the collectives."""
+    """Yield a line for each kind of missing data."""
     if n := int((~collectives.is_whole).sum()):
         yield (
             f"{counted(n, 'collective')}: transfer and waiting cannot be told apart, as it is not recorded "
@@ -325,25 +288,21 @@ def _notes(collectives: _Joined, members: _Members) -> Iterator[str]:
         )
 
 
-#: Roles that overlap communication, or take a part of its time.
+#: Roles that overlap communication, or share its time.
 _BESIDE = (Role.COMPUTE, Role.COMM, Role.WHOLE_COMM, Role.WAIT, Role.IDLE)
 
 
 class _RankCollectives(Struct, frozen=True):
-    """The k collectives of one rank, as of `Collectives`; times on its own clock.
-
-    `taken_ns` (k,) is the time of each, of those at once each has its part, and `exposed_ns` (k,) what of it
-    no computation hid. `span` is from when to when the rank was recorded.
-    """
+    """The k collectives of one rank, as of `Collectives`; times on its own clock."""
 
     calls: Sequence[Call]
     call: Int64
     number: Int64
     start_ns: Int64
     end_ns: Int64
-    exposed_ns: Float64
-    taken_ns: Float64
-    span: tuple[int, int] = (0, 0)
+    exposed_ns: Float64  # (k,) part of `taken_ns` that no computation overlaps
+    taken_ns: Float64  # (k,) time of each; simultaneous ones share it
+    span: tuple[int, int] = (0, 0)  # of the recording
     points: SyncPoints = field(default_factory=dict)
     machine: str = ""
     world_size: int = 0
@@ -357,28 +316,30 @@ def _rank_collectives(source: Source, trace: Trace, bytes_of: Mapping[int, int])
     system = dialects.of(trace)
     args_of = partial(read_args, source.path, slices=True)
     collectives = system.collectives(RankTrace("", trace, bytes_of=bytes_of, args_of=args_of))
-    times = (
-        trace.ts_ns[collectives.row],
-        trace.end_ns[collectives.row],
-        *_times(trace, system.roles(trace), collectives.row),
+    exposed_ns, taken_ns = _times(trace, system.roles(trace), collectives.row)
+    return _RankCollectives(
+        calls=collectives.calls,
+        call=collectives.call,
+        number=collectives.number,
+        start_ns=trace.ts_ns[collectives.row],
+        end_ns=trace.end_ns[collectives.row],
+        exposed_ns=exposed_ns,
+        taken_ns=taken_ns,
+        span=(int(trace.ts_ns.min()), int(trace.end_ns.max())),
+        points=system.sync_points(trace),
+        machine=system.machine(trace),
+        world_size=trace.world_size or 0,
     )
-    span = int(trace.ts_ns.min()), int(trace.end_ns.max())
-    world, machine = trace.world_size or 0, system.machine(trace)
-    known = span, system.sync_points(trace), machine, world
-    return _RankCollectives(collectives.calls, collectives.call, collectives.number, *times, *known)
 
 
 def _times(trace: Trace, roles: NDArray[np.int8], rows: Int64) -> tuple[Float64, Float64]:
-    """Measure the exposed time and the whole time of each communication (k,).
-
-    As in `figures.time_by_role.breakdown`: each instant counts once.
-    """
+    """Measure the exposed and the whole time of each communication (k,), as `time_by_role.breakdown` does."""
     ids = np.full(len(trace), len(rows))
     ids[rows] = np.arange(len(rows))
     slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
     bounds = trace.ts_ns.min(keepdims=True), trace.end_ns.max(keepdims=True)
     exposed, taken = (
-        time_of_ids(slices.at(own), ids[own], len(rows) + 1, *bounds)[0, :-1]
-        for own in (np.flatnonzero(np.isin(roles, _BESIDE)), np.flatnonzero(is_communication(roles)))
+        time_of_ids(slices.at(part), ids[part], len(rows) + 1, *bounds)[0, :-1]
+        for part in (np.flatnonzero(np.isin(roles, _BESIDE)), np.flatnonzero(is_communication(roles)))
     )
     return exposed, taken

@@ -1,11 +1,10 @@
-"""DASF's three analyses of its profiles: functions and tasks that take long, and tasks per worker.
+"""DASF's three analyses of its profiles: the longest functions and tasks, and tasks per worker.
 
-The figures are those of DASF's own analyser (`dasf.profile.analysis`). Three things differ, all in the two
-figures about the GPU:
+The figures are those of DASF's analyser (`dasf.profile.analysis`), but for the two about the GPU:
 
 - A task ran *until* the timestamp of its `Compute` record; DASF takes that as its start.
-- A resource sample goes to every task that ran at that instant; DASF gives it to the first in the file.
-- Monotonic clocks of two hosts have nothing in common: a sample counts for the tasks of its own host.
+- A resource sample counts for every task that ran at that instant; DASF gives it to the first in the file.
+- A sample counts for the tasks of its own host, as monotonic clocks of hosts are unrelated.
 """
 
 from __future__ import annotations
@@ -44,30 +43,19 @@ class _Task(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """What the tasks of one function, or of one key, took on one worker.
-
-    Attributes
-    ----------
-    gpu : the last part of the worker's name, which DASF calls so
-    percent : of the time of all tasks of the worker
-    input_bytes, throughput : means over tasks, in bytes and MB/s: the results that a task depends on, and
-        these by the duration of each run
-    gpu_percent, gpu_bytes : means over the samples that fell into any task of the function, on whatever
-        worker; 0 where none did
-    result_bytes : of the last run of the key
-    """
+    """The tasks of one function, or of one key, on one worker."""
 
     host: str
-    gpu: str
+    gpu: str  # DASF's term for the last part of the worker's name
     name: str
     dur_ns: int
-    percent: float
+    percent: float  # of the time of all tasks of the worker
     n_tasks: int
-    input_bytes: float = 0.0
-    throughput: float = 0.0
-    gpu_percent: float = 0.0
+    input_bytes: float = 0.0  # mean over tasks, of the results that a task depends on
+    throughput: float = 0.0  # MB/s, mean over tasks
+    gpu_percent: float = 0.0  # mean over the samples in any task of the function, on any worker
     gpu_bytes: float = 0.0
-    result_bytes: int = 0
+    result_bytes: int = 0  # of the last run of the key
 
 
 class Loads(Struct, frozen=True):
@@ -79,10 +67,10 @@ class Loads(Struct, frozen=True):
 
 
 class HeldTasks(Struct, frozen=True):
-    """How many results each worker (w,) held, per second from the first sample on.
+    """The number of results that each worker (w,) held, per second from the first sample on.
 
-    As in DASF the last sample of a second counts (in file order), a worker without one in that second has 0,
-    and seconds without any sample are left out.
+    As in DASF the last sample of a second counts (in file order), a worker without one has 0, and seconds
+    without any sample are left out.
     """
 
     workers: Sequence[str]
@@ -93,10 +81,9 @@ class HeldTasks(Struct, frozen=True):
 def analyse(
     sub_option: str, paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None
 ) -> tuple[Loads | HeldTasks, list[str]]:
-    """Analyse DASF databases; return also a line for each that was repaired or left out.
+    """Analyse DASF databases, or directories of them, as one run; return also a line for each repair.
 
-    `paths` are databases, or directories that hold some; together they are one run. Raises `TraceError` where
-    one is not a DASF profile, or none holds the records that the analysis needs.
+    TraceError if one is not a DASF profile, or none holds the records that the analysis needs.
     """
     traces: list[Trace] = []
     repairs: list[str] = []
@@ -126,7 +113,9 @@ def analysis_of(sub_option: str, traces: Sequence[Trace]) -> Loads | HeldTasks:
             "(DASF writes none with dask's newer keys, which are tuples); task_balance needs none"
         )
     if sub_option == "task_bottleneck":
-        return _loads_by_key(tasks)
+        size = {task.key: task.size for task in tasks}
+        loads = _longest_first(tasks, "key")
+        return Loads([replace(load, result_bytes=size[load.name]) for _, load in loads])
     return _loads_by_function(tasks, [sample for trace in traces for sample in _samples(trace)])
 
 
@@ -191,13 +180,8 @@ def _loads_by_function(tasks: Sequence[_Task], samples: Sequence[_Sample]) -> Lo
     return Loads(rows, len(samples), repeated)
 
 
-def _loads_by_key(tasks: Sequence[_Task]) -> Loads:
-    size = {task.key: task.size for task in tasks}
-    return Loads([replace(load, result_bytes=size[load.name]) for _, load in _longest_first(tasks, "key")])
-
-
 def _longest_first(tasks: Sequence[_Task], by: str) -> list[tuple[list[_Task], Load]]:
-    """Group tasks by worker and `by`, those that took longest first, each group with its load."""
+    """Group tasks by worker and `by`, each group with its load, the longest first."""
     total: Counter[tuple[str, str]] = Counter()
     groups: dict[tuple[str, str, str], list[_Task]] = defaultdict(list)
     for task in tasks:
@@ -225,7 +209,7 @@ def _held_tasks(traces: Sequence[Trace]) -> HeldTasks:
 
 
 def _input_bytes(tasks: Sequence[_Task]) -> dict[str, int]:
-    """Add up the bytes that each task key takes; an edge counts once, whichever end names it."""
+    """Add up the input bytes of each task key; an edge counts once, whichever end names it."""
     size = {task.key: task.size for task in tasks}
     inputs: dict[str, set[str]] = {key: set() for key in size}
     for task in tasks:
@@ -233,7 +217,7 @@ def _input_bytes(tasks: Sequence[_Task]) -> dict[str, int]:
         for after in task.dependents:
             if after in inputs:
                 inputs[after].add(task.key)
-    return {key: sum(size.get(each, 0) for each in sources) for key, sources in inputs.items()}
+    return {key: sum(size.get(source, 0) for source in sources) for key, sources in inputs.items()}
 
 
 def _usage_per_function(
@@ -249,7 +233,7 @@ def _usage_per_function(
             trees[task.host].addi(task.start_ns, end_ns, (number, task.function))
     usage: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for sample in samples:
-        for interval in sorted(trees[sample[0]].at(sample[1]), key=lambda each: int(each.data[0])):
+        for interval in sorted(trees[sample[0]].at(sample[1]), key=lambda interval: int(interval.data[0])):
             usage[interval.data[1]].append(sample[2:])
     return usage
 

@@ -1,4 +1,4 @@
-"""A digest: the file that keeps the figures of a job, so that its traces need not be read again."""
+"""A digest: a file with the figures of a job, read instead of its traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from analyzer.reading.formats.values import cleaned
 
 #: The version of the file. Since 3 it has a row of statistics for each operation of a rank, and a checksum.
 DIGEST_VERSION = 3
-#: What a digest has.
+#: The figures in a digest.
 IN_DIGEST = Wanted(durations=True, breakdown=True, operations=True, spent=True)
 
 
@@ -44,14 +44,10 @@ def save_digest(path: Path, job: JobFigures) -> None:
 
 
 def read_digest(path: Path, step_by: str | None = None, *, steps: bool = True) -> JobFigures:
-    """Read the figures of the job whose digest is in `path`.
+    """Read the figures of a job from its digest.
 
-    Raises
-    ------
-    TraceError
-        It is damaged, or of another version of the program.
-    UsageError
-        Its steps were not marked by the annotation `step_by`, if they matter (`steps`).
+    TraceError for a damaged file or another version; UsageError if `steps` matter and were not marked by the
+    annotation `step_by`.
     """
     stream = ByteStream(path)
     try:
@@ -74,7 +70,7 @@ def read_digest(path: Path, step_by: str | None = None, *, steps: bool = True) -
 
 
 def _encoded(value: Any) -> Any:
-    """Turn what JSON has no type for into lists and text; a number that is not known into null."""
+    """Convert arrays, paths and notes to JSON types; NaN becomes null."""
     if isinstance(value, np.ndarray):
         return {"shape": value.shape, "values": value.ravel().tolist()}
     if isinstance(value, Path | Note):

@@ -1,4 +1,4 @@
-"""How long each operation and category takes, worked out where its file is read, and joined over files."""
+"""Durations of operations and categories, computed for each file and joined over files."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ class OperationStats(Struct, frozen=True):
 
 
 class Stat(Struct, frozen=True):
-    """The durations of one operation; the variance is the population's.
-
-    Over several ranks (`over_ranks`) also on how many of them it is, and its averages on the extreme ones.
-    """
+    """The durations of one operation (population variance); `over_ranks` adds ranks and extremes."""
 
     name: str
     cat: str
@@ -60,7 +57,7 @@ class Stat(Struct, frozen=True):
 
 
 class CategoryStat(Struct, frozen=True):
-    """The slices of one category. Where they nest on a track, the time is counted once in the total."""
+    """The slices of one category; nested time on a track counts once in the total."""
 
     cat: str
     count: int
@@ -76,10 +73,7 @@ def durations(trace: Trace) -> OperationStats:
 
 
 def operation_stats(operations: Sequence[tuple[str, str]], op: Int32, dur_ns: Int64) -> OperationStats:
-    """Compute the statistics of m operations from the operation and the duration of each event, (n,) each.
-
-    Every operation has an event.
-    """
+    """Compute the statistics of m operations from the operation and duration of each event, (n,) each."""
     count = np.bincount(op, minlength=len(operations))
     end = np.cumsum(count)
     start = end - count
@@ -94,10 +88,10 @@ def operation_stats(operations: Sequence[tuple[str, str]], op: Int32, dur_ns: In
 
 
 def operations_of_slices(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
-    """Return each slice's operation (n,), numbered by first appearance, and their (name, category).
+    """Find each slice's operation (n,), numbered by first appearance, and the distinct (name, category).
 
-    An operation is a distinct (name, category). The name of a BytePS sub-task has its partition, which the
-    track may hold; a category that is not recorded is the kind of operation that the name tells.
+    The name of a BytePS sub-task includes its partition, which the track may hold; a missing category is the
+    kind of operation in the name.
     """
     if len(trace) == 0:
         return np.empty(0, np.int32), []
@@ -119,8 +113,8 @@ def operations_of_slices(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
 def joined(parts: Sequence[OperationStats]) -> OperationStats:
     """Join the statistics of several files or ranks.
 
-    Deviations are combined as by Chan, Golub, LeVeque (COMPSTAT 1982). Percentiles of an operation stay where
-    only one part has it.
+    Deviations are combined as by Chan, Golub, LeVeque (COMPSTAT 1982). Percentiles are kept if one part has
+    the operation.
     """
     operations, op = numbered(pair for part in parts for pair in part.operations)
     m = len(operations)
@@ -162,10 +156,7 @@ def rows_of(stats: OperationStats, prefix: str = "") -> list[Stat]:
 
 
 def over_ranks(ranks: Collection[tuple[str, OperationStats]]) -> list[Stat]:
-    """Make a row for each operation over `ranks`, each with its name; operations by first appearance.
-
-    Of ranks that are equally slow, the first one is named.
-    """
+    """Make a row for each operation over the named `ranks`, by first appearance."""
     means: dict[tuple[str, str], dict[str, float]] = {}
     for rank, stats in ranks:
         for pair, mean_ns in zip(stats.operations, (stats.total_ns / stats.count).tolist(), strict=True):
@@ -173,21 +164,14 @@ def over_ranks(ranks: Collection[tuple[str, OperationStats]]) -> list[Stat]:
     rows = []
     for row in rows_of(joined([stats for _, stats in ranks])):
         of_ranks = means[row.name, row.cat]
-        slowest = max(of_ranks, key=of_ranks.__getitem__)
-        rows.append(
-            replace(
-                row,
-                ranks=len(of_ranks),
-                slowest_rank=slowest,
-                slowest_mean_ns=of_ranks[slowest],
-                fastest_mean_ns=min(of_ranks.values()),
-            )
-        )
+        slowest, slowest_ns = max(of_ranks.items(), key=lambda item: item[1])
+        extremes = {"slowest_mean_ns": slowest_ns, "fastest_mean_ns": min(of_ranks.values())}
+        rows.append(replace(row, ranks=len(of_ranks), slowest_rank=slowest, **extremes))
     return rows
 
 
 def category_totals(trace: Trace) -> Counter[str]:
-    """Return nanoseconds per category: on each track, the time in which a slice of it was open."""
+    """Compute nanoseconds per category: on each track, the time in which a slice of it was open."""
     totals: Counter[str] = Counter()
     if len(trace) == 0:
         return totals
@@ -200,20 +184,20 @@ def category_totals(trace: Trace) -> Counter[str]:
 
 
 def categories(total_ns: Mapping[str, int], rows: Iterable[Stat]) -> list[CategoryStat]:
-    """Compute the statistics per category, given its `category_totals` and the operations' rows."""
-    count: Counter[str] = Counter()
-    longest: dict[str, Stat] = {}
+    """Compute the statistics per category from its `category_totals` and the operations' rows."""
+    rows_of_cat: dict[str, list[Stat]] = {}
     for row in rows:
-        count[row.cat] += row.count
-        if row.cat not in longest or row.mean_ns > longest[row.cat].mean_ns:
-            longest[row.cat] = row
-    return [
-        CategoryStat(cat, count[cat], total_ns[cat], row.name, row.mean_ns) for cat, row in longest.items()
-    ]
+        rows_of_cat.setdefault(row.cat, []).append(row)
+    stats = []
+    for cat, of_cat in rows_of_cat.items():
+        longest = max(of_cat, key=lambda row: row.mean_ns)
+        count = sum(row.count for row in of_cat)
+        stats.append(CategoryStat(cat, count, total_ns[cat], longest.name, longest.mean_ns))
+    return stats
 
 
 def _categories(trace: Trace) -> tuple[Int32, list[str]]:
-    """Return the category of each slice (n,) and their names: by the operation's where it has none."""
+    """Find the category of each slice (n,), by its name if none is recorded, and the categories."""
     number = {cat: i for i, cat in enumerate(trace.cats)}
     if "" not in number:
         return trace.cat_id, list(number)
@@ -223,7 +207,7 @@ def _categories(trace: Trace) -> tuple[Int32, list[str]]:
 
 
 def _code(*parts: tuple[Int32, int]) -> NDArray[np.integer]:
-    """Return one number (n,) for the numbers of each row, each below its limit; in 32 bits if it fits."""
+    """Pack the numbers of each row, each below its limit, into one (n,); in 32 bits if it fits."""
     dtype = np.int32 if math.prod(n for _, n in parts) < 1 << 31 else np.int64
     code: NDArray[np.integer] = parts[0][0].astype(dtype)
     for ids, n in parts[1:]:
@@ -233,7 +217,7 @@ def _code(*parts: tuple[Int32, int]) -> NDArray[np.integer]:
 
 
 def _dense(code: NDArray[np.integer]) -> tuple[Int32, Int64]:
-    """Renumber codes (n,) by first appearance; return also the row of each number's first one."""
+    """Renumber codes (n,) by first appearance; return also the first row of each number."""
     if int(code.max()) >= 4 * len(code) + (1 << 20):  # else a table of all codes is faster than sorting
         code = np.unique(code, return_inverse=True)[1]
     first_row = np.full(int(code.max()) + 1, -1, np.int64)
@@ -246,14 +230,11 @@ def _dense(code: NDArray[np.integer]) -> tuple[Int32, Int64]:
 
 
 def _lacks_key(name: str) -> bool:
-    if "Comm." not in name:  # at once, because names can be many
-        return False
-    parsed = OpName.parse(name)
-    return parsed.queue is not None and parsed.key is None
+    return "Comm." in name and (op := OpName.parse(name)).queue is not None and op.key is None
 
 
 def _sorted_by_op(op: Int32, dur: Int64, n_ops: int) -> Int64:
-    """Return the durations sorted by (operation, duration); by one key in 63 bits if they fit."""
+    """Sort durations by (operation, duration), by one key in 63 bits if they fit."""
     bits = int(dur.max(initial=0)).bit_length()
     if bits + n_ops.bit_length() >= 63:
         return dur[np.lexsort((dur, op))]
@@ -266,10 +247,7 @@ def _sorted_by_op(op: Int32, dur: Int64, n_ops: int) -> Int64:
 
 
 def _quantile(value: Int64, start: Int64, count: Int64, q: float) -> Float64:
-    """Compute the q-quantile of each operation (m,), by linear interpolation (Hyndman & Fan 7).
-
-    The sorted values of an operation begin at `start` (m,).
-    """
+    """Compute the q-quantile of each operation's sorted values from `start` (m,) on (Hyndman & Fan 7)."""
     position = q * (count - 1)
     low = np.floor(position).astype(np.int64)
     below, above = value[start + low], value[start + np.minimum(low + 1, count - 1)]

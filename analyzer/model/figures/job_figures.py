@@ -1,4 +1,4 @@
-"""The figures of a job: those of its ranks, and what they amount to together."""
+"""The figures of a job, rank by rank and together."""
 
 from __future__ import annotations
 
@@ -27,16 +27,13 @@ from analyzer.reading.formats.columns import Trace
 from analyzer.reading.traces.split import TraceFile
 from trace_utils import CommFilter, Request, Source, read_ranks
 
-#: Steps of a rank by which figures go. Those of a longer log are means of as many in a row as are needed: a
-#: page shows 2,000 cells, and 1,000 ranks with so many steps take half a gigabyte.
+#: Steps of a rank in figures; a longer log is averaged over stretches. A page shows 2,000 cells, and 1,000
+#: ranks with so many steps take half a gigabyte.
 MOST_STEPS = 1_000
 
 
 class _Rows(NamedTuple):
-    """k steps of a rank: the step and its m - 1 parts, (m, k) each, and v other numbers (v, k).
-
-    Each step is the mean of `n` (k,) in a row.
-    """
+    """k steps, or means of `n` (k,) steps: the step and its m - 1 parts (m, k), v other numbers (v, k)."""
 
     label: Int64
     begin_ns: Int64
@@ -47,23 +44,30 @@ class _Rows(NamedTuple):
 
     @property
     def mean_ns(self) -> Float64:
-        """How long the step and its parts took (m, k)."""
+        """Durations of the step and its parts (m, k)."""
         return np.asarray(self.total_ns / self.n)
+
+    @property
+    def spent_ns(self) -> Float64:
+        """Time of the step outside its parts, of each part, and of nothing, in each step (k, m + 1)."""
+        spent = np.column_stack([self.mean_ns.T, np.zeros(len(self.label))])
+        spent[:, 0] -= self.mean_ns[1:].sum(0)
+        return np.asarray(np.maximum(spent, 0.0))
 
 
 def log_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | None = None) -> RankFigures:
-    """Work out the figures of a rank of a step log."""
+    """Compute the figures of a rank of a step log."""
     system = dialects.of(trace)
     recorded = system.step_rows(trace, step_by)
     parts = {name: part for name, part in recorded.parts.items() if part[1].any()}
     names = [trace.names[0], *parts]
     roles = [Role.FRAME, *(role for role, _ in parts.values())]
-    rows = _rows(recorded, trace, [took for _, took in parts.values()])
+    rows = _sorted_rows(recorded, trace, [took for _, took in parts.values()])
     steps, width = _stretched(rows)
     figures = RankFigures(source, trace.dialect, int(rows.events.sum()))
-    means_ns = _spent(steps)
+    means_ns = steps.spent_ns
     if wanted.rows:
-        spent_ns = means_ns if width == 1 else _spent(rows).astype(np.float32)
+        spent_ns = means_ns if width == 1 else rows.spent_ns.astype(np.float32)
         values = dict(zip(recorded.values, steps.values, strict=True))
         log = LogRows(names, roles, rows.label, spent_ns, steps.label, means_ns, values)
         return replace(figures, log=log)
@@ -78,15 +82,17 @@ def log_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | Non
         operations = Operations(keys, steps.events, steps.total_ns, labels, means_ns)
         figures = replace(figures, operations=operations)
     note = f"Each step is the mean of {width} in a row: the log has more than {MOST_STEPS:,}."
+    ends_ns = steps.begin_ns + np.rint(steps.mean_ns[0]).astype(np.int64)
+    whole = tuple(map(Step, steps.label.tolist(), steps.begin_ns.tolist(), ends_ns.tolist()))
     return replace(
         figures,
-        steps=Steps(_steps(steps), (), "rows of the log", note=note if width > 1 else ""),
+        steps=Steps(whole, (), "rows of the log", note=note if width > 1 else ""),
         breakdown=_breakdown(steps, np.array(roles, np.int8), system.rule(trace)),
     )
 
 
-def _rows(recorded: StepRows, trace: Trace, parts: Sequence[Float64]) -> _Rows:
-    """Sort the rows by step; of a step that several files have the last row holds."""
+def _sorted_rows(recorded: StepRows, trace: Trace, parts: Sequence[Float64]) -> _Rows:
+    """Sort the rows by step; the last row of a step counts."""
     label, took = recorded.label, np.array([trace.dur_ns, *parts], np.float64)
     values = np.array([*recorded.values.values()]).reshape(-1, len(label))
     order = np.argsort(label, kind="stable")
@@ -97,43 +103,26 @@ def _rows(recorded: StepRows, trace: Trace, parts: Sequence[Float64]) -> _Rows:
 
 
 def _stretched(rows: _Rows) -> tuple[_Rows, int]:
-    """Join steps in a row where there are more than `MOST_STEPS`; also of how many each is the mean."""
-    if len(rows.label) <= MOST_STEPS:
+    """Average stretches of successive steps if there are more than `MOST_STEPS`; return also their width.
+
+    All ranks have the same: they begin at multiples of a power of two of the usual difference of labels.
+    """
+    label = rows.label
+    if len(label) <= MOST_STEPS:
         return rows, 1
-    first, label, width = _stretches(rows.label)
-    n = np.diff(first, append=len(rows.label))
+    width = 1 << int(np.ceil(np.log2(len(label) / MOST_STEPS)))
+    distance = max(1, int(np.median(np.diff(label)))) * width
+    stretch = label // distance
+    first = np.flatnonzero(np.diff(stretch, prepend=stretch[0] - 1))
+    n = np.diff(first, append=len(label))
     events, total_ns, values = (
         np.add.reduceat(column, first, axis=1) for column in (rows.events, rows.total_ns, rows.values)
     )
-    return _Rows(label, rows.begin_ns[first], n, events, total_ns, values / n), width
-
-
-def _steps(rows: _Rows) -> tuple[Step, ...]:
-    ends_ns = rows.begin_ns + np.rint(rows.mean_ns[0]).astype(np.int64)
-    return tuple(map(Step, rows.label.tolist(), rows.begin_ns.tolist(), ends_ns.tolist()))
-
-
-def _spent(rows: _Rows) -> Float64:
-    """Return the time of each operation, the step first and nothing last, in each step (k, m + 1)."""
-    spent: Float64 = np.column_stack([rows.mean_ns.T, np.zeros(len(rows.label))])
-    spent[:, 0] -= rows.mean_ns[1:].sum(0)
-    return np.asarray(np.maximum(spent, 0.0))
-
-
-def _stretches(label: Int64) -> tuple[Int64, Int64, int]:
-    """Return the first row of each stretch of as many steps that follow each other, its number, and how many.
-
-    All ranks have the same: they begin at multiples of a power of two of what one step is to the next.
-    """
-    usual = max(1, int(np.median(np.diff(label))))
-    width = 1 << int(np.ceil(np.log2(len(label) / MOST_STEPS)))
-    stretch = label // (usual * width)
-    first = np.flatnonzero(np.diff(stretch, prepend=stretch[0] - 1))
-    return first, stretch[first] * (usual * width), width
+    return _Rows(stretch[first] * distance, rows.begin_ns[first], n, events, total_ns, values / n), width
 
 
 def _breakdown(rows: _Rows, role: NDArray[np.int8], rule: str) -> Breakdown:
-    """Split the time of each step by role; parts of a step come one after the other."""
+    """Split the time of each step by role, as parts do not overlap."""
     parts_ns, role = rows.mean_ns[1:], role[1:]
     computes = (role == Role.COMPUTE) | (role == Role.UPDATE)
     is_of = (computes, is_communication(role), role == Role.COPY)
@@ -145,14 +134,14 @@ def _breakdown(rows: _Rows, role: NDArray[np.int8], rule: str) -> Breakdown:
 
 
 class JobFigures(Struct, frozen=True):
-    """The figures of a job, rank by rank, and what was read for them: traces, or the digest `path`."""
+    """The figures of a job, rank by rank, from traces or from the digest `path`."""
 
     path: Path
     files: Sequence[TraceFile]
     notes: Sequence[str]  # a line each: missing ranks, empty directories, doubled ranks
     ranks: Sequence[RankFigures]
     step_by: str | None = None
-    hosts: Sequence[RankFigures] = ()  # of what several ranks share
+    hosts: Sequence[RankFigures] = ()  # slices that several ranks share
 
     @property
     def repairs(self) -> list[str]:
@@ -176,12 +165,12 @@ class JobFigures(Struct, frozen=True):
 
     @property
     def workers(self) -> set[int]:
-        """The indices of its workers; empty where they are not told apart."""
+        """The indices of the workers; empty if unknown."""
         return {rank.source.worker for rank in self.ranks if rank.source.worker is not None}
 
     @property
     def by_prefix(self) -> dict[str, tuple[str, OperationStats]]:
-        """For each prefix of operations' names, the rank and the statistics of all files that share it."""
+        """The rank and the joined statistics of all files, by prefix of the operations' names."""
         several = len(self.ranks) > 1
         groups: dict[str, list[RankFigures]] = {}
         for rank in (*self.ranks, *self.hosts):
@@ -193,12 +182,12 @@ class JobFigures(Struct, frozen=True):
 
     @property
     def iteration_ns(self) -> Float64:
-        """How long each whole step took, the mean over the ranks (k,), by number; empty without steps."""
+        """The length of each whole step, the mean over ranks (k,), by number; empty without steps."""
         return self._lengths[1]
 
     @property
     def _lengths(self) -> tuple[Int64, Float64]:
-        """Numbers and lengths (k,) of the steps that all ranks with steps have; else of every step."""
+        """Numbers and lengths (k,) of the steps that all ranks with steps have, else of every step."""
         tables = [step_table(rank.steps.whole) for rank in self.ranks if rank.steps.whole]
         number, begin, end = np.concatenate([step_table(()), *tables]).T
         numbers, row, n = np.unique(number, return_inverse=True, return_counts=True)
@@ -208,10 +197,7 @@ class JobFigures(Struct, frozen=True):
 
     @property
     def warm_up(self) -> Sequence[int]:
-        """The numbers of the first steps if they are far longer than all others; see `n_warm_up`.
-
-        In a step log nothing else tells what is done once, so none is left out.
-        """
+        """The numbers of the first steps if they are far longer than all others; none in a step log."""
         if not all(dialects.named(name).has_events for name in self.dialects):
             return ()
         numbers, lengths_ns = self._lengths
@@ -220,7 +206,7 @@ class JobFigures(Struct, frozen=True):
 
     @property
     def settled(self) -> JobFigures:
-        """The job without its warm-up, which says nothing of the steps to come."""
+        """The job without its warm-up."""
         first = set(self.warm_up)
         return replace(self, ranks=[_without(rank, first) for rank in self.ranks]) if first else self
 
@@ -233,14 +219,10 @@ class JobFigures(Struct, frozen=True):
 
 
 def load_figures(paths: Sequence[Path], wanted: Wanted, asked: Request = Request()) -> JobFigures:
-    """Work out the figures of the job at `paths`, of which `asked` says how it is read.
+    """Compute the figures of the job at `paths`, read as `asked`.
 
-    Raises
-    ------
-    TraceError
-        No such path, nothing under it is a trace, the traces hold no operation, or as `rank_figures`.
-    AnalyzeError
-        A name in `asked.only` is not a communication of the job.
+    TraceError without a trace or an operation, or as `rank_figures`; AnalyzeError if a name in `asked.only`
+    is no communication of the job.
     """
     work = partial(_figures, wanted=wanted, step_by=asked.step_by)
     needs = {Need.STEPS, *wanted.needs} if asked.step_by else wanted.needs
@@ -272,7 +254,7 @@ def _without(rank: RankFigures, first: Collection[int]) -> RankFigures:
 def filtered(runs: Sequence[JobFigures], wanted: Collection[str]) -> list[JobFigures]:
     """Leave out the communications that `wanted` does not name, of runs with a `SelectedOperations`.
 
-    AnalyzeError where no run has a communication of a name.
+    AnalyzeError if no run has a communication of that name.
     """
     if not wanted:
         return list(runs)
@@ -282,6 +264,6 @@ def filtered(runs: Sequence[JobFigures], wanted: Collection[str]) -> list[JobFig
 
 
 def _selected(rank: RankFigures) -> RankFigures:
-    assert rank.selection is not None, f"{rank.name}: worked out without a selection"
+    assert rank.selection is not None, f"{rank.name}: computed without a selection"
     operations = rank.selection.operations
     return replace(rank, n_slices=int(operations.count.sum()), operations=operations)

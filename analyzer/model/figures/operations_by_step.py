@@ -1,4 +1,4 @@
-"""The operations of ranks, step by step: how often, how long, what of the step. They add up over ranks."""
+"""The operations of ranks, step by step: their number, durations and shares; they add up over ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from analyzer.reading.dialects.steps import Step, Steps
 from analyzer.reading.dialects.system import STEP_MARK, STEP_MARKS
 from analyzer.reading.formats.columns import Trace
 
-#: What of an operation's name differs from call to call, and what stands for it.
+#: Parts of names that differ from call to call, and their replacements.
 _FOLDS = (
     (re.compile(STEP_MARK), STEP_MARKS),
     (re.compile(r"\b0x[0-9a-fA-F]{4,}\b"), "0x…"),  # <function f at 0x7f63ad2b1510>
@@ -31,7 +31,7 @@ _FOLDS = (
 )
 #: Cells of an operation and a step that a run may have: some, or this many for each of its events.
 _MOST_CELLS, _MOST_CELLS_AN_EVENT = 10_000_000, 10
-_BATCHES = 10  # samples into which the occurrences of an operation are pooled where no step is marked
+_BATCHES = 10  # samples of the occurrences of an operation where no step is marked
 
 
 class OpKey(NamedTuple):
@@ -42,17 +42,14 @@ class OpKey(NamedTuple):
 
 
 class Operations(Struct, frozen=True):
-    """The m operations of a rank, or of several together, in each of k steps; by first appearance.
-
-    `spent_ns` tells what each operation, and last nothing, took of the k' whole steps called `labels`: of
-    several ranks the mean. It is empty where that was not asked for.
-    """
+    """The m operations of a rank, or of several together, in each of k steps; by first appearance."""
 
     keys: Sequence[OpKey]
-    count: Int64  # (m, k) its events
-    total_ns: Float64  # (m, k) what they last together
-    labels: Sequence[int] = ()
-    spent_ns: Float64 = field(default_factory=lambda: np.zeros((0, 0)))  # (k', m + 1)
+    count: Int64  # (m, k) events
+    total_ns: Float64  # (m, k) sum of their durations
+    labels: Sequence[int] = ()  # (k',) of the whole steps
+    #: (k', m + 1) share of each operation, and last of no operation, in the whole steps: the mean over ranks.
+    spent_ns: Float64 = field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
     def mean_ns(self) -> Float64:
@@ -61,22 +58,12 @@ class Operations(Struct, frozen=True):
 
 
 def operations_of(trace: Trace, steps: Steps, roles: NDArray[np.int8] | None = None) -> Operations:
-    """Return the operations of one rank, step by step.
+    """Tabulate the operations of one rank, step by step; with `roles` (n,) also their shares of steps.
 
-    The step of an event is the one in which it begins (before the first: the first). BytePS's
-    communications overlap the next step, so there the n-th event of a name on a track is the n-th
-    step's. Where a trace marks no steps, the occurrences of each operation are cut into at most ten
-    stretches of equal length, in order of time, which stand for steps ("batch means": Law and
-    Kelton, Simulation Modeling and Analysis).
-
-    Parameters
-    ----------
-    roles : (n,) the `Role` of each slice; without them nothing tells what operations took of a whole step
-
-    Raises
-    ------
-    TraceError
-        Most operations occur in a few steps only; see `check_cells`.
+    An event belongs to the step in which it begins (before the first: the first). BytePS's communications
+    overlap the next step, so there the n-th event of a name on a track is the n-th step's. Without marked
+    steps, the occurrences of each operation are cut into at most ten stretches of equal length, in order of
+    time ("batch means": Law and Kelton, Simulation Modeling and Analysis). TraceError as `check_cells`.
     """
     bounds = sorted((*steps.whole, *steps.partial), key=lambda step: step.start_ns)
     keys, ids = op_ids(trace)
@@ -94,15 +81,12 @@ def operations_of(trace: Trace, steps: Steps, roles: NDArray[np.int8] | None = N
 
 
 def merged(parts: Sequence[Operations], prefixes: Sequence[str], *, path: object = "") -> Operations:
-    """Merge the operations of several ranks; `prefixes` go before the names of each rank's operations.
-
-    Raises as `check_cells`, for `path`.
-    """
+    """Merge the operations of several ranks, with prefixes of their names; TraceError as `check_cells`."""
     named = list(zip(parts, prefixes, strict=True))
     keys, row = numbered(OpKey(prefix + key.name, key.cat) for part, prefix in named for key in part.keys)
     m, k = len(keys), max(part.count.shape[1] for part in parts)
     check_cells(path, m, k, sum(int(part.count.sum()) for part in parts))
-    if len(parts) == 1 and m == len(parts[0].keys):  # its tables are those of all
+    if len(parts) == 1 and m == len(parts[0].keys):
         return replace(parts[0], keys=keys)
     count, total_ns = np.zeros((m, k), np.int64), np.zeros((m, k))
     spent: dict[int, list[Float64]] = {}
@@ -120,7 +104,7 @@ def merged(parts: Sequence[Operations], prefixes: Sequence[str], *, path: object
 
 
 def check_cells(path: object, m: int, k: int, n_slices: int) -> None:
-    """Refuse tables of m operations in k steps that n slices leave nearly empty, and no memory may hold."""
+    """Refuse huge, nearly empty tables of m operations in k steps."""
     if m * k > max(_MOST_CELLS, _MOST_CELLS_AN_EVENT * n_slices):
         raise TraceError(
             f"{path}: {counted(m, 'operation')} in {counted(k, 'step')}, most of them in a few steps only: "
@@ -129,9 +113,9 @@ def check_cells(path: object, m: int, k: int, n_slices: int) -> None:
 
 
 def op_ids(trace: Trace) -> tuple[list[OpKey], Int64]:
-    """Return the operations of a rank as runs can be compared by, and each slice's among them (n,).
+    """Find the operations of a rank, comparable between runs, and the operation of each slice (n,).
 
-    By first appearance; names are without their rank, and without what changes from call to call.
+    By first appearance; names are without their rank and parts that change from call to call.
     """
     of_slice, pairs = operations_of_slices(trace)
     is_parsed = dialects.of(trace).names_by_track
@@ -142,7 +126,7 @@ def op_ids(trace: Trace) -> tuple[list[OpKey], Int64]:
 
 @lru_cache(maxsize=65536)
 def folded(name: str) -> str:
-    """Return the name without what changes from call to call: addresses and the numbers of steps."""
+    """Replace the parts of a name that change from call to call: addresses and numbers of steps."""
     for pattern, instead in _FOLDS:
         name = pattern.sub(instead, name)
     return name
@@ -164,7 +148,7 @@ def _step_ids(trace: Trace, bounds: Sequence[Step], ids: Int64) -> Int64:
 
 
 def _turns(series: Int64, ts_ns: Int64) -> Int64:
-    """Return the index of each event within its series, by time."""
+    """Index each event within its series, by time."""
     order = np.argsort(ts_ns, kind="stable")
     turn = np.empty(len(series), np.int64)
     turn[order] = occurrence_number(series[order])

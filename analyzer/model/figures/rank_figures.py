@@ -1,4 +1,4 @@
-"""The figures of one rank, worked out where its file is read: no process holds the events of all ranks."""
+"""The figures of one rank, computed where its file is read: no process holds the events of all ranks."""
 
 from __future__ import annotations
 
@@ -21,26 +21,15 @@ from trace_utils import CommFilter, Source
 
 
 class Wanted(Struct, frozen=True):
-    """Which figures of a rank to work out.
+    """The figures of a rank to compute."""
 
-    Attributes
-    ----------
-    durations : how long operations take
-    breakdown : where the time of all steps goes
-    operations : operations step by step
-    spent : what these took of each step
-    select : communications that count for `selection`
-    group_by : what the work of devices is put together by (`--group_by`), instead of all operations
-    rows : of a step log nothing but what a diagnosis looks at, of each step however many there are
-    """
-
-    durations: bool = False
-    breakdown: bool = False
-    operations: bool = False
-    spent: bool = False
-    select: Collection[str] = ()
-    group_by: str | None = None
-    rows: bool = False
+    durations: bool = False  # of operations
+    breakdown: bool = False  # the time of all steps by role
+    operations: bool = False  # step by step
+    spent: bool = False  # the share of operations in the time of each step
+    select: Collection[str] = ()  # communications that count for `selection`
+    group_by: str | None = None  # group the work of devices (`--group_by`) instead of all operations
+    rows: bool = False  # of a step log only the data of a diagnosis, for every step
 
     @property
     def needs(self) -> Collection[Need]:
@@ -50,70 +39,59 @@ class Wanted(Struct, frozen=True):
 
 
 class SelectedOperations(Struct, frozen=True):
-    """The operations without communications that `--filter` leaves out, and the names of all that it may."""
+    """The operations that `--filter` keeps, and the names of all communications that it may keep."""
 
     operations: Operations
     communications: Sequence[str]
 
 
 class LogRows(Struct, frozen=True):
-    """The rows of a rank of a step log, of which a long one has stretches of several steps.
+    """The rows of a rank of a step log with m operations; a long log has stretches of several steps."""
 
-    Attributes
-    ----------
-    names, roles : of the step and its parts (m)
-    labels, spent_ns : (k,) and (k, m + 1) of the steps, as of `Operations`
-    stretches, means_ns : (s,) and (s, m + 1) of the stretches
-    values : (s,) means of numbers other than durations; NaN where not known
-    """
-
-    names: Sequence[str]
+    names: Sequence[str]  # (m,) of the step and its parts
     roles: Sequence[Role]
-    labels: Int64
-    spent_ns: NDArray[np.floating]
-    stretches: Int64
-    means_ns: Float64
-    values: Mapping[str, Float64]
+    labels: Int64  # (k,) of the steps
+    spent_ns: NDArray[np.floating]  # (k, m + 1) as of `Operations`
+    stretches: Int64  # (s,)
+    means_ns: Float64  # (s, m + 1)
+    values: Mapping[str, Float64]  # (s,) means of numbers other than durations; NaN where unknown
 
 
 class RankFigures(Struct, frozen=True, omit_defaults=True):
-    """The figures of one rank; those that were not asked for are empty.
-
-    Attributes
-    ----------
-    name : what the rank is called in its job
-    category_ns : the time of each category; see `category_totals`
-    breakdown : of all whole steps
-    operations : step by step; None if none were asked for
-    """
+    """The figures of one rank; those not in `Wanted` are empty."""
 
     source: Source
     dialect: str
     n_slices: int
-    name: str = ""
+    name: str = ""  # in its job
     steps: Steps = NO_STEPS
     durations: OperationStats = NO_DURATIONS
-    category_ns: Mapping[str, int] = field(default_factory=dict)
-    breakdown: Breakdown = NO_BREAKDOWN
+    category_ns: Mapping[str, int] = field(default_factory=dict)  # see `category_totals`
+    breakdown: Breakdown = NO_BREAKDOWN  # of all whole steps
     operations: Operations | None = None
     selection: SelectedOperations | None = None
     log: LogRows | None = None
 
 
 def rank_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | None = None) -> RankFigures:
-    """Work out the figures of a rank whose trace was read for the `needs` of `wanted`.
+    """Compute the figures of a rank whose trace was read for the `needs` of `wanted`.
 
-    What it shares with other ranks of its host tells its steps, and is in the host's figures else.
-
-    TraceError where its operations are too many to be looked at step by step.
+    Slices that ranks of a host share mark steps, and count in the figures of the host. TraceError if there
+    are too many operations for a table of steps.
     """
     system = dialects.of(trace)
     steps = system.find_steps(trace, step_by) if wanted.needs or step_by is not None else NO_STEPS
-    if wanted.group_by is None:
+    if wanted.group_by is not None:
+        roles = system.roles(trace)
+        if (groups := system.work_groups(trace, roles, wanted.group_by)) is None:
+            work, roles = trace.select(np.empty(0, np.int64)), roles[:0]
+        else:
+            work, roles = groups.of(trace), roles[groups.row]
+            roles = roles if work.is_shared is None else roles[~work.is_shared]
+            work = work.own
+    else:
         work = trace.own
         roles = system.roles(work) if wanted.breakdown or wanted.spent else np.empty(0, np.int8)
-    else:
-        work, roles = _device_work(trace, wanted.group_by)
     figures = RankFigures(source, trace.dialect, len(work), steps=steps)
     if wanted.durations:
         figures = replace(figures, durations=durations(work), category_ns=dict(category_totals(work)))
@@ -123,24 +101,7 @@ def rank_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | No
         operations = operations_of(work, steps, roles if wanted.spent else None)
         figures = replace(figures, operations=operations)
     if wanted.select:
-        figures = replace(figures, selection=_selection(source, work, steps, wanted.select))
+        comm = CommFilter(system, wanted.select, source.prefix)
+        selection = SelectedOperations(operations_of(comm.select(work), steps), list(comm.known))
+        figures = replace(figures, selection=selection)
     return figures
-
-
-def _device_work(trace: Trace, group_by: str) -> tuple[Trace, NDArray[np.int8]]:
-    """Name the work of devices by what it belongs to; without any where nothing tells that.
-
-    Returns the work and its roles (n,).
-    """
-    system = dialects.of(trace)
-    roles = system.roles(trace)
-    groups = system.work_groups(trace, roles, group_by)
-    if groups is None:
-        return trace.select(np.empty(0, np.int64)), roles[:0]
-    work, roles = groups.of(trace), roles[groups.row]
-    return work.own, roles if work.is_shared is None else roles[~work.is_shared]
-
-
-def _selection(source: Source, trace: Trace, steps: Steps, names: Collection[str]) -> SelectedOperations:
-    comm = CommFilter(dialects.of(trace), names, source.prefix)
-    return SelectedOperations(operations_of(comm.select(trace), steps), list(comm.known))

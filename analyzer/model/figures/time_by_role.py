@@ -1,21 +1,21 @@
-"""Where the time of a step goes: each instant counts once, for one role and the operations that have it.
+"""The time of a step by role: each instant counts once, for one role and its operations.
 
-Durations of operations do not add up to the time of a step: they nest, and they run beside each other. Here
-each instant goes to the first of these roles that runs on any track (thread, stream, partition) of a rank:
+Durations of operations do not add up to the time of a step: they nest and overlap. Here each instant goes to
+the first of these roles that runs on any track (thread, stream, partition) of a rank:
 
-1. computation. It hides whatever runs beside it. An operation does not compute while a communication or a
-   wait inside it runs; what only prepares or frames inside it (Python's functions) is part of what it does.
-2. communication, the parts of one before the whole. All of it that no computation hides is *exposed*,
-   beside copies too. A whole communication also covers the time that its parts wait in queues.
+1. computation, but for communication and waits inside it. Preparation and frames inside it (Python's
+functions)
+   count as computation.
+2. communication, parts before wholes. Communication without computation beside it is *exposed*. A whole
+   communication also covers the time of its parts in queues.
 3. the update of the model (BytePS's STEP): computation where no communication runs, for which it waits.
-   So it never hides any.
 4. copies and fills of a device's memory: neither computation nor communication.
-5. loading of input, waiting until the other ranks are ready, and the host's preparing of a device's work.
+5. loading of input, waiting for other ranks, and the host's preparation of a device's work.
 6. spans that only frame others.
 
-A thread that waits aside has none of an instant, nor have the spans around its wait. On one track the
-innermost operation of a role counts; operations of one role on several tracks share an instant equally.
-What is left is "nothing recorded". Intervals are cut at the borders of the steps.
+An idle thread gets nothing, nor do the spans around its wait. On one track the innermost operation of a role
+counts; operations of one role on several tracks share an instant equally. The remaining time is "nothing
+recorded". Intervals are cut at the borders of the steps.
 """
 
 from __future__ import annotations
@@ -52,19 +52,15 @@ _MANY = 1 << 19  # pieces that are shared at a time
 
 
 class Breakdown(Struct, frozen=True):
-    """How long each kind of work ran in k steps of a rank, (k,) each; step None is the whole trace.
-
-    ``idle`` is when nothing ran, or only what prepares and frames; copies and fills of a device's memory are
-    neither computation nor communication, but not idle either. `rule` says which operations count as what.
-    """
+    """The time of each kind of work in k steps of a rank, (k,) each; step None is the whole trace."""
 
     step: Sequence[int | None]
     wall_ns: Int64
     compute_ns: Int64
     comm_ns: Int64
     overlap_ns: Int64  # computation and communication at once
-    idle_ns: Int64
-    rule: str = ""
+    idle_ns: Int64  # nothing, or only preparation and frames; copies and fills are not idle
+    rule: str = ""  # a sentence on roles
 
     def __len__(self) -> int:
         return len(self.step)
@@ -87,16 +83,13 @@ NO_BREAKDOWN = Breakdown((), *np.zeros((5, 0), np.int64))
 
 
 def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> Breakdown:
-    """Split the time of each step by role; that of the whole trace where there is none.
-
-    Parameters
-    ----------
-    roles : (n,) the `Role` of each slice
-    steps : in order of their beginnings and ends
-    """
+    """Split the time of each step (in order), else of the whole trace, by the roles (n,) of slices."""
     if len(trace) == 0:
         return NO_BREAKDOWN
-    windows: list[tuple[int | None, int, int]] = [*steps] or [(None, *_bounds(trace, roles))]
+    counts = roles != Role.IGNORED
+    counts |= not counts.any()
+    bounds = int(trace.ts_ns[counts].min()), int(trace.end_ns[counts].max())
+    windows: list[tuple[int | None, int, int]] = [*steps] or [(None, *bounds)]
     starts, ends = (np.array([window[column] for window in windows], np.int64) for column in (1, 2))
     slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
     claim, left, right = _united(slices)
@@ -113,17 +106,10 @@ def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> B
 def time_by_operation(
     trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step], ids: Int64, n_ids: int
 ) -> Float64:
-    """Return the time of each operation in each step.
+    """Compute the time of each operation in each of k steps (in order): nanoseconds (k, n_ids + 1).
 
-    Parameters
-    ----------
-    roles, ids : (n,) the `Role` and the operation (0 … `n_ids` - 1) of each slice
-    steps : k steps in order of their beginnings and ends
-
-    Returns
-    -------
-    (k, n_ids + 1) nanoseconds
-        The last column is the time in which nothing was recorded. Each row adds up to its step.
+    `roles` and `ids` (n,) are the role and the operation (0 … `n_ids` - 1) of slices. The last column is
+    the time without a recorded operation; each row adds up to its step.
     """
     spent = np.zeros((len(steps), n_ids + 1))
     if len(steps):
@@ -138,10 +124,7 @@ def time_by_operation(
 
 
 def time_of_ids(slices: Slices, ids: Int64, n_ids: int, starts: Int64, ends: Int64) -> Float64:
-    """Return the time of the slices (n,) of each of `n_ids` numbers `ids` between `starts` and `ends` (k,).
-
-    (k, n_ids) nanoseconds; `time_by_operation` says more.
-    """
+    """Compute the time (k, n_ids) of slices by `ids` (n,) between `starts` and `ends` (k,)."""
     inside = _interrupts(slices)
     claim = slices.claim.copy()
     claim[_part_of_computation(slices, inside)] = _COMPUTE
@@ -165,14 +148,8 @@ class Slices(NamedTuple):
         return cls(start, end, track, role, _CLAIM_OF[role])
 
     def at(self, rows: Int64) -> Slices:
-        """Return some of the slices."""
+        """Select rows."""
         return Slices(self.start[rows], self.end[rows], self.track[rows], self.role[rows], self.claim[rows])
-
-
-def _bounds(trace: Trace, roles: NDArray[np.int8]) -> tuple[int, int]:
-    counts = roles != Role.IGNORED
-    counts |= not counts.any()
-    return int(trace.ts_ns[counts].min()), int(trace.end_ns[counts].max())
 
 
 def _united(slices: Slices) -> tuple[Int64, Int64, Int64]:
@@ -205,10 +182,7 @@ def _interrupts(slices: Slices) -> Int64:
 
 
 def _part_of_computation(slices: Slices, inside: Int64) -> Int64:
-    """Rows of slices that only prepare or frame inside a computation, and so are part of it.
-
-    They do not begin while something else (`inside`; see `_interrupts`) interrupts it.
-    """
+    """Rows of slices that prepare or frame inside a computation, not begun while `inside` interrupts it."""
     computes = slices.claim == _COMPUTE
     may_be = (slices.claim > _LAST_WORK) & (slices.claim < _NOBODY) & (slices.role != Role.WAIT)
     may_be &= np.isin(slices.track, unique(slices.track[computes]))
@@ -218,7 +192,7 @@ def _part_of_computation(slices: Slices, inside: Int64) -> Int64:
 
 
 def _lie_inside(slices: Slices, rows: Int64, end: Int64, outer: Int64) -> Mask:
-    """Mark the `rows` (k,) that lie inside one of the slices `outer`, if they ended at `end` (k,)."""
+    """Mask the `rows` (k,) that would lie inside a slice of `outer` if they ended at `end` (k,)."""
     outer = outer[np.isin(slices.track[outer], unique(slices.track[rows]))]
     if len(outer) == 0 or len(rows) == 0:
         return np.zeros(len(rows), np.bool_)
@@ -230,7 +204,7 @@ def _lie_inside(slices: Slices, rows: Int64, end: Int64, outer: Int64) -> Mask:
 def _innermost(slices: Slices, inside: Slices) -> tuple[Int64, Int64, Int64]:
     """Find when each slice is the innermost of its claim on its track: row, start and end (m,).
 
-    Preparing and framing are one claim here. Interruptions of a computation (`inside`, see `_interrupts`)
+    Preparation and frames are one claim here. Interruptions of a computation (`inside`, see `_interrupts`)
     and the waits of idle threads take the time of the slices around them.
     """
     aside = slices.at(np.flatnonzero(slices.role == Role.IDLE))
@@ -249,12 +223,12 @@ def _innermost(slices: Slices, inside: Slices) -> tuple[Int64, Int64, Int64]:
 def _shared(
     pieces: tuple[Int64, Int64, _Claims, Int64], n_owners: int, starts: Int64, ends: Int64
 ) -> Float64:
-    """Divide the time of each step (k,) among owners: (k, n_owners) nanoseconds.
+    """Divide the time of each step (k,) among owners: nanoseconds (k, n_owners).
 
-    Of the pieces (left, right, claim, owner: (m,) each) that cover an instant, the first claim gets it;
-    equal claims share it.
+    Pieces are left, right, claim and owner, (m,) each. The first claim gets an instant; equal claims share
+    it.
     """
-    n_blocks = min(1 + len(pieces[0]) // _MANY, len(starts))  # so that what is made on the way stays small
+    n_blocks = min(1 + len(pieces[0]) // _MANY, len(starts))  # bounds the memory of intermediate arrays
     parts = []
     for steps in np.array_split(np.arange(len(starts)), n_blocks):
         begin, end = starts[steps], ends[steps]
@@ -273,7 +247,7 @@ def _shared(
 
 
 def _shares(left: Int64, right: Int64, claim: _Claims) -> Float64:
-    """Time that each piece (m,) gets: the first claim gets an instant, equal claims share it."""
+    """Compute the time that each piece (m,) gets."""
     points = unique(np.concatenate([left, right]))
     share = np.zeros(len(left))
     if len(points) < 2:
@@ -293,7 +267,7 @@ def _shares(left: Int64, right: Int64, claim: _Claims) -> Float64:
 
 
 class RankSummary(NamedTuple):
-    """The steps of one rank, in nanoseconds: mean and median length, and means of what they were spent on."""
+    """The steps of one rank, in nanoseconds: mean and median length, and means by role."""
 
     rank: str
     outlier_steps: list[int]  # numbers of the steps that took far longer than the median
@@ -322,5 +296,5 @@ def summaries(ranks: Iterable[tuple[str, Breakdown]]) -> list[RankSummary]:
 
 
 def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
-    """Mark the steps, by their lengths (n,), that took far longer than the median (of four or more)."""
+    """Mask the steps that took far longer than the median (of four or more), by their lengths (n,)."""
     return lengths > longest_usual(lengths)

@@ -1,7 +1,4 @@
-"""The systems that write traces, one module each; `dialects.of(trace)` is the one that wrote a trace.
-
-`dialects.system.System` lists the questions that every system answers.
-"""
+"""The systems that write traces; `dialects.system.System` lists the questions that each answers."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ __all__ = [
     "recognised",
 ]  # fmt: skip
 
-#: In the order in which they are recognised: the last takes what nobody knows.
+#: In the order in which they are tried; the last accepts any trace.
 SYSTEMS: Sequence[System] = (
     FlightRecorder(), Composer(), Horovod(), MXNet(), TensorFlow(), Jax(), Nsight(), Ascend(), Kineto(),
     BytePS(), Dasf(), StepLog(), Pipeline(), Chrome(),
@@ -46,7 +43,7 @@ _BY_NAME = {system.name: system for system in SYSTEMS}
 
 
 def of(trace: Trace) -> System:
-    """Return the system that wrote `trace`, with what the user says is communication (`Trace.comm`)."""
+    """Look up the system that wrote `trace`, with the user's `--comm` (`Trace.comm`)."""
     return named(trace.dialect, trace.comm)
 
 
@@ -55,14 +52,12 @@ def keys_for(needs: Iterable[Need]) -> tuple[str, ...]:
     asked = {Need.ALWAYS, *needs}
     if Need.ALL in asked:
         return (files.ALL,)
-    args = [system.args for system in SYSTEMS]
-    return tuple(
-        dict.fromkeys(key for of in args for need in Need if need in asked for key in of.get(need, ()))
-    )
+    keys = (key for system in SYSTEMS for need in Need if need in asked for key in system.args.get(need, ()))
+    return tuple(dict.fromkeys(keys))
 
 
 def named(name: str, comm: Sequence[str] = ()) -> System:
-    """Return the system of that name (`Trace.dialect`); it knows what else is communication (`comm`)."""
+    """Look up a system by name (`Trace.dialect`); `comm` are further names of communication."""
     system = _BY_NAME[name]
     if comm:
         system = copy.copy(system)
@@ -71,9 +66,9 @@ def named(name: str, comm: Sequence[str] = ()) -> System:
 
 
 def recognise(trace: Trace) -> System:
-    """Return the system that wrote a file, by its content; of a big one the beginning is enough.
+    """Recognise the system that wrote a file by its content; the beginning of a big file is enough.
 
-    A combined file is of the system that wrote its sources, whose headers it has under their names.
+    A combined file belongs to the system that wrote its sources, whose headers it has.
     """
     sources = listed_sources(trace.header)
     header = {key: value for source in (*sources, trace.header) for key, value in source.items()}
@@ -82,20 +77,20 @@ def recognise(trace: Trace) -> System:
 
 
 def finish(path: Path, part: files.Part) -> Trace:
-    """Return the trace that a file's rows make; its times on the epoch where that is known."""
+    """Make a trace of a file's rows, its times since the epoch if that is known."""
     metadata = part.rows.metadata
     by_metadata = next((system for system in SYSTEMS if system.recognises_metadata(metadata)), SYSTEMS[-1])
     return recognised(files.assemble(path, part, by_metadata.pairing))
 
 
 def epoch_ns(system: System, trace: Trace) -> int:
-    """Return the offset of a file's times from the epoch in ns; 0 where that is unknown, or cannot be."""
+    """Read the offset of a file's times from the epoch in ns; 0 where it is unknown or impossible."""
     base = system.epoch_ns(trace)
     return base if 0 <= base <= FARTHEST_NS else 0
 
 
 def recognised(raw: Trace) -> Trace:
-    """Return a trace as its system understands it, from the columns as they were read."""
+    """Finish a trace as its system understands it, from the columns as read."""
     system = recognise(raw)
     rank, world_size = system.rank(raw)
     shifted = raw.shifted(epoch_ns(system, raw))

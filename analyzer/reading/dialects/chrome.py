@@ -1,4 +1,4 @@
-"""Any other chrome trace: little is known of it, but it may hold marks of the known systems."""
+"""Any other chrome trace, which may have marks of the known systems."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Chrome(System):
     args = MappingProxyType({Need.ALWAYS: STEP_ARGS, Need.STEPS: ("batch", "input*")})
 
     def recognises(self, trace: Trace) -> bool:
-        """Return True: this is what remains."""
+        """Accept any trace."""
         return True
 
     def finished(self, trace: Trace) -> Trace:
@@ -45,22 +45,21 @@ class Chrome(System):
         return without_repeated_lanes(trace)
 
     def split(self, trace: Trace) -> Sequence[Owned]:
-        """Return the ranks in a file: processes with small numbers, where every slice says its step."""
-        found = super().split(trace)
-        if len(found) > 1 or not says_step(trace):
-            return found
-        pids = [track.pid for track in trace.tracks]
-        ranks = natural_numbers(pids)
-        return split_by_field(trace, "pid") if ranks and max(ranks) <= _MOST_PID else found
+        """Split also by processes with small numbers, where every slice has its step."""
+        owned = super().split(trace)
+        if len(owned) > 1 or not says_step(trace):
+            return owned
+        ranks = natural_numbers(track.pid for track in trace.tracks)
+        return split_by_field(trace, "pid") if ranks and max(ranks) <= _MOST_PID else owned
 
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
-        """Find the steps, with a note where the processes of the trace look like ranks."""
+        """Find the steps, with a note if processes look like ranks."""
         steps, n_alike = super().find_steps(trace, by), processes_like_ranks(trace)
         note = f"{n_alike} processes look like ranks: add --rank_by pid"
         return steps._replace(note=note) if n_alike else steps
 
     def marked_steps(self, trace: Trace) -> Steps:
-        """Return the steps that every slice says, else by the first kind of mark that the trace has."""
+        """Take the steps that every slice has, else those of the first kind of mark."""
         if key := says_step(trace):
             return steps_by_argument(trace, key)
         for system in _MARKS:
@@ -69,5 +68,5 @@ class Chrome(System):
         return NO_STEPS
 
     def loop_spans(self, trace: Trace) -> Mask:
-        """Return all slices (n,)."""
+        """Accept all slices (n,)."""
         return np.ones(len(trace), np.bool_)

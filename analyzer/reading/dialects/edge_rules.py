@@ -14,14 +14,14 @@ class EdgeKind(IntEnum):
 
     DATA = 0  # needs its result
     DEVICE = 1  # next on the same thread, stream or link
-    LAUNCH = 2  # was launched by it (a kernel by its CPU call)
-    SYNCHRONISE = 3  # a host call that waits for work on a device, a stream that waits for an event
-    MESSAGE = 4  # comes over the network from another worker
-    GROUP = 5  # all ranks of the group must have come this far
-    HAND_OVER = 6  # a thread that was idle resumed when it ended, as far as the times tell
+    LAUNCH = 2  # a kernel after its CPU call
+    SYNCHRONISE = 3  # a host call waits for work on a device, a stream waits for an event
+    MESSAGE = 4  # over the network from another worker
+    GROUP = 5  # all ranks of the group have reached it
+    HAND_OVER = 6  # an idle thread resumed when it ended, inferred from the times
     QUEUE = 7  # the launch queue had no room before it began
-    PART = 8  # is a part of it, or has it as a part
-    EXCHANGE = 9  # only of a `Meeting`: with which ranks it is done is not recorded
+    PART = 8  # a part and its whole
+    EXCHANGE = 9  # only of a `Meeting`: the partners are not recorded
 
     @property
     def label(self) -> str:
@@ -30,10 +30,7 @@ class EdgeKind(IntEnum):
 
 
 class Rule(IntEnum):
-    """A rule by which one event waits for another: its number, the kind of its edges, a sentence.
-
-    Rules are in the order of their kinds, so that of several edges between two events the first kind is kept.
-    """
+    """A rule by which one event waits for another. If several connect two events, the first is kept."""
 
     kind: EdgeKind
     sentence: str
@@ -83,7 +80,7 @@ class Rule(IntEnum):
     EXCHANGE = EdgeKind.EXCHANGE, "ranks exchange data, it is not recorded which"
 
 
-#: The table of rules: edges have the places in it.
+#: The table of rules, by their numbers.
 RULES = tuple(Rule)
 _KINDS = np.array([rule.kind for rule in RULES], np.int8)
 

@@ -1,4 +1,4 @@
-"""Rules that tell the role of a slice by its name, for several systems; each rule once."""
+"""Patterns of names that several systems share: kinds of kernels, collectives, waits, launches."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _COMPILED: list[tuple[str, re.Pattern[str]]] = []
 
 @lru_cache(maxsize=65536)  # ranks have the same kernels, with long names
 def kernel_kind(name: str) -> str:
-    """Return the kind of a kernel that does not communicate.
+    """Classify a kernel that does not communicate.
 
     >>> kernel_kind("ampere_sgemm_128x64_tn"), kernel_kind("triton_poi_fused_addmm_gelu_view_3")
     ('GEMM', 'elementwise')
@@ -90,11 +90,11 @@ _COLLECTIVE = (
     r"|broadcast(?!\.\d|_in_dim|\w*fusion)"
 )
 _COLLECTIVE_CAT = r"(?i)comm(?:unication)?|collective"
-#: PyTorch's annotations around what a library does.
+#: PyTorch's annotations around a library's work.
 _LIBRARY_CALL = r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|mccl|cncl|bkcl):"
-#: What passes activations and gradients from one stage of a pipeline to the next.
+#: Transfers of activations and gradients between stages of a pipeline.
 _POINT_TO_POINT = r"(?i)send|recv|p2p|pp[-_]?comm"
-#: What moves between workers and parameter servers: by TensorFlow, and by MXNet's KVStore.
+#: Transfers between workers and parameter servers, of TensorFlow, MXNet's KVStore and network timelines.
 _SERVER_TRANSFER = r"_(?:Host)?(?:Send|Recv)|KVStore\w*(?:Push|Pull)\w*|.+\.(?:PUSH|PULL)(?:_RE[QS])?"
 #: Operators that update parameters: TensorFlow's, and MXNet's.
 _UPDATE = r"(?:Resource)?(?:Sparse)?Apply[A-Z]\w*|\w+_update(?:_phase[12])?"
@@ -111,12 +111,12 @@ _MAY_WAIT = r"(?i)wait|synchronize|thread.*join|acquire"
 
 
 def is_collective(name: str, cat: str) -> bool:
-    """Whether a slice of that name and category moves data between ranks, if its system does not say."""
+    """Recognise data moved between ranks, where the system does not say."""
     return bool(re.search(_COLLECTIVE, name) or re.fullmatch(_COLLECTIVE_CAT, cat))
 
 
 def is_server_transfer(name: str) -> bool:
-    """Whether an operation moves data between a worker and a parameter server.
+    """Recognise a transfer between a worker and a parameter server.
 
     >>> [is_server_transfer(name) for name in ("_Recv", "KVStoreDistDefaultPush", "w0.PULL_RES", "Push")]
     [True, True, True, False]
@@ -125,7 +125,7 @@ def is_server_transfer(name: str) -> bool:
 
 
 def is_parameter_update(name: str) -> bool:
-    """Whether an operator updates parameters.
+    """Recognise an operator that updates parameters.
 
     >>> is_parameter_update("sgd_mom_update"), is_parameter_update("ResourceApplyAdam")
     (True, True)
@@ -134,36 +134,36 @@ def is_parameter_update(name: str) -> bool:
 
 
 def is_library_call(name: str) -> bool:
-    """Whether a library carries out what PyTorch annotates so (``gloo:all_reduce``)."""
+    """Recognise PyTorch's annotation of a library's work (``gloo:all_reduce``)."""
     return bool(re.match(_LIBRARY_CALL, name))
 
 
 def is_point_to_point(name: str) -> bool:
-    """Whether an operation of that name may pass data from one rank to one other."""
+    """Recognise a message from one rank to another."""
     return bool(re.search(_POINT_TO_POINT, name))
 
 
 @lru_cache(maxsize=65536)  # ranks have the same names
 def is_wait(name: str) -> bool:
-    """Whether a call of that name does nothing but wait: for another thread, or for time to pass."""
+    """Recognise a call that only waits: for another thread, or for time to pass."""
     return bool(re.fullmatch(_WAIT, name))
 
 
 def may_wait(name: str) -> bool:
-    """Whether a call of that name may have waited, beside its work, for what ended while it ran."""
+    """Recognise a call that may have waited for an event that ended while it ran."""
     return bool(re.search(_MAY_WAIT, name))
 
 
 def is_launch(name: str) -> bool:
-    """Whether a call of that name launches one kernel; a graph's launch has as many as the graph."""
+    """Recognise the launch of a single kernel, not of a graph."""
     return bool(re.fullmatch(_LAUNCH, name))
 
 
 def is_capture_begin(name: str) -> bool:
-    """Whether a call of that name begins to record launches into a graph."""
+    """Recognise a call that begins to record launches into a graph."""
     return re.fullmatch(_CAPTURE_BEGIN, name) is not None
 
 
 def is_capture_end(name: str) -> bool:
-    """Whether a call of that name ends the recording of launches into a graph."""
+    """Recognise a call that ends the recording of launches into a graph."""
     return re.fullmatch(_CAPTURE_END, name) is not None

@@ -1,10 +1,10 @@
-"""Splits a file that holds the events of several ranks."""
+"""Split a file that holds the events of several ranks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -25,30 +25,23 @@ _NAME = r"(?i)(?:(?:worker|wk|host|traces)[ _]?(\d{1,9})[ ._:-]+)?rank[ _:#-]?(\
 _PID = r"(?:(?:wk|host|traces_)(\d{1,9})\.)?rank(\d{1,9})(?:\.(.*))?"
 _MOST_COUNTS = 10_000_000  # processes times names that are compared
 _MOST_RANKS = 1 << 31  # a larger rank is damage
-_OF_CLOCKS = ("source", "offset_us", "bound_us", "drift_ppm")  # what `combine` adds to a source's header
+_OF_CLOCKS = ("source", "offset_us", "bound_us", "drift_ppm")  # `combine` adds these to a source's header
 
-
-#: Worker and rank; None where a file does not say.
-_Place: TypeAlias = tuple[int | None, int | None]
-#: The owner of slices that all ranks of a file share: those of their host.
+#: The owner of slices of the host, which all ranks of a file share.
 SHARED = -1
 
 
 class Owned(Struct, frozen=True):
-    """The part of a trace that is one rank's, or the host's that the ranks of a file share.
+    """The part of a trace that belongs to one rank, or to the host that the ranks of a file share."""
 
-    `worker` and `rank` are None where the file does not say. `trace` is that of one rank with the slices
-    of the host, which `Trace.is_shared` marks; or, where `is_host`, these alone.
-    """
-
-    worker: int | None
+    worker: int | None  # None where the file does not say
     rank: int | None
-    trace: Trace
-    is_host: bool = False
+    trace: Trace  # of a rank, with the slices of the host, which `Trace.is_shared` marks
+    is_host: bool = False  # `trace` has the slices of the host alone
 
 
 class Owner(Struct, frozen=True):
-    """One rank of a combined trace, and how its processes are labelled there."""
+    """One rank of a combined trace, and the label of its processes there."""
 
     worker: int | None
     rank: int | None
@@ -57,31 +50,29 @@ class Owner(Struct, frozen=True):
 
 
 def split_by_processes(trace: Trace) -> list[Owned]:
-    """Return the ranks whose events `trace` holds, in order; [the trace as it is] if it is of one rank.
+    """Split by the ``global_rank`` of each process, or by processes named after ranks.
 
-    The ``global_rank`` that its writer states for each process tells, or processes that are called after
-    their rank.
+    A trace of one rank is returned as it is.
     """
-    ways = (_global_ranks, _named_ranks)
-    found = next(filter(None, (_by_processes(trace, *way(trace)) for way in ways)), [])
-    if found:
-        return found
+    for way in (_global_ranks, _named_ranks):
+        if ranks := _by_processes(trace, *way(trace)):
+            return ranks
     listed = _sources(trace)[0]
     return [Owned(listed[0].worker, listed[0].rank, trace) if len(listed) == 1 else Owned(None, None, trace)]
 
 
 def split_by_sources(trace: Trace) -> list[Owned]:
-    """Return the parts of a combined file, as its header lists them; [the trace as it is] of any other.
+    """Split a combined file as its header says; any other is returned as it is.
 
-    Names of processes come back without the label of their source.
+    The labels of sources are removed from the names of processes.
     """
     return _by_processes(trace, *_sources(trace)) or [Owned(None, None, trace)]
 
 
 def split_by_field(trace: Trace, field: str) -> list[Owned]:
-    """Return the ranks that ``pid``, ``tid`` or ``args.KEY`` tells of each slice: its number, else its place.
+    """Split by ``pid``, ``tid`` or ``args.KEY``: the rank is its number, else its place in the order.
 
-    Slices without the argument are the host's, which all ranks share. UsageError for another field.
+    Slices without the argument belong to the host. UsageError for another field.
     """
     key = argument(field) or (field if field not in ("pid", "tid") and field in trace.args else None)
     if key is not None:
@@ -99,9 +90,9 @@ def split_by_field(trace: Trace, field: str) -> list[Owned]:
 
 
 def processes_like_ranks(trace: Trace) -> int:
-    """Count the processes of a trace that all do the same work at the same time; 0 where they differ.
+    """Count the processes if all do the same work at the same time; else 0.
 
-    Each has nearly all names that any has, about as often, and runs during most of the recording.
+    Each has nearly all names, about equally often, and runs during most of the recording.
     """
     pids, of_track = numbered(track.pid for track in trace.tracks)
     if len(pids) < 2 or not len(trace) or len(pids) * len(trace.names) > _MOST_COUNTS:
@@ -121,26 +112,19 @@ def processes_like_ranks(trace: Trace) -> int:
 
 
 def _ranks_of(values: Iterable[Any], field: str) -> tuple[list[int], Int64]:
-    """Find the ranks that some values name, and the rank of each value.
-
-    In the order of process ids, where those are the values of `field`.
-    """
+    """List the ranks that values name, and find the index of each value's rank."""
     distinct, place = numbered(map(str, values))
     order = sorted(distinct, key=lambda value: (len(value), value))
     numbers = natural_numbers(distinct) or [order.index(value) for value in distinct]
     rank_of = as_ranks(numbers, field)
     ranks = sorted(set(rank_of))
-    number = {rank: i for i, rank in enumerate(ranks)}
-    return ranks, np.array([number[rank] for rank in rank_of], np.int64)[place]
+    return ranks, np.searchsorted(ranks, rank_of)[place]
 
 
 def split_by_slices(trace: Trace, of_slice: Int64, ranks: Sequence[int]) -> list[Owned]:
-    """Return the ranks whose slices `trace` holds, and last the host that they share.
+    """Split by the owner of each slice: its index in `ranks`, or `SHARED` for the host (n,).
 
-    Parameters
-    ----------
-    of_slice : (n,) the index in `ranks` of each slice's owner; `SHARED` for those of the host
-    ranks : of whom the slices may be. Of a single one are those of the host, too
+    The host comes last; a single rank keeps its slices.
     """
     present = [i for i in ids_in(of_slice + 1) if i]
     if len(present) < 2:
@@ -158,7 +142,7 @@ def split_by_slices(trace: Trace, of_slice: Int64, ranks: Sequence[int]) -> list
 
 
 def _of_tracks(trace: Trace, rows: Int64) -> Trace:
-    """Return the slices `rows` (k,), with the points of the tracks that they are on."""
+    """Select the slices `rows` (k,), and the points of their tracks."""
     has_slice = np.zeros(len(trace.tracks), np.bool_)
     has_slice[trace.track_id[rows]] = True
     points = trace.points
@@ -170,7 +154,7 @@ def _of_tracks(trace: Trace, rows: Int64) -> Trace:
 def split_by_names(trace: Trace) -> list[Owned]:
     """Split by the owners in front of names and pids (``wk0.rank1.``); [] if a slice has none.
 
-    A name without a worker, or without a rank, has its process's. Names and pids lose their owner.
+    A worker or rank that a name lacks is that of the process. Names and pids lose their owner.
     """
     ops = [OpName.parse(name) for name in trace.names]
     pids = [re.fullmatch(_PID, str(track.pid), re.DOTALL) for track in trace.tracks]
@@ -180,8 +164,8 @@ def split_by_names(trace: Trace) -> list[Owned]:
     pairs = unique(pair)
     owner_of, track_of = [], []
     for name, track in (divmod(i, len(pids)) for i in pairs.tolist()):
-        owner_of.append(_merged((ops[name].worker, ops[name].rank), _owner_in(pids[track])))
-        track_of.append(_own_track(ops[name], trace.tracks[track], pids[track]))
+        owner_of.append(_owner(ops[name], pids[track]))
+        track_of.append(_track_in_rank(ops[name], trace.tracks[track], pids[track]))
     if (None, None) in owner_of:
         return []
     owners = sorted(set(owner_of), key=lambda owner: [-1 if n is None else n for n in owner])
@@ -195,20 +179,17 @@ def split_by_names(trace: Trace) -> list[Owned]:
     return [Owned(*owner, _part(bare, of_row == i)) for i, owner in enumerate(owners)]
 
 
-def _owner_in(pid: re.Match[str] | None) -> _Place:
-    """Return the worker and the rank that a pid states."""
-    if pid is None:
-        return None, None
-    return None if pid[1] is None else int(pid[1]), int(pid[2])
+def _owner(op: OpName, pid: re.Match[str] | None) -> tuple[int | None, int | None]:
+    worker, rank = op.worker, op.rank
+    if worker is None and pid is not None and pid[1] is not None:
+        worker = int(pid[1])
+    if rank is None and pid is not None:
+        rank = int(pid[2])
+    return worker, rank
 
 
-def _merged(name: _Place, process: _Place) -> _Place:
-    worker, rank = name
-    return (process[0] if worker is None else worker, process[1] if rank is None else rank)
-
-
-def _own_track(op: OpName, track: Track, pid: re.Match[str] | None) -> Track:
-    """Give a slice the track in its rank's own file, where a communication's pid is the tensor."""
+def _track_in_rank(op: OpName, track: Track, pid: re.Match[str] | None) -> Track:
+    """Find the track in the file of one rank, where the pid of a communication is the tensor."""
     if pid is None:
         return track
     text = pid[3] or (str(op.bare().main) if op.is_comm else pid[0])
@@ -216,7 +197,6 @@ def _own_track(op: OpName, track: Track, pid: re.Match[str] | None) -> Track:
 
 
 def _by_processes(trace: Trace, owners: Sequence[Owner], owner_of: Mapping[Id, int]) -> list[Owned]:
-    """Split by processes, where each is of one of `owners` and several of these have events."""
     if len(owner_of) < 2:
         return []
     return split_by_tracks(
@@ -225,7 +205,7 @@ def _by_processes(trace: Trace, owners: Sequence[Owner], owner_of: Mapping[Id, i
 
 
 def split_by_tracks(trace: Trace, owners: Sequence[Owner], owner_of: Int64) -> list[Owned]:
-    """Split by tracks (t,), where each with slices is of one of `owners`, and several of these have some."""
+    """Split by the owner of each track (t,); [] unless all slices have one and several owners have slices."""
     of_row = owner_of[trace.track_id]
     present = ids_in(of_row)
     if len(present) < 2 or present[0] < 0:
@@ -241,14 +221,14 @@ def split_by_tracks(trace: Trace, owners: Sequence[Owner], owner_of: Int64) -> l
 
 
 def _sources(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
-    """Return the sources that a combined file lists, and which processes are called after each."""
+    """List the sources of a combined file, and the source of each process by its name."""
     owners = []
     for source in listed_sources(trace.header):
         label = str(source["source"])
         match = re.match(_LABEL, label)
         worker, rank = (None if n is None else int(n) for n in match.groups()) if match else (None, None)
-        own = {key: value for key, value in source.items() if key not in _OF_CLOCKS}
-        owners.append(Owner(worker, rank, label, own))
+        header = {key: value for key, value in source.items() if key not in _OF_CLOCKS}
+        owners.append(Owner(worker, rank, label, header))
     owner_of = {}
     for event in trace.metadata:
         name = str(event["args"].get("name")).casefold()
@@ -259,7 +239,7 @@ def _sources(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
 
 
 def listed_sources(header: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return name, clock and own header of each source, from a combined file's header."""
+    """List the headers of the sources of a combined file, with name and clock."""
     other = header.get("otherData")
     listed = other.get("combined") if isinstance(other, Mapping) else None
     sources = listed if isinstance(listed, list) else []
@@ -267,7 +247,7 @@ def listed_sources(header: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _global_ranks(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
-    """Return the ranks that Composer's merger states, and which processes are of each."""
+    """Read the ranks that Composer's merger states, and the rank of each process."""
     states = [event for event in trace.metadata if event["name"] == "global_rank"]
     rank_of = {event["pid"]: event["args"].get("value") for event in states}
     known = {pid: rank for pid, rank in rank_of.items() if isinstance(rank, int) and rank < _MOST_RANKS}
@@ -286,7 +266,7 @@ def _named_ranks(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
 
 
 def names_in(metadata: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[Id, Id], str]:
-    """Return the names of processes, or of threads, by pid and tid (a process has none)."""
+    """Map (pid, tid) to names of threads, or (pid, None) to names of processes."""
     is_thread = kind == "thread_name"
     return {
         (event["pid"], event["tid"] if is_thread else None): str(event["args"]["name"])
@@ -302,32 +282,33 @@ def process_names(trace: Trace) -> list[str]:
 
 
 def _part(trace: Trace, rows: Mask, tracks: Mask | None = None, label: str = "") -> Trace:
-    """Return the slices `rows`, with points of `tracks` (t,) and metadata of these and their processes.
+    """Select the slices `rows`, points of `tracks` (t,) and metadata of these and their processes.
 
     Without `tracks`, no points and all metadata.
     """
-    part = trace.select(rows)
     points = trace.points
     if len(points):
-        is_own = np.zeros(len(trace.tracks), np.bool_) if tracks is None else tracks
-        points = points.select(np.flatnonzero(is_own[points.track_id]))
+        chosen = np.zeros(len(trace.tracks), np.bool_) if tracks is None else tracks
+        points = points.select(np.flatnonzero(chosen[points.track_id]))
     metadata = trace.metadata
     if tracks is not None:
-        own = dict(zip(trace.tracks, tracks.tolist(), strict=True))
-        pids = {track.pid for track, is_own in own.items() if is_own}
-        metadata = [event for event in metadata if _is_of(event, own, pids)]
-    metadata = [_without(event, label) for event in metadata]
-    return used_tables(replace(part, points=points, metadata=metadata, rank=None))
+        is_chosen = dict(zip(trace.tracks, tracks.tolist(), strict=True))
+        pids = {track.pid for track, chosen in is_chosen.items() if chosen}
+        metadata = [
+            event
+            for event in metadata
+            if event["pid"] in pids
+            and (
+                not str(event["name"]).startswith("thread_")
+                or is_chosen.get(Track(event["pid"], event["tid"]), True)
+            )
+        ]
+    metadata = [_without_label(event, label) for event in metadata]
+    return used_tables(replace(trace.select(rows), points=points, metadata=metadata, rank=None))
 
 
-def _is_of(event: Mapping[str, Any], own: Mapping[Track, bool], pids: Container[Id]) -> bool:
-    """Whether a metadata event is of one's own processes `pids`, and not of another one's thread."""
-    of_thread = str(event["name"]).startswith("thread_")
-    return event["pid"] in pids and (not of_thread or own.get(Track(event["pid"], event["tid"]), True))
-
-
-def _without(event: Mapping[str, Any], label: str) -> Mapping[str, Any]:
-    """Return a metadata event, the name of a process without the label of its source."""
+def _without_label(event: Mapping[str, Any], label: str) -> Mapping[str, Any]:
+    """Remove the label of the source from the name of a process."""
     name = event["args"].get("name")
     if not label or event["name"] != "process_name" or not isinstance(name, str):
         return event

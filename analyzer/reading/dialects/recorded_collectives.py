@@ -15,32 +15,21 @@ from analyzer.base.arrays.numbering import occurrence_number
 
 
 class SyncPoint(NamedTuple):
-    """The occurrences of one synchronous operation on one rank.
+    """The occurrences of one synchronous operation on one rank."""
 
-    `begin_ns` (k,) and `end_ns` (l,) are each in order of time, in nanoseconds of the trace. Where
-    `all_wait`, no rank ends before all have begun; otherwise some may (the root of a broadcast). Where
-    `end_together`, all ranks end when the last message has arrived, so that their ends may agree closely.
-    `error_ns` is by how much the times may be wrong.
-
-    `number` (k,) ascends; occurrences of one number belong together, however many each rank has recorded.
-    Without numbers the n-th of one rank belongs to the n-th of the others.
-    """
-
-    begin_ns: Int64
-    end_ns: Int64
-    all_wait: bool = True
-    end_together: bool = False
-    error_ns: int = 0
+    begin_ns: Int64  # (k,) ascending
+    end_ns: Int64  # (l,) ascending
+    all_wait: bool = True  # no rank ends before all have begun; False: the root of a broadcast may
+    end_together: bool = False  # all ranks end with the last message
+    error_ns: int = 0  # of the times
+    #: (k,) ascending; equal numbers belong together across ranks. None: the n-th belongs to the n-th.
     number: Int64 | None = None
 
 
 class SyncPart(NamedTuple):
-    """One event of an occurrence of a synchronous operation: when its rank begins or ends it.
+    """An event that begins or ends an occurrence of a synchronous operation."""
 
-    `key` names the operation on all ranks; the other fields are as in `SyncPoint`.
-    """
-
-    key: Hashable
+    key: Hashable  # the operation's name on all ranks
     begins: bool = True
     ends: bool = True
     all_wait: bool = True
@@ -55,7 +44,7 @@ SyncPoints: TypeAlias = Mapping[Hashable, SyncPoint]
 
 
 def collected(parts: Iterable[tuple[SyncPart, Int64, Int64]]) -> SyncPoints:
-    """Return the operations that both begin and end, from parts with their begins and ends."""
+    """Collect the operations that have both begins and ends from parts with their times."""
     begins: dict[Hashable, list[Int64]] = {}
     ends: dict[Hashable, list[Int64]] = {}
     known: dict[Hashable, SyncPart] = {}
@@ -73,10 +62,10 @@ def collected(parts: Iterable[tuple[SyncPart, Int64, Int64]]) -> SyncPoints:
 
 
 def numbered(point: SyncPoint, labels: Int64, begins_ns: Int64) -> SyncPoint:
-    """Return a point with its occurrences numbered by the step that each begins in, and its turn there.
+    """Give occurrences numbers: the step in which each begins, and the turn in that step.
 
-    `labels` and `begins_ns` (n,), n >= 1, are of the recorded steps, in order of time. What begins before the
-    first of them is counted back from there. No numbers are given where they would not ascend.
+    `labels` and `begins_ns` (n,), n >= 1, are of the recorded steps, in order of time. Occurrences before the
+    first step are counted back from there. None if the numbers would not ascend.
     """
     step = np.maximum(np.searchsorted(begins_ns, point.begin_ns, side="right") - 1, 0)
     first = np.searchsorted(point.begin_ns, begins_ns)
@@ -88,16 +77,16 @@ def _ascending(point: SyncPoint, number: Int64) -> SyncPoint:
 
 
 def merged(hosts: Iterable[SyncPoints]) -> SyncPoints:
-    """Return the sync points of several traces of one rank or host as one."""
-    found: dict[Hashable, list[SyncPoint]] = {}
-    for points in hosts:
-        for key, point in points.items():
-            found.setdefault(key, []).append(point)
-    return {key: points[0] if len(points) == 1 else _merged(points) for key, points in found.items()}
+    """Merge the sync points of several traces of one rank or host."""
+    points_of: dict[Hashable, list[SyncPoint]] = {}
+    for host in hosts:
+        for key, point in host.items():
+            points_of.setdefault(key, []).append(point)
+    return {key: points[0] if len(points) == 1 else _merged(points) for key, points in points_of.items()}
 
 
 def _merged(points: Sequence[SyncPoint]) -> SyncPoint:
-    one = points[0]._replace(
+    joined = points[0]._replace(
         begin_ns=_by_time([point.begin_ns for point in points]),
         end_ns=_by_time([point.end_ns for point in points]),
         error_ns=max(point.error_ns for point in points),
@@ -105,16 +94,16 @@ def _merged(points: Sequence[SyncPoint]) -> SyncPoint:
     )
     numbers = [point.number for point in points if point.number is not None]
     if len(numbers) < len(points):
-        return one
+        return joined
     order = np.argsort(np.concatenate([point.begin_ns for point in points]), kind="stable")
-    return _ascending(one, np.concatenate(numbers)[order])
+    return _ascending(joined, np.concatenate(numbers)[order])
 
 
 def _by_time(times: list[Int64]) -> Int64:
     return np.sort(np.concatenate(times))
 
 
-#: What to call kinds, by what is in their names: the first that fits.
+#: (pattern, kind): the first match decides.
 _KINDS = (
     (r"all[-_]?reduce|psum", "all-reduce"), (r"reduce[-_]?scatter", "reduce-scatter"),
     (r"all[-_]?gather", "all-gather"), (r"all[-_]?to[-_]?all", "all-to-all"),
@@ -127,54 +116,51 @@ _MOST_AT_ONCE = 1 << 20  # collectives of one step or sequence number
 
 
 class Call(Struct, frozen=True):
-    """Kind, group and bytes that collectives of a rank have in common.
-
-    Attributes
-    ----------
-    kind : as of `kind_of`
-    group : description and ranks of the group; "" where they are not recorded
-    n_ranks : of the group; 0 where that is not recorded
-    sent, received : bytes that the rank gives and gets; 0 where they are not recorded
-    key : by which other ranks know it; None where none can
-    waits : whether its time holds the waiting for other ranks
-    """
+    """Kind, group and bytes that collectives of a rank have in common; 0 and "" where not recorded."""
 
     kind: str
-    group: str = ""
+    group: str = ""  # description and ranks
     n_ranks: int = 0
-    sent: int = 0
-    received: int = 0
-    key: Hashable = None
-    waits: bool = True
+    sent: int = 0  # bytes that the rank gives
+    received: int = 0  # bytes that the rank gets
+    key: Hashable = None  # equal on the other ranks; None where they cannot be matched
+    waits: bool = True  # the recorded time includes waiting for other ranks
 
     @property
     def n_bytes(self) -> int:
-        """Its size as nccl-tests count it: the larger of what a rank gives and gets."""
+        """The size as nccl-tests count it: the larger of sent and received."""
         return max(self.sent, self.received)
 
 
 class Collectives(Struct, frozen=True):
-    """The k collectives of a rank's trace.
+    """The k collectives of a rank's trace; equal key and `number` mean the same collective on all ranks."""
 
-    `row` (k,) of the trace; `call` (k,) index into `calls`. Those of one key and `number` (k,) are one
-    collective, on all ranks; see `numbers_of`.
-    """
-
-    row: Int64
-    call: Int64
+    row: Int64  # (k,) of the trace
+    call: Int64  # (k,) index into `calls`
     calls: Sequence[Call]
-    number: Int64
+    number: Int64  # (k,)
 
     @classmethod
     def of(cls, row: Int64, calls: Sequence[Call], base: Int64, start_ns: Int64) -> Collectives:
-        """Return collectives (k,) of k calls, of which equal ones become one; `base` as of `numbers_of`."""
-        place: dict[Call, int] = {}
-        call = np.array([place.setdefault(one, len(place)) for one in calls], np.int64)
+        """Make collectives (k,) of k calls and number them.
+
+        `base` (k,) is a number that all ranks have: the step of the request, or the sequence number. The
+        number adds the turn in time among collectives of one key and base.
+        """
+        index_of: dict[Call, int] = {}
+        call = np.array([index_of.setdefault(each, len(index_of)) for each in calls], np.int64)
         keys: dict[Hashable, int] = {}
-        key = np.array([keys.setdefault(one.key, len(keys)) for one in place], np.int64)
+        key = np.array([keys.setdefault(distinct.key, len(keys)) for distinct in index_of], np.int64)[call]
         numbers = ("n_ranks", "sent", "received")
-        sure = [replace(one, **{name: plausible(getattr(one, name)) for name in numbers}) for one in place]
-        return cls(row, call, sure, numbers_of(key[call], base, start_ns))
+        sane = [
+            replace(distinct, **{name: plausible(getattr(distinct, name)) for name in numbers})
+            for distinct in index_of
+        ]
+        order = np.lexsort((start_ns, base, key))
+        is_new = (np.diff(key[order], prepend=-1) != 0) | (np.diff(base[order], prepend=-1) != 0)
+        turn = np.empty(len(key), np.int64)
+        turn[order] = occurrence_number(np.cumsum(is_new))
+        return cls(row, call, sane, base * _MOST_AT_ONCE + turn)
 
     @property
     def n_bytes(self) -> Int64:
@@ -185,49 +171,36 @@ class Collectives(Struct, frozen=True):
 NO_COLLECTIVES = Collectives(*(np.empty(0, np.int64),) * 2, (), np.empty(0, np.int64))
 
 
-def numbers_of(key: Int64, base: Int64, start_ns: Int64) -> Int64:
-    """Return the number of each collective (k,): its `base`, and its turn in time among those of that base.
-
-    `base` (k,) is a number that all ranks have: the step in which it was asked for, its sequence number.
-    """
-    order = np.lexsort((start_ns, base, key))
-    is_new = (np.diff(key[order], prepend=-1) != 0) | (np.diff(base[order], prepend=-1) != 0)
-    turn = np.empty(len(key), np.int64)
-    turn[order] = occurrence_number(np.cumsum(is_new))
-    return base * _MOST_AT_ONCE + turn
-
-
 def base_of(number: Int64) -> Int64:
-    """Return the base that each number (k,) was made of."""
+    """Recover the base of each number (k,); see `Collectives.of`."""
     return number // _MOST_AT_ONCE
 
 
 def plausible(number: int) -> int:
-    """Return a number of bytes or ranks; 0, for unknown, where it can only be damage."""
+    """Replace a number of bytes or ranks that can only be damage by 0, for unknown."""
     return number if 0 < number < _MOST else 0
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of collective that a name means; of an unknown one the name without parameters.
+    """Classify a collective by its name; an unknown name is returned without parameters.
 
     >>> kind_of("nccl:_all_gather_base"), kind_of("all-reduce.17"), kind_of("HostBarrier")
     ('all-gather', 'all-reduce', 'barrier')
     """
-    found = (kind for pattern, kind in _KINDS if re.search(pattern, name, re.IGNORECASE))
-    return next(found, "") or re.split(r"[(<]", name, maxsplit=1)[0].split("::")[-1].removeprefix("void ")
+    kinds = (kind for pattern, kind in _KINDS if re.search(pattern, name, re.IGNORECASE))
+    return next(kinds, "") or re.split(r"[(<]", name, maxsplit=1)[0].split("::")[-1].removeprefix("void ")
 
 
 def may_reduce(name: str) -> bool:
-    """Whether a collective of that name may add up what ranks give: all but those that do something else."""
+    """Tell if a collective may add up the ranks' data: a reduction or an unknown kind."""
     kind = kind_of(name)
     return "reduce" in kind or all(kind != other for _, other in _KINDS)
 
 
 def bus_factor(kind: str, n_ranks: int) -> float:
-    """Return the share of each byte that the bus carries: ``2 (n - 1) / n`` in an all-reduce.
+    """Compute bus bytes per byte of data as nccl-tests do: ``2 (n - 1) / n`` for an all-reduce.
 
-    As nccl-tests count it (doc/PERFORMANCE.md there), so that the rate of a link is the same whatever the
-    collective.
+    With it (doc/PERFORMANCE.md there) the rate of a link is the same for all collectives.
     """
     n = max(n_ranks, 1)
     if kind == "all-reduce":
@@ -236,5 +209,5 @@ def bus_factor(kind: str, n_ranks: int) -> float:
 
 
 def size_classes(n_bytes: Float64 | Int64) -> Int64:
-    """Return the class of each size (k,): the nearest power of two."""
+    """Round each size (k,) to the exponent of the nearest power of two."""
     return np.rint(np.log2(np.maximum(n_bytes, 1))).astype(np.int64)

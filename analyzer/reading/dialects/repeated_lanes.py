@@ -1,7 +1,7 @@
 """Lanes of a timeline that repeat, or add up, the slices of other lanes.
 
-Viewers are given such lanes for overview: all streams of a device in one lane, or what a device computed,
-communicated and did not use. They are not work: counted, they double it.
+Some writers add them for viewers: all streams of a device in one lane, or the device's computation,
+communication and idle time. Counted as work, they would double it.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _ALONE = 0  # the number of all slices without equals
 def without_repeated_lanes(trace: Trace, device: Sequence[Hashable] | None = None) -> Trace:
     """Leave out the lanes that hold no work of their own.
 
-    `device` (t,) is the device of each lane, where the recording tells it: equal lanes of one device are
-    copies, equal lanes of two devices are two devices that do the same work at the same moment.
+    `device` (t,) is the device of each lane, if recorded: equal lanes of one device are copies, equal lanes
+    of two devices are two devices that do the same work at the same moment.
     """
     if len(trace.tracks) < 2 or not len(trace):
         return trace
-    repeats = copied_lanes(trace, device) | summing_lanes(trace)
+    repeats = _copied_lanes(trace, device) | _summing_lanes(trace)
     return used_tables(trace.select(~repeats[trace.track_id])) if repeats.any() else trace
 
 
-def copied_lanes(trace: Trace, device: Sequence[Hashable] | None = None) -> Mask:
-    """Find the lanes (t,) all of whose slices stand in other lanes, too: same name, begin and length.
+def _copied_lanes(trace: Trace, device: Sequence[Hashable] | None) -> Mask:
+    """Mask the lanes (t,) all of whose slices are in other lanes, too: same name, begin and length.
 
-    A lane that two or more others make up together is left out for them. Of equal lanes of one `device` the
-    first stays.
+    A lane that is the union of two or more others is a copy. Of equal lanes of one `device` the first stays.
     """
     contents, content_of = numbered(_contents(trace))
     parts = _parts(contents)
     made_up = [
-        _make_up(content, [contents[i] for i in of]) for content, of in zip(contents, parts, strict=True)
+        len(rows) > 1 and frozenset[int]().union(*(contents[i][1] for i in rows)) == slices
+        for (_, slices), rows in zip(contents, parts, strict=True)
     ]
     copied = np.array(made_up, np.bool_)[content_of]
     if device is None:
@@ -62,7 +62,7 @@ def copied_lanes(trace: Trace, device: Sequence[Hashable] | None = None) -> Mask
 
 
 def _contents(trace: Trace) -> list[_Content]:
-    """Return the content of each lane; equal slices have equal numbers."""
+    """List the content of each lane; equal slices have equal numbers."""
     order = np.lexsort((trace.dur_ns, trace.name_id, trace.ts_ns))
     keys = np.stack([trace.ts_ns[order], trace.dur_ns[order], trace.name_id[order].astype(np.int64)])
     same = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
@@ -74,13 +74,13 @@ def _contents(trace: Trace) -> list[_Content]:
 
 
 def _is_part(content: _Content) -> bool:
-    """Whether each slice of a lane stands in it once, and in other lanes, too."""
+    """Tell if each slice of a lane is once in this lane, and in other lanes, too."""
     count, slices = content
     return 0 < count == len(slices) and _ALONE not in slices
 
 
 def _parts(contents: Sequence[_Content]) -> list[list[int]]:
-    """Find, for each of the contents, the smaller ones whose slices it all holds."""
+    """Find, for each content, the smaller contents that it includes."""
     parts: list[list[int]] = [[] for _ in contents]
     holders: dict[int, list[int]] = {}
     for i, (_, slices) in enumerate(contents):
@@ -95,16 +95,11 @@ def _parts(contents: Sequence[_Content]) -> list[list[int]]:
     return parts
 
 
-def _make_up(content: _Content, parts: Sequence[_Content]) -> bool:
-    """Whether every slice of a lane stands in one of its parts, of which it has several."""
-    return len(parts) > 1 and frozenset[int]().union(*(slices for _, slices in parts)) == content[1]
+def _summing_lanes(trace: Trace) -> Mask:
+    """Mask the lanes (t,) of processes that sum up the time of other processes.
 
-
-def summing_lanes(trace: Trace) -> Mask:
-    """Find the lanes (t,) of processes that account for the time of others.
-
-    All slices of such a lane are called as the lane is, and those of at least one lane cover exactly the
-    moments of lanes of other processes: what these did, without what it was.
+    All slices of such a lane have the name of the lane, and those of at least one lane cover exactly the
+    time of lanes of other processes.
     """
     labels = names_in(trace.metadata, "thread_name")
     codes = unique(trace.track_id.astype(np.int64) * len(trace.names) + trace.name_id)
@@ -131,15 +126,14 @@ def _rows_by_lane(trace: Trace) -> list[Int64]:
 
 
 def _is_sum(lane: tuple[Int64, Int64], others: Sequence[tuple[Int64, Int64]]) -> bool:
-    """Whether a lane covers exactly what those of the `others` cover that lie in it."""
+    """Tell if a lane covers exactly the time of those `others` that lie inside."""
     start, end = lane
-    inside = [other for other in others if _lies_in(*other, start, end)]
+    inside = []
+    for inner_start, inner_end in others:
+        place = np.searchsorted(start, inner_start, side="right") - 1
+        if len(place) and (place >= 0).all() and (inner_end <= end[place]).all():
+            inside.append((inner_start, inner_end))
     if not inside:
         return False
     covered = union(*(np.concatenate(column) for column in zip(*inside, strict=True)))
     return np.array_equal(covered[0], start) and np.array_equal(covered[1], end)
-
-
-def _lies_in(inner_start: Int64, inner_end: Int64, start: Int64, end: Int64) -> bool:
-    place = np.searchsorted(start, inner_start, side="right") - 1
-    return bool(len(place) and (place >= 0).all() and (inner_end <= end[place]).all())

@@ -35,7 +35,7 @@ def _by_table(table: Sequence[str], ids: NDArray[np.int32], accept: Callable[[st
 
 
 class Role(IntEnum):
-    """The role of a slice or an operation; `CLAIMS` says which count where several run at once."""
+    """The role of a slice or an operation; `CLAIMS` orders those that run at the same time."""
 
     COMPUTE = 0  # computation: a kernel, or an operator of the host where no work of a device is recorded
     COMM = 1  # moves data between ranks
@@ -49,34 +49,33 @@ class Role(IntEnum):
     FRAME = 9  # a span around others; its own time is that in which none of them ran
     IDLE = 10  # a thread other than the main one waits for another of its rank, or for time to pass
     IGNORED = 11  # stands for the recording itself, or repeats other slices
-    UNTRACED = 12  # of operations: computation that is only seen as the time before the next event
-    MEETING = 13  # of operations: no work, the moment at which the last of many ranks has come
+    UNTRACED = 12  # of operations: computation inferred from the time before the next event
+    MEETING = 13  # of operations: no work, the moment at which the last of many ranks arrives
 
     @property
     def word(self) -> str:
-        """The name of its operations in edits and tables; "" where these go by their phase."""
+        """The name in edits and tables; "" for operations that are named by their phase."""
         return _ROLE_WORDS.get(self, "")
 
 
 class Phase(IntEnum):
-    """In which part of the training loop an operation runs."""
+    """The part of the training loop in which an operation runs."""
 
     NONE = 0  # none, or not known
     FORWARD = 1
     BACKWARD = 2
     UPDATE = 3
     INPUT = 4
-    CALLBACK = 5  # what the loop calls beside the training: logging, checkpoints, schedules
+    CALLBACK = 5  # logging, checkpoints, schedules
 
     @property
     def word(self) -> str:
-        """Its name in edits and tables; "" for none."""
+        """The name in edits and tables; "" for none."""
         return _PHASE_WORDS[self]
 
 
-#: The roles that get an instant of a rank's time where several run at once, the first first; those of one
-#: group share it. While a thread is idle, the spans around the wait get nothing either. See
-#: `figures.time_by_role` for why in this order.
+#: Where several roles run at once, the first group in this list gets the time; roles of one group share it.
+#: While a thread is idle, the spans around the wait get nothing. `figures.time_by_role` has the reasons.
 CLAIMS: Sequence[Sequence[Role]] = (
     (Role.COMPUTE,),
     (Role.COMM,),
@@ -114,15 +113,14 @@ def idle(trace: Trace, roles: NDArray[np.int8]) -> Mask:
 
 # ---- communication that no rule knows
 
-#: What to say of a job without communication, and of kernels that may be some.
 NONE_SHOWN = "no communication is recorded, though the job has {:,} ranks"
 MAY_BE = "have a stream of their own, but count as computation"
 
 
 def on_own_streams(rows: Iterable[tuple[Hashable, Hashable, str, float, bool]]) -> list[str]:
-    """Return the names of kernels that have a stream of their own beside a busy one, the longest first.
+    """List the kernels with a stream of their own beside a busy stream, the longest first.
 
-    Of kernels `rows` has device, stream, name, time, and whether they communicate. Work that is spread over
+    `rows`: device, stream, name, time, and True for communication, of each kernel. Work that is spread over
     streams has the same kernels on several of them.
     """
     of_stream: dict[tuple[Hashable, Hashable], dict[str, float]] = {}
@@ -134,9 +132,9 @@ def on_own_streams(rows: Iterable[tuple[Hashable, Hashable, str, float, bool]]) 
         streams_of.setdefault((device, name), set()).add(stream)
         if communicates:
             known.add((device, stream))
-    found: dict[str, float] = {}
-    computes = {place: times for place, times in of_stream.items() if place not in known}
-    total_of = {place: sum(times.values()) for place, times in computes.items()}
+    total_alone: dict[str, float] = {}
+    computes = {stream: times for stream, times in of_stream.items() if stream not in known}
+    total_of = {stream: sum(times.values()) for stream, times in computes.items()}
     busiest_of: dict[Hashable, float] = {}
     for (device, _), total in total_of.items():
         busiest_of[device] = max(total, busiest_of.get(device, 0.0))
@@ -146,5 +144,5 @@ def on_own_streams(rows: Iterable[tuple[Hashable, Hashable, str, float, bool]]) 
         is_own = sum(alone.values()) >= max(OWN_STREAM * total, SIDE_STREAM * busiest)
         if is_own and total < busiest and len(alone) <= FEW_KERNELS:
             for name, ns in alone.items():
-                found[name] = found.get(name, 0.0) + ns
-    return sorted(found, key=lambda name: -found[name])
+                total_alone[name] = total_alone.get(name, 0.0) + ns
+    return sorted(total_alone, key=lambda name: -total_alone[name])

@@ -1,14 +1,13 @@
-"""Spans of threads as steps: what each thread did at every moment, and what it waited for.
+"""Steps from the spans of threads, for systems whose traces do not record launches.
 
-For systems whose traces do not say what launches what. An operation is what a thread did without its
-children. It waits for the one before it on its thread; where the thread was idle, for what an arrow says, or
-for the operation of its rank that ended last before it started. A collective ends only after its last member
-has started.
+An operation is a span without its children. It waits for the operation before it on its thread; where the
+thread was idle, for the source of an arrow, or for the operation of its rank that ended last before it
+started. A collective ends only after its last member has started.
 
-An arrow (flow events) leaves the slice in which it begins. It holds up the slice at whose begin it ends, or
-the next one on that thread; one in whose middle it ends waited for it. That is, for the end of the slice that
-it left, or where that goes on, for the moment at which it left: there the slice is cut. Where only one end of
-an arrow is in a rank's trace, it may meet that of another rank in the same file.
+An arrow (flow events) leaves the slice in which it begins. The slice at whose begin it ends, or the next on
+that thread, starts after it; a slice in whose middle it ends waited for it. The wait is for the end of the
+source, or, if the source goes on, for the moment at which the arrow left: there the source is cut. An arrow
+with one end in a rank's trace may meet the other end in that of another rank in the same file.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class Arrows(NamedTuple):
         return event, start, np.where(is_cut, np.roll(start, -1), end[event])
 
     def edges(self, track: Int64, start: Int64, end: Int64) -> tuple[Int64, list[Meeting]]:
-        """Return the edges (e, 4) between events (m,), and their part in arrows of other ranks."""
+        """Make the edges (e, 4) between events (m,), and the meetings with arrows of other ranks."""
         left = as_of(track, start, self.track, self.at_ns)
         following = as_of(track, -start, self.track, -self.at_ns)
         is_over = (left < 0) | ((end[left] <= self.at_ns) & (start[left] < self.at_ns))
@@ -98,7 +97,7 @@ class Arrows(NamedTuple):
         return edge_rows(source, target, joint[here + 1] + goes_on, Rule.ARROW), meetings
 
     def _meetings_of(self, chosen: Mask, event: Int64, joint: Int64, enters: bool) -> Iterator[Meeting]:
-        """Yield the `chosen` ends (k,), at an `event` (k,), as parts in what another rank has the rest of."""
+        """Yield the `chosen` ends (k,), each at an `event` (k,), as meetings with another rank."""
         ends = np.flatnonzero(chosen & (event >= 0))
         for i, turn in zip(ends.tolist(), occurrence_number(self.flow[ends]).tolist(), strict=True):
             key = (self.path, *self.names[self.flow[i]])
@@ -106,14 +105,14 @@ class Arrows(NamedTuple):
 
 
 def arrows(trace: Trace) -> Arrows | None:
-    """Return the ends of the arrows of a trace; None without any."""
+    """Collect the ends of the arrows of a trace; None without any."""
     points, both = trace.points, zip(trace.points.phase, trace.points.ids, strict=True)
-    rows = [i for i, (phase, one) in enumerate(both) if phase in _LEAVES + _ENTERS and one is not None]
+    rows = [i for i, (phase, id_) in enumerate(both) if phase in _LEAVES + _ENTERS and id_ is not None]
     if not rows or not len(trace):
         return None
     ends = points.select(np.array(rows))
-    places = zip(ends.cat_id.tolist(), ends.name_id.tolist(), ends.ids, strict=True)
-    names, flow = numbered((trace.cats[cat], trace.names[name], one) for cat, name, one in places)
+    keys = zip(ends.cat_id.tolist(), ends.name_id.tolist(), ends.ids, strict=True)
+    names, flow = numbered((trace.cats[cat], trace.names[name], id_) for cat, name, id_ in keys)
     order = np.lexsort((ends.ts_ns, flow))
     ends = ends.select(order)
     leaves, enters = (np.array([phase in of for phase in ends.phase]) for of in (_LEAVES, _ENTERS))
@@ -121,47 +120,32 @@ def arrows(trace: Trace) -> Arrows | None:
     return Arrows(trace.path, names, flow[order].astype(np.int64), track, ends.ts_ns, leaves, enters)
 
 
-Category = Callable[[str, str], str]
-
-
 class Meaning(Struct, frozen=True):
-    """Properties of a system's spans, per slice of the trace (n,).
+    """Properties of a system's spans, per slice of the trace (n,)."""
 
-    Attributes
-    ----------
-    roles : those that are ignored stand for no work; communication with all that it contains
-    collective : the n-th of its name in a step is the same operation on every rank
-    phases : of operations, by name
-    category : of an operation, from its name and the category in the trace
-    parts : what a slice tells of a collective, by row, where that is more than its name: the group, or that
-        it only begins or ends it
-    messages : which of these pass data from one rank to one other
-    waits : which wait for other threads, beside those whose names say so
-    inputs : the row of what each waited for, -1: what ended nearest to its start (`ended_nearest`: the times
-        are a device's); None: each waited for what ended last before it
-    on_device : which run on an accelerator
-    """
-
-    roles: NDArray[np.int8]
-    collective: Mask
-    phases: Mapping[str, Phase]
-    category: Category
+    roles: NDArray[np.int8]  # ignored slices are no work; communication includes all slices inside
+    collective: Mask  # the n-th of its name in a step is the same operation on every rank
+    phases: Mapping[str, Phase]  # of operations, by name
+    category: Callable[[str, str], str]  # of an operation, from its name and the category in the trace
+    #: By row: the group of a collective, or that the slice only begins or ends it.
     parts: Mapping[int, SyncPart] = MappingProxyType({})
-    messages: Mask | None = None
-    waits: Mask | None = None
+    messages: Mask | None = None  # collectives that pass data from one rank to another
+    waits: Mask | None = None  # waits for other threads, beside those that names tell
+    #: The row that each slice waited for; -1: the slice that ended nearest to its start (`ended_nearest`: the
+    #: times are a device's). None: each waited for the slice that ended last before it.
     inputs: Int64 | None = None
     on_device: Mask | None = None
 
     @property
     def communication(self) -> Mask:
-        """Which slices (n,) move data between ranks."""
+        """Mask the slices (n,) that move data between ranks."""
         return is_communication(self.roles)
 
 
 def record_spans(
     rank: RankTrace, trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrows | None = None
 ) -> RankSteps:
-    """Return the steps of a rank from the spans in `trace`; without `steps` the whole recording is one."""
+    """Make the steps of a rank from the spans in `trace`; without `steps` the whole recording is one."""
     if not trace.dur_ns.any():
         raise TraceError(f"{trace.path}: no operation with a duration is recorded in it")
     notes = [] if steps else [UNMARKED]
@@ -174,7 +158,7 @@ def record_spans(
 
 
 def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrows | None) -> RecordedEvents:
-    """Return the activity of the threads: each slice while none of its children ran."""
+    """Make events of slices, without the time of their children."""
     rows = np.flatnonzero(meaning.roles != Role.IGNORED)
     start, end, track = trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows]
     rows = rows[~lies_inside(start, end, track, meaning.communication[rows])]
@@ -185,10 +169,15 @@ def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrow
     by_start = np.lexsort((end, start))
     row, start, end = rows[owner][by_start], start[by_start], end[by_start]
     kinds, kind = _operations(trace, row, meaning)
-    told, meetings = edge_rows(*np.empty((4, 0), np.int64)), _meetings_of(trace, steps, row, meaning)
+    drawn, meetings = edge_rows(*np.empty((4, 0), np.int64)), _meetings_of(trace, steps, row, meaning)
     if arrows is not None:
-        told, others = arrows.edges(trace.track_id[row].astype(np.int64), start, end)
+        drawn, others = arrows.edges(trace.track_id[row].astype(np.int64), start, end)
         meetings += others
+    edges = [
+        _along_threads(trace, row, start, end, drawn, meaning.inputs),
+        drawn,
+        *_waits(trace, row, start, end, meaning),
+    ]
     return RecordedEvents(
         kinds=kinds,
         kind=kind,
@@ -196,19 +185,13 @@ def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrow
         end_ns=end,
         issued_ns=start,
         leads=np.zeros(len(row), np.bool_),
-        edges=np.concatenate(
-            [
-                _along_threads(trace, row, start, end, told, meaning.inputs),
-                told,
-                *_waits(trace, row, start, end, meaning),
-            ]
-        ),
+        edges=np.concatenate(edges),
         meetings=meetings_table(meetings),
     )
 
 
 def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operation], Int64]:
-    """Return the distinct operations, and which one each event (m,) is."""
+    """Find the distinct operations, and the operation of each event (m,)."""
     columns = (trace.name_id[row], trace.cat_id[row], trace.track_id[row])
     sizes = (len(trace.names), len(trace.cats), len(trace.tracks))
     _, first, numbers = np.unique(
@@ -216,16 +199,14 @@ def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operat
     )
     operations = []
     for at in row[first].tolist():
-        name = trace.names[trace.name_id[at]]
+        name, role = trace.names[trace.name_id[at]], Role(meaning.roles[at])
         operations.append(
             Operation(
                 name=name,
                 cat=meaning.category(name, trace.cats[trace.cat_id[at]]),
                 track=trace.tracks[trace.track_id[at]],
-                role=Role(meaning.roles[at]),
-                phase=Phase.INPUT
-                if meaning.roles[at] == Role.INPUT
-                else meaning.phases.get(name, Phase.NONE),
+                role=role,
+                phase=Phase.INPUT if role is Role.INPUT else meaning.phases.get(name, Phase.NONE),
                 is_collective=bool(meaning.collective[at]),
                 on_device=meaning.on_device is not None and bool(meaning.on_device[at]),
             )
@@ -234,12 +215,12 @@ def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operat
 
 
 def _along_threads(
-    trace: Trace, row: Int64, start: Int64, end: Int64, told: Int64, inputs: Int64 | None
+    trace: Trace, row: Int64, start: Int64, end: Int64, drawn: Int64, inputs: Int64 | None
 ) -> Int64:
-    """Let each event wait for the one before it on its thread, and a thread that was idle for any other.
+    """Let each event wait for the one before it on its thread, and an idle thread for another thread.
 
-    Where it is not `told`, by edges (e, 4), what the event waited for. With `inputs` (as of `Meaning`) it
-    begins no earlier than what it waited for ended, which is set in `start`.
+    Not where edges `drawn` (e, 4) tell the source. With `inputs` (as of `Meaning`) an event begins no earlier
+    than its source ended; `start` is changed so.
     """
     track = trace.track_id[row]
     order = np.lexsort((start, track))
@@ -257,20 +238,16 @@ def _along_threads(
     else:
         other = ended_last(end, track, start, track)
     is_idle = known | ((other >= 0) & ((before < 0) | (end[other] > end[before])))
-    is_idle[told[told[:, 2] < Joint.END_TO_BODY, 1]] = False
+    is_idle[drawn[drawn[:, 2] < Joint.END_TO_BODY, 1]] = False
     idle = np.flatnonzero(is_idle)
-    return np.concatenate(
-        [
-            edge_rows(before[follows], follows, Joint.END_TO_HEAD, Rule.THREAD),
-            edge_rows(other[idle], idle, Joint.END_TO_HEAD, Rule.IDLE_THREAD),
-        ]
-    )
+    along = edge_rows(before[follows], follows, Joint.END_TO_HEAD, Rule.THREAD)
+    return np.concatenate([along, edge_rows(other[idle], idle, Joint.END_TO_HEAD, Rule.IDLE_THREAD)])
 
 
 def _waits(trace: Trace, row: Int64, start: Int64, end: Int64, meaning: Meaning) -> list[Int64]:
-    """Let what waits wait for what ended last in it, on another thread.
+    """Let an event that waits wait for the last event of another thread that ended during it.
 
-    By its name it waits for anything; in its own time a span that has children waits for communication.
+    A wait by its name waits for anything; a span with children, in its own time, waits for communication.
     """
     waits = by_name(trace, may_wait)[row]
     if meaning.waits is not None:
@@ -288,7 +265,7 @@ def _waits(trace: Trace, row: Int64, start: Int64, end: Int64, meaning: Meaning)
 
 
 def _meetings_of(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meaning) -> list[Meeting]:
-    """Return this rank's part in each collective: by its step, its key and its turn in that step."""
+    """List this rank's part in each collective: by its step, its key and its turn in that step."""
     events_of: dict[int, list[int]] = {}
     for event in np.flatnonzero(meaning.collective[row]).tolist():
         events_of.setdefault(int(row[event]), []).append(event)
@@ -296,21 +273,13 @@ def _meetings_of(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meani
     seen: Counter[Hashable] = Counter()
     meetings: list[Meeting] = []
     for slice_row, events in events_of.items():
-        place = bisect_right(begins, trace.ts_ns[slice_row]) - 1
+        step = bisect_right(begins, trace.ts_ns[slice_row]) - 1
         part = meaning.parts.get(slice_row) or SyncPart(trace.names[trace.name_id[slice_row]])
-        key = (steps[place].label if place >= 0 else None, part.key)
-        turn, first, last = seen[key, part], events[0], events[-1]
-        is_message = meaning.messages is not None and bool(meaning.messages[slice_row])
-        meetings += [
-            Meeting(
-                key,
-                event,
-                enters=part.begins and event == first,
-                leaves=part.ends and event == last,
-                rule=Rule.TRANSFER if is_message else Rule.COLLECTIVE,
-                turn=turn,
-            )
-            for event in dict.fromkeys((first, last))
-        ]
+        key = (steps[step].label if step >= 0 else None, part.key)
+        is_message = meaning.messages is not None and meaning.messages[slice_row]
+        rule = Rule.TRANSFER if is_message else Rule.COLLECTIVE
+        for event in dict.fromkeys((events[0], events[-1])):
+            enters, leaves = part.begins and event == events[0], part.ends and event == events[-1]
+            meetings.append(Meeting(key, event, enters, leaves, rule=rule, turn=seen[key, part]))
         seen[key, part] += 1
     return meetings

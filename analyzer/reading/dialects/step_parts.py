@@ -3,7 +3,7 @@
 An event's *head* is its start, its *body* the work up to its end. What an event needs in order to start
 enters its head; what it waits for once started (other ranks, a busy link, a device) enters its body, so
 that the waiting is not mistaken for work. Gaps, work and waits follow from the times and the edges
-(``dag/step_graph.py``); a dialect states neither.
+(``graph/step_graph.py``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from analyzer.reading.formats.columns import Trace, Track
 
 
 class Joint(IntEnum):
-    """Which ends of two events an edge joins: from the source's end or start to the target's head or body."""
+    """The ends of two events that an edge joins."""
 
     END_TO_HEAD = 0
     START_TO_HEAD = 1
@@ -49,41 +49,41 @@ class Direction(Enum):
 class Transfer(NamedTuple):
     """The properties of a part of a communication; all are empty for other operations."""
 
-    whole: str = ""  # the communication that it is a part of: Comm.x for Comm.x.PUSH
-    stage: str = ""  # what it does there, as the system calls it
-    key: int | None = None  # of the partition that it moves
-    link: str = ""  # the link that its body occupies, one transfer at a time
+    whole: str = ""  # the communication that this part belongs to: Comm.x for Comm.x.PUSH
+    stage: str = ""  # the system's name of this part
+    key: int | None = None  # of the partition
+    link: str = ""  # occupied by the body, one transfer at a time
     n_bytes: int = 0  # 0 means unknown
     direction: Direction | None = None
-    server: str = ""  # the server at its other end
+    server: str = ""  # the server at the other end
 
     @property
     def is_sent(self) -> bool:
-        """Whether a link carries it to a server."""
+        """True for bytes on a link to a server."""
         return self.direction is Direction.TO_SERVER and bool(self.link)
 
     @property
     def is_answer(self) -> bool:
-        """Whether a link carries it from a server."""
+        """True for bytes on a link from a server."""
         return self.direction is Direction.FROM_SERVER and bool(self.link)
 
     @property
     def is_wait(self) -> bool:
-        """Whether it is what a message to or from a server takes beyond its bytes, on no link."""
+        """True for the time of a message to or from a server beyond its bytes, on no link."""
         return self.direction in (Direction.TO_SERVER, Direction.FROM_SERVER) and not self.link
 
     @property
     def tensor(self) -> int:
-        """The number of the partition's tensor: the next step needs low ones first; -1 without a key."""
+        """The number of the partition's tensor: the next step needs low numbers first; -1 without a key."""
         return -1 if self.key is None else self.key >> 16
 
 
 class Whose(NamedTuple):
-    """Whose work an operation is, where one owner records that of all ranks."""
+    """The rank that did an operation, where one owner records the work of all ranks."""
 
-    name: str = ""  # as words; "" for nobody in particular
+    name: str = ""  # as words; "" where unknown
     rank: int | None = None
-    is_guess: bool = False  # as elsewhere in the recording, not here
+    is_guess: bool = False  # concluded from other steps of the recording
 
 
 class Operation(NamedTuple):
@@ -96,103 +96,94 @@ class Operation(NamedTuple):
     phase: Phase = Phase.NONE
     transfer: Transfer = Transfer()
     owner: int = 0  # index into `Recording.owners`; given when ranks are joined
-    is_collective: bool = False  # ranks do it together
-    on_device: bool = False  # ran on an accelerator, not on the host
+    is_collective: bool = False  # done by several ranks together
+    on_device: bool = False  # ran on an accelerator
     whose: Whose | None = None
-    from_earlier_step: bool = False  # asked for, or begun, before the step in which it ran
-    is_span: bool = False  # an annotation: its own time is that of something that was not recorded
+    from_earlier_step: bool = False  # requested, or begun, before the step in which it ran
+    is_span: bool = False  # an annotation: its time outside of other events was not recorded
 
     @property
     def label(self) -> str:
-        """The name, with the partition, the whole where the name does not say it, and an earlier step."""
-        if self.from_earlier_step:
-            return f"{self._replace(from_earlier_step=False).label} of an earlier step"
-        whole, key = self.transfer.whole, self.transfer.key
-        if whole and not self.name.startswith(whole):
-            return f"{whole}.{self.name}"
-        return self.name if key is None else f"{self.name}.{key}"
+        """The name for users, with its communication or partition, and a mark of an earlier step."""
+        whole, key, label = self.transfer.whole, self.transfer.key, self.name
+        if whole and not label.startswith(whole):
+            label = f"{whole}.{label}"
+        elif key is not None:
+            label = f"{label}.{key}"
+        return f"{label} of an earlier step" if self.from_earlier_step else label
 
     @property
     def main(self) -> str:
-        """The name of the whole of which it is a part, else its own."""
+        """The name of the whole communication, else the operation's name."""
         return self.transfer.whole or self.name
 
     @property
     def purpose(self) -> str:
-        """Its phase, in the words of edits: FW BW Comm I/O STEP callback frame wait; "" unknown.
-
-        Work of a device goes by its category.
-        """
+        """The phase in the words of edits (FW BW Comm I/O STEP callback frame wait); "" on a device."""
         return self.role.word or ("" if self.on_device else self.phase.word)
 
     @property
     def kind_of_work(self) -> str:
-        """Its kind of work in the words of edits: the purpose, else the category; "" for neither."""
+        """The kind of work in the words of edits: the purpose, else the category."""
         return "not recorded" if self.role is Role.UNTRACED else self.purpose or self.cat
 
     @property
     def category(self) -> str:
-        """The category under which it is counted: the recording's, or communication."""
+        """The category in tables: the recording's, or communication."""
         return COMMUNICATION if self.is_communication and self.cat != self.purpose else self.cat
 
     @property
     def is_communication(self) -> bool:
-        """Whether it moves data between ranks, or is a part, the whole or the meeting of that."""
+        """True for data moved between ranks: a part, the whole, or the meeting."""
         return self.role in _COMMUNICATION
 
     @property
     def is_compute(self) -> bool:
-        """Whether it is work of a rank: neither communication nor the loading of input."""
+        """True for work of a rank that is neither communication nor the loading of input."""
         return not self.is_communication and self.phase is not Phase.INPUT
 
     @property
     def is_overhead(self) -> bool:
-        """Whether it is work of the profiler or the driver that the recording itself sets apart."""
+        """True for work of the profiler or the driver that the recording marks as such."""
         return self.cat == "overhead"
 
     @property
     def is_kernel(self) -> bool:
-        """Whether a device computes in it: no copy, no communication."""
+        """True for computation on a device."""
         return self.on_device and self.role is Role.COMPUTE
 
     @property
     def is_traced(self) -> bool:
-        """Whether the trace has it as an event."""
-        return self.role is not Role.UNTRACED and self.role is not Role.MEETING
+        """True for an event of the trace."""
+        return self.role not in (Role.UNTRACED, Role.MEETING)
 
 
 _COMMUNICATION = frozenset((Role.COMM, Role.WHOLE_COMM, Role.MEETING))
 
 
 class OperationTable(Sequence[Operation]):
-    """The operations (n,) of a recording, or of one rank: most are alike, so each is a number into few kinds.
-
-    Attributes
-    ----------
-    kinds : the distinct operations, in order of first appearance
-    kind : (n,) which of them each operation is
-    """
+    """Operations (n,): indices `kind` (n,) into the distinct `kinds`, in order of first appearance."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
-        place: dict[Operation, int] = {}
-        self.kind = np.array([place.setdefault(one, len(place)) for one in operations], np.int32)
-        self.kinds = list(place)
+        index_of: dict[Operation, int] = {}
+        self.kind = np.array([index_of.setdefault(op, len(index_of)) for op in operations], np.int32)
+        self.kinds = list(index_of)
 
     @classmethod
     def of(cls, kinds: Sequence[Operation], kind: NDArray[np.integer]) -> OperationTable:
-        """Return the operations of these kinds, which are distinct and in order of first appearance."""
+        """Make a table of known `kinds`, distinct and in order of first appearance."""
         operations = cls(())
         operations.kinds, operations.kind = list(kinds), kind.astype(np.int32)
         return operations
 
     @overload
-    def __getitem__(self, place: int) -> Operation: ...
+    def __getitem__(self, index: int) -> Operation: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Operation]: ...
-    def __getitem__(self, place: int | slice) -> Operation | list[Operation]:
-        if isinstance(place, slice):
-            return [self.kinds[kind] for kind in self.kind[place].tolist()]
-        return self.kinds[int(self.kind[place])]
+    def __getitem__(self, index: slice) -> list[Operation]: ...
+    def __getitem__(self, index: int | slice) -> Operation | list[Operation]:
+        if isinstance(index, slice):
+            return [self.kinds[kind] for kind in self.kind[index].tolist()]
+        return self.kinds[int(self.kind[index])]
 
     def __iter__(self) -> Iterator[Operation]:
         return map(self.kinds.__getitem__, self.kind.tolist())
@@ -213,12 +204,12 @@ class Edge(NamedTuple):
 class Meeting(NamedTuple):
     """One event's part in something that several ranks do together.
 
-    Of all events of one `key`, on whatever ranks, those that leave wait for those of *other* ranks that
-    enter: along `joint` and `rule` of the one that leaves. A collective enters and leaves with START_TO_BODY
-    (nobody ends before the last has begun); a BytePS PULL leaves what the workers' PUSHes enter, END_TO_BODY.
-    A source that ends later than the target is waited for by its start only; one that starts later, not at
-    all (the root of a broadcast). Keys with their turns (how often it was done before) are equal across
-    ranks and unique in the recording, not in the step.
+    Of all events of one `key`, those that leave wait for the events of *other* ranks that enter, along
+    `joint` and `rule` of the event that leaves. A collective enters and leaves with START_TO_BODY (no member
+    ends before the last has begun); a BytePS PULL leaves what the workers' PUSHes enter, END_TO_BODY. If the
+    source ends after the target, the target waits for its start only; if it starts later, not at all (the
+    root of a broadcast). A key with its turn (earlier occurrences) is equal across ranks and unique in the
+    recording.
     """
 
     key: Hashable
@@ -246,51 +237,42 @@ class Meetings(Struct, frozen=True):
         return len(self.event)
 
     def select(self, rows: NDArray[Any], event: Int64) -> Meetings:
-        """Return some of them, which are now of these events."""
+        """Take the given rows and assign them to new events."""
         others = (self.key, self.turn, self.enters, self.leaves, self.joint, self.rule)
         return Meetings(self.keys, event, *(column[rows] for column in others))
 
 
 def meetings_table(meetings: Iterable[Meeting]) -> Meetings:
-    """Return a few meetings as `RankStep.meetings` wants them."""
-    place: dict[Hashable, int] = {}
-    rows = [(one.event, place.setdefault(one.key, len(place)), one.turn, *one[2:6]) for one in meetings]
+    """Convert a few meetings to columns."""
+    index_of: dict[Hashable, int] = {}
+    rows = [(met.event, index_of.setdefault(met.key, len(index_of)), met.turn, *met[2:6]) for met in meetings]
     event, key, turn, enters, leaves, joint, rule = np.array(rows, np.int64).reshape(-1, 7).T
     flags = enters.astype(np.bool_), leaves.astype(np.bool_)
-    return Meetings(list(place), event, key, turn, *flags, joint.astype(np.int8), rule.astype(np.int8))
+    return Meetings(list(index_of), event, key, turn, *flags, joint.astype(np.int8), rule.astype(np.int8))
 
 
 class RankStep(Struct, frozen=True):
     """The n events of one step of one rank, on that rank's clock.
 
-    Everything that ran between `begin_ns` and `next_ns` belongs to the step, whoever launched it when.
-    Work of an earlier step that still ran at `begin_ns` is an event of this step too, cut to begin there,
-    and listed in `continued`, as (event of the step before, event of this step); what waited for it has
-    an edge from it here. Work that was asked for in the step before but began in this one has its edges
-    from there in `across`.
-
-    Attributes
-    ----------
-    number : the recording's own: ProfilerStep#N, a batch's number; 1 for the first where it has none
-    begin_ns, next_ns : when the step, and the one after it, begins; `next_ns` is -1 where unknown
-    operation : (n,) index into `RankSteps.operations`
-    start_ns, end_ns : (n,)
-    edges : (source, target, joint, rule) as rows (m, 4) of numbers
-    last : the events that must be over before the next step begins (the main thread's last operation);
-        None where that is every event that ends in the step and that nothing else of the step follows
-    across : (source in an earlier step, target in this step, joint, how many steps earlier) as rows (k, 4)
+    Everything that ran between `begin_ns` and `next_ns` belongs to the step, whenever it was launched. Work
+    of an earlier step that still ran at `begin_ns` is an event of this step too, cut to begin there, and
+    listed in `continued`. Work that was requested in an earlier step but began in this one has its edges in
+    `across`.
     """
 
-    number: int
+    number: int  # the recording's: ProfilerStep#N, a batch's number; else counted from 1
     begin_ns: int
-    next_ns: int
-    operation: Int64
+    next_ns: int  # begin of the next step; -1 where unknown
+    operation: Int64  # (n,) index into `RankSteps.operations`
     start_ns: Int64
     end_ns: Int64
-    edges: Int64
+    edges: Int64  # (m, 4) source, target, joint, rule
     meetings: Meetings = field(default_factory=lambda: meetings_table(()))
+    #: The events that end before the next step begins (the main thread's last operation); None: every event
+    #: that ends in the step and that no other event of the step follows.
     last: Int64 | None = None
-    continued: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    continued: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))  # event before, event here
+    #: (k, 4) source in an earlier step, target in this step, joint, number of steps between them.
     across: Int64 = field(default_factory=lambda: np.empty((0, 4), np.int64))
 
     def __len__(self) -> int:
@@ -306,12 +288,12 @@ class RankStep(Struct, frozen=True):
         edges: Sequence[Edge],
         meetings: Sequence[Meeting] = (),
     ) -> RankStep:
-        """Return a step of a few events, with the starts and ends `times` (n, 2), between its bounds."""
+        """Make a step of a few events; `times` (n, 2) are starts and ends, `bounds` begin and next begin."""
         rows = np.array(edges, np.int64).reshape(-1, 4)
         return cls(number, *bounds, operation, times[:, 0], times[:, 1], rows, meetings_table(meetings))
 
     def compact(self) -> RankStep:
-        """Store numbers of events in as few bits as they need."""
+        """Store the numbers of events in few bits."""
         event, key, turn = map(narrowest, (self.meetings.event, self.meetings.key, self.meetings.turn))
         return replace(
             self,
@@ -321,7 +303,7 @@ class RankStep(Struct, frozen=True):
         )
 
     def later(self, by_ns: int) -> RankStep:
-        """Return the step `by_ns` later."""
+        """Move the step `by_ns` later."""
         return replace(
             self,
             begin_ns=self.begin_ns + by_ns,
@@ -332,7 +314,7 @@ class RankStep(Struct, frozen=True):
 
 
 class RankSteps(Struct, frozen=True):
-    """One rank's steps, in order, and its operations; `notes` are what the reader should know of them."""
+    """One rank's steps, in order, its operations, and notes for the user."""
 
     name: str  # "rank0", "wk0.rank1"
     operations: Sequence[Operation]
@@ -341,20 +323,20 @@ class RankSteps(Struct, frozen=True):
     worker: int | None = None
     rank: int | None = None  # local to the worker where the job has workers
     is_numbered: bool = True  # by the job's own count; False: the first recorded step is called 1
-    step_kind: str = ""  # what the steps do, where the recording has others as well
+    step_kind: str = ""  # the kind of these steps, where the recording has several
     n_before: int = 0  # kernels and copies that were launched before the recording began
 
     def compact(self) -> RankSteps:
-        """Store numbers of events in as few bits as they need: 64 ranks of 20 MB take 100 MB less."""
+        """Store the numbers of events in few bits: 64 ranks of 20 MB take 100 MB less."""
         return replace(self, steps=[step.compact() for step in self.steps])
 
     def later(self, by_ns: int) -> RankSteps:
-        """Return the steps `by_ns` later."""
+        """Move the steps `by_ns` later."""
         return replace(self, steps=[step.later(by_ns) for step in self.steps])
 
 
 class RankTrace(Struct, frozen=True):
-    """One rank's trace (read for `Need.EDGES`, with points), and what its graph and logs tell of BytePS."""
+    """One rank's trace (read for `Need.EDGES`, with points) and the data of BytePS's graph and logs."""
 
     name: str  # "rank0", "wk0.rank1"
     trace: Trace
@@ -363,13 +345,13 @@ class RankTrace(Struct, frozen=True):
     parameters: Mapping[str, str] = field(default_factory=dict)  # byteps.gradient_<i> -> parameter
     bytes_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> bytes
     server_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> server
-    most_steps: int | None = None  # of how many steps the graph is made, about; None: of all
-    #: All args of the slices that have one of some names, in file order; none where they cannot be told.
+    most_steps: int | None = None  # about how many steps to take; None: all
+    #: All args of the slices with the given names, in file order; none where they cannot be read.
     args_of: Callable[[Collection[str]], Sequence[Mapping[str, Any]]] = lambda names: ()
 
 
 def narrow(numbers: NDArray[np.integer]) -> Int64:
-    """Return numbers of events or operations in 32 bits, which hold any; what is summed becomes wider."""
+    """Convert numbers of events or operations to 32 bits; sums of them become wider."""
     narrowed: Any = numbers.astype(np.int32, copy=False)
     return cast(Int64, narrowed)
 
@@ -380,7 +362,7 @@ def from_start(edges: Int64) -> NDArray[np.bool_]:
 
 
 def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, rule: Rule | Int64) -> Int64:
-    """Return edges, of one joint and rule or of several (m,), as `RankStep.edges` has them (m, 4)."""
+    """Build the rows (m, 4) of `RankStep.edges`, with one joint and rule or with one for each (m,)."""
     rows = np.empty((len(sources), 4), np.int32)
     for column, values in enumerate((sources, targets, joint, rule)):
         rows[:, column] = values
@@ -388,7 +370,7 @@ def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, rule: Rule |
 
 
 def renumbered(edges: Int64, by: int) -> Int64:
-    """Return edges (m, 4) between events whose numbers are `by` higher."""
+    """Raise the numbers of the events in edges (m, 4)."""
     rows: Any = edges.astype(np.int32)
     rows[:, :2] += by
     return cast(Int64, rows)

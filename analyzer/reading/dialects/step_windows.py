@@ -1,4 +1,4 @@
-"""A whole recording of one rank is cut into its steps."""
+"""Cut the recording of one rank into its steps."""
 
 from __future__ import annotations
 
@@ -28,63 +28,50 @@ from analyzer.reading.dialects.step_parts import (
 from analyzer.reading.dialects.tolerances import ALWAYS_FEW, IN_A_ROW, JITTER_NS, MOST_TIMES
 
 Groups = NDArray[np.integer]
-#: `RecordedEvents.iteration` of what no step asked for.
+#: `RecordedEvents.iteration` of events that no step requested.
 NO_STEP = -1
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 class RecordedEvents(Struct, frozen=True):
-    """The n events of a whole recording of one rank, and what they wait for.
-
-    Attributes
-    ----------
-    kind : (n,) index into `kinds`; events of one kind are told apart by their order in a step
-    start_ns, end_ns : (n,)
-    issued_ns : (n,) when the work was asked for: the launch of a kernel; else the start
-    leads : (n,) which events belong to what runs the steps (the main thread): the next step begins when
-        the last of them is over
-    edges : (m, 4) as of `RankStep.edges`
-    meetings : as of `RankStep.meetings`
-    iteration : (n,) number of the step in which the work was asked for, else `NO_STEP`; None where steps end
-        with what leads. Otherwise a step ends when all work of its own, on a device too, is done, and whoever
-        runs the steps may be ahead, in the next ones
-    """
+    """The n events of one rank's whole recording, and their dependencies."""
 
     kinds: Sequence[Operation]
-    kind: Int64
+    kind: Int64  # (n,) index into `kinds`; events of one kind differ by their order in a step
     start_ns: Int64
     end_ns: Int64
-    issued_ns: Int64
-    leads: Mask
-    edges: Int64
+    issued_ns: Int64  # (n,) the launch of a kernel; else the start
+    leads: Mask  # (n,) events of the main thread: the next step begins when the last of them is over
+    edges: Int64  # as `RankStep.edges`
     meetings: Meetings = field(default_factory=lambda: meetings_table(()))
+    #: (n,) the step that requested the event, else `NO_STEP`: a step ends when all its work, on a device too,
+    #: is done, and the main thread may be ahead. None: steps end with the events that lead.
     iteration: Int64 | None = None
 
 
 def windows(steps: Int64) -> Int64:
-    """Return (number, start, start of the next) of each of some steps (n, 3), as `step_table` has them.
+    """Extend each step of a table (n, 3) to the start of the next one.
 
-    One that is followed by a pause ends itself. A pause is a number left out, or one longer than the step.
+    A step before a pause (a number left out, or a time longer than the step) keeps its end.
     """
     number, begin, end = steps.T
     pause = begin[1:] - end[:-1]
     goes_on = (np.diff(number) == 1) & (pause >= 0) & (pause <= (end - begin)[:-1])
-    found: Int64 = steps.copy()
-    found[:-1, 2] = np.where(goes_on, begin[1:], np.minimum(end[:-1], begin[1:]))
-    return found
+    extended: Int64 = steps.copy()
+    extended[:-1, 2] = np.where(goes_on, begin[1:], np.minimum(end[:-1], begin[1:]))
+    return extended
 
 
 def as_bounds(table: Int64) -> list[tuple[int, int, int]]:
-    """Return the rows of a table (n, 3) of steps."""
+    """Convert a table (n, 3) of steps to tuples."""
     return list(zip(*table.T.tolist(), strict=True))
 
 
 def sampled(steps: Int64, most: int | None) -> tuple[Int64, list[str]]:
-    """Choose the steps of a table (n, 3) to look at, with a note if some are left out.
+    """Choose about `most` steps of a table (n, 3), with a note if some are left out.
 
-    They are at most about so many, in runs that follow each other: one of 2, 4, 8, … runs, chosen by their
-    numbers, so that all ranks have the same. The note tells how many of the others take far longer than the
-    usual step, and which of them longest.
+    One of 2, 4, 8, … runs of successive steps, chosen by their numbers so that all ranks have the same. The
+    note counts the others that take much longer than usual, and names the longest.
     """
     if most is None or len(steps) <= most:
         return np.arange(len(steps)), []
@@ -105,10 +92,7 @@ def sampled(steps: Int64, most: int | None) -> tuple[Int64, list[str]]:
 
 
 def check_sizes(path: str, start_ns: Int64, end_ns: Int64, bounds: Sequence[tuple[int, int, int]]) -> None:
-    """Refuse (TraceError) a recording whose events (n,) run on through step after step.
-
-    What goes on in a step is an event there as well, so there would be up to n in each.
-    """
+    """Refuse (TraceError) a recording whose events (n,) go on through many steps: each has them all."""
     most = MOST_TIMES * len(start_ns) + ALWAYS_FEW
     if len(start_ns) * len(bounds) <= most:
         return
@@ -125,11 +109,10 @@ def check_sizes(path: str, start_ns: Int64, end_ns: Int64, bounds: Sequence[tupl
 def cut_into_steps(
     events: RecordedEvents, bounds: Sequence[tuple[int, int, int]]
 ) -> tuple[OperationTable, list[RankStep]]:
-    """Return the operations and the steps of a recording; `bounds` as from `windows`, in order.
+    """Cut a recording into its operations and steps; `bounds` as from `windows`, in order.
 
-    A step has what ran in it, from its start on; what goes on in the next step is an event there as well. Of
-    a host that is ahead of a device each step has its part, up to the end.
-    Work that was asked for before the step began is an operation of its own (`from_earlier_step`).
+    An event that goes on in the next step is an event there as well. A host that is ahead of its device is
+    cut at the step's end. Work requested before the step is an operation of its own (`from_earlier_step`).
     """
     cutter = _Cutter(events)
     parts: list[Int64] = []
@@ -139,19 +122,19 @@ def cut_into_steps(
         part, step = cutter.cut(window, follows)
         parts.append(part)
         steps.append(step)
-    is_of_step = np.zeros(len(events.kind), np.bool_)
+    of_no_step = np.ones(len(events.kind), np.bool_)
     if events.iteration is not None:
-        is_of_step = events.iteration != NO_STEP
+        of_no_step = events.iteration == NO_STEP
     labels = [
-        2 * events.kind[one] + ((events.issued_ns[one] < begin) & ~is_of_step[one])
-        for one, (_, begin, _) in zip(parts, bounds, strict=True)
+        2 * events.kind[part] + ((events.issued_ns[part] < begin) & of_no_step[part])
+        for part, (_, begin, _) in zip(parts, bounds, strict=True)
     ]
     numbers, operations = _operations(events.kinds, labels)
-    return operations, [replace(step, operation=own) for step, own in zip(steps, numbers, strict=True)]
+    return operations, [replace(step, operation=number) for step, number in zip(steps, numbers, strict=True)]
 
 
 class _Cutter:
-    """Cuts a recording at one window after the other; what is over before a window is not looked at again."""
+    """Cuts a recording window by window; events that are over before a window are not looked at again."""
 
     def __init__(self, events: RecordedEvents) -> None:
         by_target = np.argsort(events.start_ns[events.edges[:, 1]], kind="stable")
@@ -168,11 +151,11 @@ class _Cutter:
         self.open = Open(self.order, events.end_ns)
         self.open_edges = Open(np.arange(len(by_target)), events.end_ns[self.events.edges[:, 1]])
         track: dict[object, int] = {}
-        tracks = [track.setdefault(one.track, len(track)) if one.on_device else -1 for one in events.kinds]
-        self.stream = np.array(tracks, np.int64)[events.kind]  # -1 for what runs on no device
+        tracks = [track.setdefault(kind.track, len(track)) if kind.on_device else -1 for kind in events.kinds]
+        self.stream = np.array(tracks, np.int64)[events.kind]  # -1 on no device
         self.new = np.full(len(events.kind), -1, np.int64)  # an event's place in the step that is cut
         source, target, joint, _ = events.edges[events.edges[:, 2] >= Joint.END_TO_BODY].T
-        #: When the last of what an event waits for, after its start, is over.
+        #: End of the last source that an event waits for after its start.
         self.until = np.full(len(events.kind), np.iinfo(np.int64).min)
         over = np.where(joint == Joint.END_TO_BODY, events.end_ns[source], events.start_ns[source])
         np.maximum.at(self.until, target, over)
@@ -181,9 +164,9 @@ class _Cutter:
         self.count = self.since = 0  # steps so far, and the first of those that follow each other
 
     def cut(self, window: tuple[int, int, int], follows: bool) -> tuple[Int64, RankStep]:
-        """Return the events of a step by start, and the step, its operations still unknown.
+        """Cut out the next step; `follows` if it begins where the last one ended.
 
-        `follows`: it begins where the last one ended.
+        Returns its events by start, and the step, still without operations.
         """
         number, begin, end = window
         low, high = np.searchsorted(self.starts, [begin, end]).tolist()
@@ -194,6 +177,9 @@ class _Cutter:
         goes_on = part[(self.home[part] >= self.since) & (self.home[part] == self.count - 1)]
         edge_range = np.searchsorted(self.targets, [begin, end]).tolist()
         last, cut, waits = self._last_of(part, window), *self._cut_off(part, number, end)
+        low_met, high_met = (np.searchsorted(self.met, part, side) for side in _SIDES)
+        met = np.sort(self.by_event[ranges(low_met, high_met)[0]])
+        meetings = self.events.meetings
         step = RankStep(
             number=number,
             begin_ns=begin,
@@ -202,7 +188,7 @@ class _Cutter:
             start_ns=np.maximum(self.events.start_ns[part], begin),
             end_ns=np.where(cut, end, self.events.end_ns[part]),
             edges=np.concatenate([self._edges_within(begin, *edge_range), self._waits_on(part, waits, last)]),
-            meetings=self._meetings_within(part),
+            meetings=meetings.select(met, self.new[meetings.event[met]]),
             last=last,
             continued=np.column_stack((self.place[goes_on], self.new[goes_on])),
             across=self._edges_across(begin, *edge_range),
@@ -212,32 +198,27 @@ class _Cutter:
         return part, step
 
     def _cut_off(self, part: Int64, number: int, end: int) -> tuple[Mask, Mask]:
-        """Split events at the step boundary; find those that wait there.
+        """Find the events to split at the step boundary, and those of them that wait there.
 
-        A host that is ahead of its device goes on; a rank may begin a collective of a later step here, and
-        wait for the others.
+        They are of a host ahead of its device, or in a collective of a later step.
         """
         events = self.events
         if events.iteration is None:
-            none = np.zeros(len(part), np.bool_)
-            return none, none
+            return (np.zeros(len(part), np.bool_),) * 2
         early = self.meets[part] & (events.iteration[part] > number)
         cut = (events.end_ns[part] > end) & (early | (self.stream[part] < 0))
         return cut, cut & (early | (self.until[part] > end))
 
     def _waits_on(self, part: Int64, waits: Mask, last: Int64 | None) -> Int64:
-        """Return edges by which what waits for something beyond a step waits until that is complete.
-
-        That is so as soon as the last of its device's work is done.
-        """
+        """Let events that wait beyond a step wait until its last work on a device is done."""
         waiting = np.flatnonzero(waits)
-        own = waiting[:0] if last is None else last[self.stream[part[last]] >= 0]
-        own = own[np.argsort(self.events.end_ns[part[own]], kind="stable")][-1:]
-        sources = np.repeat(own, len(waiting))
+        source = waiting[:0] if last is None else last[self.stream[part[last]] >= 0]
+        source = source[np.argsort(self.events.end_ns[part[source]], kind="stable")][-1:]
+        sources = np.repeat(source, len(waiting))
         return edge_rows(sources, waiting[: len(sources)], Joint.END_TO_BODY, Rule.COMPLETE)
 
     def _last_that_leads(self, part: Int64, end: int) -> Int64 | None:
-        """Return the last event that leads to the next step's start, and those that hand over to that step.
+        """Find the last event that leads, and the ended events after which the next event that leads starts.
 
         None where no event leads.
         """
@@ -246,34 +227,29 @@ class _Cutter:
         if not len(leads):
             return None
         last = leads[[np.argmax(events.end_ns[leads])]]
-        return unique(self.new[np.append(last, self._handing_over(end))])
-
-    def _handing_over(self, end: int) -> Int64:
-        """Return the events of the step, over at its end, that the next event that leads starts after."""
-        events = self.events
         later = int(np.searchsorted(self.lead_starts, end))
         following = self.leads[later : later + 1]
         low, high = (np.searchsorted(self.targets, events.start_ns[following], side) for side in _SIDES)
         into = events.edges[ranges(low, high)[0]]
-        is_of_next = (into[:, 1] == following) & (into[:, 2] == Joint.END_TO_HEAD)
-        sources: Int64 = into[is_of_next, 0]
-        return np.asarray(sources[(self.new[sources] >= 0) & (events.end_ns[sources] <= end)])
+        sources = into[(into[:, 1] == following) & (into[:, 2] == Joint.END_TO_HEAD), 0]
+        sources = sources[(self.new[sources] >= 0) & (events.end_ns[sources] <= end)]
+        return unique(self.new[np.append(last, sources)])
 
     def _last_of(self, part: Int64, window: tuple[int, int, int]) -> Int64 | None:
-        """Return the events that complete a step: of its own, the last one that leads and of each stream."""
+        """Find the events that complete a step: its last event that leads, and its last of each stream."""
         events, (number, _, end) = self.events, window
         if events.iteration is None:
             return self._last_that_leads(part, end)
-        own = part[(events.iteration[part] == number) & (events.end_ns[part] <= end)]
-        own = own[events.leads[own] | (self.stream[own] >= 0)]
-        own = own[np.lexsort((events.end_ns[own], self.stream[own]))]
-        is_last = np.append(np.diff(self.stream[own]) != 0, np.ones(min(len(own), 1), np.bool_))
-        return unique(self.new[own[is_last]])
+        rows = part[(events.iteration[part] == number) & (events.end_ns[part] <= end)]
+        rows = rows[events.leads[rows] | (self.stream[rows] >= 0)]
+        rows = rows[np.lexsort((events.end_ns[rows], self.stream[rows]))]
+        is_last = np.append(np.diff(self.stream[rows]) != 0, np.ones(min(len(rows), 1), np.bool_))
+        return unique(self.new[rows[is_last]])
 
     def _edges_within(self, begin: int, low: int, high: int) -> Int64:
-        """Return the edges between a step's events; what was over when the step began holds up nothing.
+        """Select the edges between a step's events, without sources that were over when the step began.
 
-        Those from `low` to `high` are of targets that start in the step.
+        Edges from `low` to `high` lead to targets that start in the step.
         """
         events, new = self.events, self.new
         edges: Int64 = np.concatenate([events.edges[self.open_edges.at(begin, low)], events.edges[low:high]])
@@ -285,10 +261,9 @@ class _Cutter:
         return edges
 
     def _edges_across(self, begin: int, low: int, high: int) -> Int64:
-        """Return (source, target, joint, steps back) of what was asked for earlier but began here (k, 4).
+        """Select the edges (k, 4) of `RankStep.across`.
 
-        Where a step is complete with the work of a device, whoever runs the steps does not begin with it: it
-        goes on from what it did before.
+        Where a step ends with the work of a device, the main thread goes on from its own earlier events.
         """
         home, new = self.home, self.new
         source, target, joint, _ = self.events.edges[low:high].T
@@ -298,13 +273,6 @@ class _Cutter:
         keep &= (joint == Joint.END_TO_HEAD) | (joint == Joint.START_TO_HEAD)
         source, target = source[keep], target[keep]
         return np.column_stack((self.place[source], new[target], joint[keep], self.count - home[source]))
-
-    def _meetings_within(self, part: Int64) -> Meetings:
-        """Return the part of a step's events in what several ranks do together."""
-        meetings = self.events.meetings
-        low, high = (np.searchsorted(self.met, part, side) for side in _SIDES)
-        here = np.sort(self.by_event[ranges(low, high)[0]])
-        return meetings.select(here, self.new[meetings.event[here]])
 
 
 class Open:
@@ -319,35 +287,34 @@ class Open:
         """List those of the first `low` items that end after `begin`, in order."""
         if begin < self._begin or low < self._seen:  # windows follow each other, but for odd recordings
             self._seen, self._open = 0, self.items[:0]
-        found = np.concatenate([self._open, self.items[self._seen : low]])
-        self._open = found[self.end_ns[found] > begin]
+        items = np.concatenate([self._open, self.items[self._seen : low]])
+        self._open = items[self.end_ns[items] > begin]
         self._seen, self._begin = low, begin
         return self._open
 
 
 def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[list[Int64], OperationTable]:
-    """Return the operation of each step's events: the n-th of a label is the same in every step.
+    """Assign operations to each step's events: the n-th of a label is the same in every step.
 
     `labels` are per step twice the kind, plus one for work of an earlier step.
     """
     most = np.zeros(2 * len(kinds), np.int64)
-    for one in labels:  # a table of all steps and kinds could be far larger than the recording
-        present, count = np.unique(one, return_counts=True)
+    for label in labels:  # a table of all steps and kinds could be far larger than the recording
+        present, count = np.unique(label, return_counts=True)
         most[present] = np.maximum(most[present], count)
     offset = np.cumsum(most) - most
-    numbers = [offset[one] + occurrence_number(one) for one in labels]
-    found = np.flatnonzero(most)
+    numbers = [offset[label] + occurrence_number(label) for label in labels]
+    used = np.flatnonzero(most)
     variants = OperationTable(
-        kinds[one // 2]._replace(from_earlier_step=True) if one % 2 else kinds[one // 2]
-        for one in found.tolist()
+        kinds[label // 2]._replace(from_earlier_step=bool(label % 2)) for label in used.tolist()
     )
-    return numbers, OperationTable.of(variants.kinds, np.repeat(variants.kind, most[found]))
+    return numbers, OperationTable.of(variants.kinds, np.repeat(variants.kind, most[used]))
 
 
 def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int64:
-    """Return, for each of `moments` (k,), what had ended last by then in a group other than `own` (k,).
+    """Find the event (of n) that ended last before each of `moments` (k,), in a group other than `own` (k,).
 
-    `end_ns` and `group` are of what may have ended (n,); what is returned are indices (k,), -1 for none.
+    Returns indices (k,), -1 for none.
     """
     if not len(end_ns):
         return np.full(len(moments), -1, np.int64)
@@ -361,25 +328,26 @@ def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int
 
 
 def ended_nearest(start_ns: Int64, end_ns: Int64, group: Groups, targets: Int64) -> Int64:
-    """Return for some events (k,) of all (n,) which one of another group ended nearest to its start; or -1.
+    """Find the event of another group that ended nearest to the start of each target (k,); -1 for none.
 
-    That began before it, and may seem to end up to `JITTER_NS` later than it begins.
+    It began before the target, and may seem to end up to `JITTER_NS` after the target's begin.
     """
     begin = start_ns[targets]
-    found = ended_last(end_ns, group, begin, group[targets])
-    before_ns = np.where(found >= 0, begin - end_ns[found], np.iinfo(np.int64).max)
-    found = np.where((found >= 0) & (start_ns[found] < begin), found, -1)
+    nearest = ended_last(end_ns, group, begin, group[targets])
+    before_ns = np.where(nearest >= 0, begin - end_ns[nearest], np.iinfo(np.int64).max)
+    nearest = np.where((nearest >= 0) & (start_ns[nearest] < begin), nearest, -1)
     order = np.argsort(end_ns, kind="stable")
     at = np.searchsorted(end_ns[order], begin, side="right")
     left = np.arange(len(targets))
-    while len(left):  # what ended next, the one after that, until it is too late
+    while len(left):  # later ends, until they are too late
         left = left[at[left] < len(order)]
         source = order[at[left]]
         late = end_ns[source] - begin[left]
-        left, source = (one[late <= np.minimum(before_ns[left], JITTER_NS)] for one in (left, source))
+        is_near = late <= np.minimum(before_ns[left], JITTER_NS)
+        left, source = left[is_near], source[is_near]
         fits = (group[source] != group[targets[left]]) & (start_ns[source] < begin[left])
         fits &= end_ns[source] < end_ns[targets[left]]
-        found[left[fits]] = source[fits]
+        nearest[left[fits]] = source[fits]
         left = left[~fits]
         at[left] += 1
-    return found
+    return nearest

@@ -14,7 +14,7 @@ from analyzer.answers.compare.significance import FEWEST_STEPS, Change, correcte
 values = st.floats(1, 1e6).map(lambda value: round(value, 3))
 
 
-def test_a_step_counts_once_however_many_events_it_has() -> None:
+def test_a_step_counts_once_whatever_its_number_of_events() -> None:
     few = sample([[10.0, 20.0, 30.0]])
     many = sample([[100.0, 200.0, 300.0]], [[10, 10, 10]])
     assert (few.mean[0], few.sd[0], few.n[0]) == (20.0, 10.0, 3)
@@ -39,14 +39,6 @@ def test_p_value_and_interval_are_those_of_scipy(a: np.ndarray, b: np.ndarray) -
     interval = expected.confidence_interval(0.95)
     assert found.p[0] == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
     assert (found.low[0], found.high[0]) == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-6)
-
-
-@given(arrays(float, (3, 5), elements=values), arrays(float, (3, 6), elements=values))
-def test_swapping_the_runs_changes_only_the_sign(a: np.ndarray, b: np.ndarray) -> None:
-    there, back = welch(sample(a), sample(b)), welch(sample(b), sample(a))
-    np.testing.assert_allclose(there.change, -back.change)
-    np.testing.assert_allclose(there.low, -back.high, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(there.p, back.p, rtol=1e-9)
 
 
 def test_too_few_steps_have_no_p_value() -> None:
@@ -76,12 +68,6 @@ def test_runs_of_one_setup_are_seldom_called_different() -> None:
     assert false <= 0.01 * 20 * 200
 
 
-def test_single_tests_under_the_null_keep_to_their_level() -> None:
-    rng = np.random.default_rng(2)
-    p = welch(sample(rng.normal(100, 10, (4000, 11))), sample(rng.normal(100, 20, (4000, 6)))).p
-    assert 0.035 <= (p <= 0.05).mean() <= 0.06
-
-
 def correlated(rng: np.random.Generator, rows: int, steps: int, r: float) -> np.ndarray:
     """Series whose neighbours correlate by `r`, as load from outside makes them."""
     noise = rng.normal(0, 1, (rows, steps))
@@ -91,7 +77,7 @@ def correlated(rng: np.random.Generator, rows: int, steps: int, r: float) -> np.
 
 
 @pytest.mark.slow
-def test_correlated_steps_are_not_taken_for_many_independent_ones() -> None:
+def test_correlated_steps_are_worth_fewer_independent_ones() -> None:
     rng = np.random.default_rng(3)
     a, b = correlated(rng, 1000, 60, 0.7), correlated(rng, 1000, 60, 0.7)
     naive = np.asarray(scipy.stats.ttest_ind(a, b, axis=1, equal_var=False).pvalue)

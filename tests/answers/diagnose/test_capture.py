@@ -48,7 +48,7 @@ def test_other_files_in_the_directory_are_no_ranks(tmp_path: Path) -> None:
     assert flaws(directory) == []
 
 
-def test_what_runs_when_a_recording_begins_or_ends_is_no_damage(tmp_path: Path) -> None:
+def test_events_open_at_the_recordings_ends_are_no_damage(tmp_path: Path) -> None:
     directory = composer(tmp_path / "job", replace(HEALTHY, ranks=2))
     for file in directory.iterdir():
         events = json.loads(file.read_text())
@@ -59,7 +59,7 @@ def test_what_runs_when_a_recording_begins_or_ends_is_no_damage(tmp_path: Path) 
     assert flaws(directory) == []
 
 
-def test_clocks_that_were_tied_are_no_damage(tmp_path: Path) -> None:
+def test_tied_clocks_are_no_damage(tmp_path: Path) -> None:
     """With PyTorch's profiler on, a file of Composer has two axes, which its steps tie."""
     directory = composer(tmp_path / "job", replace(HEALTHY, ranks=2))
     for file in directory.iterdir():
@@ -92,7 +92,7 @@ def test_three_steps_give_no_intervals(tmp_path: Path) -> None:
     assert "outlier_steps" in [one.kind for one in diagnosis.skipped]
 
 
-def test_clocks_that_nothing_ties(tmp_path: Path) -> None:
+def test_unaligned_clocks_are_a_flaw(tmp_path: Path) -> None:
     home = tmp_path / "job"
     home.mkdir()
     for rank in (0, 1):

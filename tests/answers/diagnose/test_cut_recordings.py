@@ -62,16 +62,14 @@ ends = st.tuples(st.integers(0, 2), st.integers(0, 2))
 
 @given(st.integers(0, RANKS - 1), st.dictionaries(st.integers(0, RANKS - 1), ends), st.integers(0, 99))
 @settings(max_examples=examples(12), deadline=None)
-def test_who_is_late_is_found_whichever_steps_a_rank_has_not_recorded(
-    late: int, cuts: Cuts, seed: int
-) -> None:
+def test_the_late_rank_is_found_whatever_steps_are_missing(late: int, cuts: Cuts, seed: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         diagnosis = diagnosed(reducing(Path(directory), late, cuts, seed))
     (title,) = titles(diagnosis, "late_rank")
     assert title.startswith(f"rank{late} is late by ")
 
 
-def test_steps_that_not_every_rank_recorded_are_told(tmp_path: Path) -> None:
+def test_steps_missing_on_some_ranks_are_noted(tmp_path: Path) -> None:
     cuts = {0: (0, 2), 1: (1, 0), 2: (1, 0)}
     loaded = load_steps([reducing(tmp_path, 2, cuts, 1)], Request(jobs=1, progress=False))
     assert [step.number for step in loaded.recording.steps] == list(range(4, 11))

@@ -117,7 +117,7 @@ def copies_late(directory: Path, *calls: str) -> None:
     path.write_text(json.dumps(document))
 
 
-def test_a_call_that_waits_for_work_that_nobody_recorded_is_named(tmp_path: Path) -> None:
+def test_a_call_that_waits_for_unrecorded_work_is_named(tmp_path: Path) -> None:
     directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, kernel=0.1, gap=60.0))
     around(directory, "hipMemcpyWithStream", "cuda_runtime", 0.1, 59.9, step_ms)
     copies_late(directory, "hipMemcpyWithStream")
@@ -127,7 +127,7 @@ def test_a_call_that_waits_for_work_that_nobody_recorded_is_named(tmp_path: Path
     assert found.cause.startswith("59.8 ms of ")
 
 
-def test_a_call_that_creates_a_context_is_told_as_such_and_wins_nothing(tmp_path: Path) -> None:
+def test_creating_a_context_is_start_up_without_a_saving(tmp_path: Path) -> None:
     job = replace(DEVICE_BOUND, first_call=500.0)
     diagnosis = diagnosed(device(tmp_path / "one", job, steps=1)[0])
     assert winning(diagnosis) == []
@@ -209,7 +209,7 @@ def test_a_rank_is_late_though_another_one_lost_kernels_of_a_step(tmp_path: Path
     holds(winning(diagnosis)[0], 9.0, near=0.2)  # its share of nine steps in ten is known
 
 
-def test_what_an_earlier_finding_wins_is_not_a_finding_again() -> None:
+def test_a_saving_of_an_earlier_finding_is_not_repeated() -> None:
     class Known:  # the first wins 9 ms; the second 10 alone, or 4 to 6 after the first
         def of(self, edits: Sequence[EditRequest], above: Sequence[EditRequest] = ()) -> Won:
             (own,) = edits

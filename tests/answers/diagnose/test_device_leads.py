@@ -68,7 +68,7 @@ def test_a_host_saves_no_more_than_a_device_full_of_copies_idles(tmp_path: Path)
     assert winning(diagnosis)[0].finding.kind == "copies"
 
 
-def test_work_of_the_profiler_is_said_and_not_offered_as_a_saving(tmp_path: Path) -> None:
+def test_work_of_the_profiler_is_named_without_a_saving(tmp_path: Path) -> None:
     # 5.8 ms before the launches of each step, which takes 46 ms
     directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, gap=6.0))
     around(directory, "Buffer Flush", "overhead", 0.1, 5.9, step_ms)
@@ -177,5 +177,5 @@ def test_a_busy_device_names_the_kind_of_its_kernels(
         ("gpu-zoology-no-kernels", "260 launches were recorded and none of their kernels"),
     ],
 )
-def test_the_cause_known_of_a_recorded_job_stands_first(shared_data: Path, job: str, first: str) -> None:
+def test_the_known_cause_of_a_recorded_job_comes_first(shared_data: Path, job: str, first: str) -> None:
     assert f": {first}" in headline(diagnosed(shared_data / "kineto" / job))

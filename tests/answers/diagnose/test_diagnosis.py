@@ -28,9 +28,7 @@ WITH_INPUT = [system for system in WITH_WORK if system != "chrome"]
 @pytest.mark.parametrize("ranks", [2, 4, 7])
 @pytest.mark.parametrize("jitter", [0.01, 0.03])
 @pytest.mark.parametrize("system", few(2, ["kineto", "horovod", "byteps"]))
-def test_even_ranks_with_chance_in_their_times_are_not_late(
-    tmp_path: Path, system: str, ranks: int, jitter: float
-) -> None:
+def test_even_ranks_with_noise_are_not_late(tmp_path: Path, system: str, ranks: int, jitter: float) -> None:
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, ranks=ranks, jitter=jitter)))
     assert kinds(diagnosis) == []
 
@@ -56,7 +54,7 @@ def test_in_noisy_jobs_of_even_ranks_hardly_any_rank_is_called_late_slow_or_unev
     assert len(called) <= n // 20, called  # a test of 5 % is made for each
 
 
-def test_whose_loading_is_slow_is_not_told_where_ranks_wait_for_each_other_at_its_end(tmp_path: Path) -> None:
+def test_no_loader_is_blamed_where_ranks_wait_at_its_end(tmp_path: Path) -> None:
     """Composer's ranks ask each other, before they leave the loading, whether one has no batch left."""
     job = replace(HEALTHY, load=20.0)
     (slow,) = winning(diagnosed(composer(tmp_path / "composer", job)))
@@ -120,7 +118,7 @@ def hiccups(directory: Path, slow: tuple[int, ...], more_ms: int) -> Path:
     return write(directory / "rank0.json", events, schemaVersion=1, distributedInfo=info).parent
 
 
-def test_since_when_steps_take_longer_is_said(tmp_path: Path) -> None:
+def test_the_begin_of_slower_steps_is_named(tmp_path: Path) -> None:
     diagnosis = diagnosed(hiccups(tmp_path / "job", (7, 8, 9, 10, 11), 30))
     assert "from step 7 on a step takes 30.0 ms longer" in headline(diagnosis)
     (scope,) = [one.finding.scope for one in diagnosis.findings if one.finding.scope.span]
@@ -130,9 +128,7 @@ def test_since_when_steps_take_longer_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more_ms", [30, 180])
-def test_what_comes_again_is_no_warm_up_and_comes_before_a_saving_that_is_assumed(
-    tmp_path: Path, more_ms: int
-) -> None:
+def test_recurring_long_steps_are_no_warm_up(tmp_path: Path, more_ms: int) -> None:
     diagnosis = diagnosed(hiccups(tmp_path / "job", (0, 4, 8), more_ms))
     assert titles(diagnosis, "profiling_overhead") == []
     # 3 * 30 / 12 = 7.5 ms, or 45; and a tenth of 60, or of what that is on average (67.5, or 105)
@@ -206,7 +202,7 @@ def waits_unseen(directory: Path) -> Path:
     return directory
 
 
-def test_a_long_step_is_the_fault_of_what_grew_on_its_path_not_of_who_waited(tmp_path: Path) -> None:
+def test_the_operation_that_grew_on_the_path_is_blamed_for_a_long_step(tmp_path: Path) -> None:
     (outlier,) = [
         one.finding
         for one in winning(diagnosed(waits_unseen(tmp_path / "job")))
@@ -353,7 +349,7 @@ def test_a_step_in_which_one_rank_pauses_is_long_and_not_the_next(tmp_path: Path
     holds(outlier, 200.0 / HEALTHY.steps)
 
 
-def test_operations_that_are_others_in_each_step_are_refused(
+def test_operations_that_differ_in_each_step_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = [
@@ -369,7 +365,7 @@ def test_operations_that_are_others_in_each_step_are_refused(
     assert err.startswith(f"analyze.py: error: {path}: ") and "--step_by NAME" in err
 
 
-def test_what_only_one_step_does_is_won_whole_and_named(tmp_path: Path) -> None:
+def test_an_operation_of_one_step_only_is_named_with_its_saving(tmp_path: Path) -> None:
     # at the end of step 7 the last rank evaluates: 8 times 20 ms of an operator that no other step has
     directory = WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, pause_after=(4, 160.0)))
     path = directory / "rank3.pt.trace.json"
@@ -446,7 +442,7 @@ def test_in_a_timeline_a_rank_is_late_anew_after_an_exchange_but_not_after_a_red
     holds(late, 25.0)
 
 
-def test_a_rank_that_comes_later_is_told_with_by_how_much_and_where(tmp_path: Path) -> None:
+def test_a_late_arrival_is_named_with_delay_and_place(tmp_path: Path) -> None:
     """In each step of 60 ms rank 2 pauses for 10 before the gather, the others after they waited there."""
     for rank in range(3):
         late, events = 10 * (rank == 2), []

@@ -65,9 +65,7 @@ def test_the_one_thing_that_is_wrong_is_all_that_is_found(
 
 
 @pytest.mark.parametrize("system", WRITERS)
-def test_of_a_healthy_job_nothing_is_claimed_and_what_is_not_recorded_is_skipped(
-    tmp_path: Path, system: str
-) -> None:
+def test_a_healthy_job_has_no_claims_and_skips_missing_data(tmp_path: Path, system: str) -> None:
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", Job()))
     assert kinds(diagnosis) == []
     assert "nothing stands out" in headline(diagnosis)

@@ -26,7 +26,7 @@ def test_memory_that_grows_or_fills_the_device(tmp_path: Path, peaks: Sequence[f
     assert all(words in title for title in found)
 
 
-def test_memory_of_the_host_alone_is_said_to_be_none_of_a_device(tmp_path: Path) -> None:
+def test_memory_events_of_the_host_alone_skip_the_finding(tmp_path: Path) -> None:
     directory, _ = device(tmp_path / "job", replace(DeviceStep(), peak_gb=[5.0] * 8))
     path = directory / "rank0.pt.trace.json"
     path.write_text(path.read_text().replace('"Device Type": 1', '"Device Type": 0'))

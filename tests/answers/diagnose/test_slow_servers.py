@@ -18,7 +18,7 @@ EVEN = Partitions(large=20, small=20, small_kib=512, small_ms=0.2, small_pull=0.
 CLUSTER = replace(random_job(14), slow=(1.0, 1.0), servers=3, busy=(1.0,) * 3, far=(1.0,) * 3)
 
 
-def test_a_server_whose_answers_take_longer_is_named_with_what_that_costs(tmp_path: Path) -> None:
+def test_a_slow_server_is_named_with_its_cost(tmp_path: Path) -> None:
     directory, step_ms = replace(EVEN, small_pull=0.5).write(tmp_path / "job")
     (found,) = (one for one in winning(diagnosed(directory)) if one.finding.kind == "server")
     assert found.finding.title == "server 1 takes 2.5 times as long for its bytes as server 0"  # 0.5 / 0.2
@@ -37,7 +37,7 @@ def test_a_server_whose_answers_take_longer_is_named_with_what_that_costs(tmp_pa
         replace(EVEN, servers=1, small_pull=0.5),  # there is no other one
     ],
 )
-def test_no_server_is_slow_that_is_not(tmp_path: Path, job: Partitions) -> None:
+def test_even_servers_are_not_slow(tmp_path: Path, job: Partitions) -> None:
     directory, _ = job.write(tmp_path / "job")
     assert not _named(directory)
 
@@ -64,7 +64,7 @@ def test_a_server_of_a_cluster_with_a_slow_network(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("even", few(1, [replace(CLUSTER, shares=6, adding=1 / CLUSTER.rate), CLUSTER]))
-def test_no_server_of_a_cluster_is_slow_that_is_not(tmp_path: Path, even: BytePSJob) -> None:
+def test_even_servers_of_a_cluster_are_not_slow(tmp_path: Path, even: BytePSJob) -> None:
     even.run(8, 14, tmp_path / "job")
     assert not _named(tmp_path / "job")
 

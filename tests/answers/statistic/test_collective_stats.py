@@ -87,7 +87,7 @@ def test_the_two_sides_of_a_transfer_are_one(tmp_path: Path) -> None:
     assert found["busbw_gbs"] == pytest.approx(10.48576)
 
 
-def test_of_ranks_that_are_not_recorded_the_shortest_time_is_a_bound(tmp_path: Path) -> None:
+def test_with_missing_ranks_the_shortest_time_is_a_bound(tmp_path: Path) -> None:
     # one of two ranks; of 400, 200 and 300 us the second may hold the least waiting
     events = [kernel("allreduce", 1000 * i, dur, 2) for i, dur in enumerate((400, 200, 300), 1)]
     path = job(tmp_path, [events], world_size=2)
@@ -97,7 +97,7 @@ def test_of_ranks_that_are_not_recorded_the_shortest_time_is_a_bound(tmp_path: P
     assert "transfer and waiting cannot be told apart" in run_cli(*WORDS, path)[1].replace("\n", " ")
 
 
-def test_sequence_numbers_tell_which_belong_together(tmp_path: Path) -> None:
+def test_sequence_numbers_match_collectives(tmp_path: Path) -> None:
     # rank 1's recording begins one collective later
     of_rank = [
         [kernel("allreduce", 1000 * n + late, 500 - late, 2, Seq=n) for n in numbers]
@@ -131,7 +131,7 @@ def test_without_numbers_collectives_are_matched_within_their_steps(
     assert (found["count"], found["transfer_ms"], found["waiting_ms"]) == (count, pytest.approx(0.2), None)
 
 
-def test_what_ranks_recorded_in_different_numbers_is_not_matched(tmp_path: Path) -> None:
+def test_collectives_in_different_numbers_are_not_matched(tmp_path: Path) -> None:
     of_rank = [[kernel("allreduce", 1000 * n, 500, 2) for n in turns] for turns in ((1, 2, 3), (1, 3))]
     path = job(tmp_path, of_rank, host_name="node")
     found = row(path)
@@ -153,7 +153,7 @@ def test_collectives_of_sampled_events_are_not_matched(shared_data: Path) -> Non
     assert sum(row["count"] for row in found) == 20
 
 
-def test_what_is_not_recorded_is_blank_and_counted(tmp_path: Path) -> None:
+def test_unknown_values_are_blank_and_counted(tmp_path: Path) -> None:
     bare = span("ncclDevKernel_AllReduce_Sum", 100, 200, "kernel", 0, 9)
     path = job(tmp_path, [[bare, kernel("broadcast", 400, 100, 4)]], world_size=4)
     first, second = answer(path)["collectives"]
@@ -162,7 +162,7 @@ def test_what_is_not_recorded_is_blank_and_counted(tmp_path: Path) -> None:
     assert (first["kind"], first["transfer_ms"], second["count"]) == ("all-reduce", 0.2, 1)
 
 
-def test_sizes_that_can_only_be_damage_are_unknown(tmp_path: Path) -> None:
+def test_impossible_sizes_are_unknown(tmp_path: Path) -> None:
     odd: dict[str, Any] = {
         "In msg nelems": 10**25,
         "Out msg nelems": "9" * 29,

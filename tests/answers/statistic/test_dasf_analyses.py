@@ -105,7 +105,7 @@ def usage(at_s: float, percent: float) -> dict[str, object]:
     return event("Resource Usage", "I", at_s, {"gpu_utilization": percent, "gpu_memory_used": 2e9})
 
 
-def test_a_sample_goes_to_all_tasks_that_ran_then(tmp_path: Path) -> None:
+def test_a_sample_counts_for_all_tasks_running_then(tmp_path: Path) -> None:
     both = [compute(2.0, 1.0, key="a-1", name="a"), compute(2.5, 1.0, key="b-1", name="b")]
     samples = [usage(1.8, 50), usage(2.4, 10), usage(2.6, 99)]
     table = dasf_table_of("function_bottleneck", traces_of(tmp_path, *both, *samples))
@@ -113,7 +113,7 @@ def test_a_sample_goes_to_all_tasks_that_ran_then(tmp_path: Path) -> None:
     assert found == {"a": 50, "b": 30}  # a ran 1.0-2.0, b 1.5-2.5; at 2.6 nothing ran
 
 
-def test_a_sample_of_another_host_says_nothing(tmp_path: Path) -> None:
+def test_a_sample_counts_for_its_own_host_only(tmp_path: Path) -> None:
     other = usage(1.5, 7) | {"process_id": "elsewhere"}
     table = dasf_table_of("function_bottleneck", traces_of(tmp_path, compute(2.0, 1.0), other))
     assert column(table, "Mean GPU Utilization (%)") == [0]
@@ -132,7 +132,7 @@ def test_a_profile_without_tasks_is_refused_with_the_reason(tmp_path: Path) -> N
         dasf_table_of("task_balance", traces_of(tmp_path, compute(1.0, 0.5)))
 
 
-def test_an_empty_database_among_others_is_left_out_and_said(tmp_path: Path) -> None:
+def test_an_empty_database_among_others_is_left_out_with_a_note(tmp_path: Path) -> None:
     empty, full = tmp_path / "demo-ResourceMonitor-vm.msgpack", tmp_path / "demo-TracePlugin-vm.msgpack"
     empty.write_bytes(b"")
     full.write_bytes(packed(compute(2.0, 1.0)))

@@ -67,7 +67,7 @@ def test_workers_are_kept_apart(tmp_path: Path) -> None:
     assert told["operations"][0]["name"].startswith("wk0.")
 
 
-def test_what_is_written_is_marked_and_replaces_nothing_foreign(tmp_path: Path) -> None:
+def test_a_digest_is_marked_and_replaces_no_foreign_file(tmp_path: Path) -> None:
     trace = write(tmp_path / "t.json", [comm("w", "PUSH", 1, 0, 10)])
     mine = tmp_path / "notes.json"
     mine.write_text("{}")
@@ -87,13 +87,13 @@ def test_what_is_written_is_marked_and_replaces_nothing_foreign(tmp_path: Path) 
     assert (tmp_path / "d.json.gz").read_bytes() == first
 
 
-def test_a_digest_in_a_directory_is_none_of_its_traces(tmp_path: Path) -> None:
+def test_a_digest_in_a_directory_is_no_trace(tmp_path: Path) -> None:
     write(tmp_path / "t.json", [span("a", 0, 1)])
     before = answer("--option", "statistic", "--path", tmp_path, "--save", tmp_path / "d.json")
     assert answer("--option", "statistic", "--path", tmp_path) == before
 
 
-def test_what_a_digest_cannot_do_is_said(tmp_path: Path) -> None:
+def test_options_that_need_events_refuse_a_digest(tmp_path: Path) -> None:
     trace = write(tmp_path / "t.json", [span("a", 0, 1), span("a", 5, 1)])
     digest = tmp_path / "d.json"
     run_cli("--option", "statistic", "--path", trace, "--save", digest)
@@ -118,7 +118,7 @@ def test_what_a_digest_cannot_do_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "e.json").exists()
 
 
-def test_steps_are_those_that_were_asked_for_when_it_was_saved(tmp_path: Path) -> None:
+def test_a_digest_keeps_the_steps_it_was_saved_with(tmp_path: Path) -> None:
     events = [span("turn", 100 * i, 90) for i in range(3)] + [span("a", 100 * i + 5, 5) for i in range(3)]
     trace, digest = write(tmp_path / "t.json", events), tmp_path / "d.json"
     by = ("--step_by", "turn")

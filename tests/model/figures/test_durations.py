@@ -209,7 +209,7 @@ def test_breakdown_by_hand(tmp_path: Path, rest: list[dict[str, Any]], idle_ms: 
     assert [*row.values()] == ["rank0", 3, 20.0, 8.0, 10.0, 2.0, 8.0, idle_ms]
 
 
-def test_an_update_that_waits_counts_while_nothing_is_transferred(tmp_path: Path) -> None:
+def test_a_waiting_update_counts_while_no_transfer_runs(tmp_path: Path) -> None:
     # FW 0-4, BW 4-10, one communication 8-16, STEP 10-20 waits for it: computation 0-10 and 16-20
     comm = {"tid": "total", "pid": "Comm.a"}
     step = [x("I/O", 0, 1), x("FW.a", 0, 4), x("BW.a", 4, 6), x("Comm.a", 8, 8) | comm, x("STEP", 10, 10)]

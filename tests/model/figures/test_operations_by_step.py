@@ -98,7 +98,7 @@ def test_categories(name: str, cat: str, dialect: str, expected: str) -> None:
     assert dialects.named(dialect).category(name, cat) == expected
 
 
-def test_labels_take_as_much_of_the_paths_as_tells_them_apart(tmp_path: Path) -> None:
+def test_labels_take_the_part_of_paths_that_differs(tmp_path: Path) -> None:
     a, b = tmp_path / "a" / "trace", tmp_path / "b" / "trace"
     assert labels([a, b]) == ["a/trace", "b/trace"]
     assert labels([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
@@ -120,11 +120,11 @@ def test_labels_take_as_much_of_the_paths_as_tells_them_apart(tmp_path: Path) ->
         ("Comm.gradient_1.PUSH.65536", "Comm.gradient_1.PUSH.65536"),
     ],
 )  # fmt: skip
-def test_what_changes_from_call_to_call_is_folded(name: str, expected: str) -> None:
+def test_parts_of_names_that_change_between_calls_are_folded(name: str, expected: str) -> None:
     assert folded(name) == expected
 
 
-def test_tables_that_would_be_nearly_empty_are_refused(tmp_path: Path) -> None:
+def test_nearly_empty_tables_are_refused(tmp_path: Path) -> None:
     # 4,000 steps with an operation of their own each: 16 million cells for 8,000 events
     own = [x(f"load_{'abcdefghij'[i % 10]}{i}", 10 * i, 5, "cpu_op") for i in range(4000)]
     path = write(tmp_path / "t.json", [*(step(i, 10 * i, 10) for i in range(4000)), *own], schemaVersion=1)

@@ -47,7 +47,7 @@ def test_communication_counts_only_where_nothing_computes() -> None:
     assert shares([(0, 0, 60), (1, 40, 90)], [Role.COMPUTE, Role.COMM], (0, 100)) == [[60, 30, 10]]
 
 
-def test_equals_share_an_instant() -> None:
+def test_operations_of_one_role_share_an_instant() -> None:
     assert shares([(0, 0, 60), (1, 40, 100)], [Role.COMM] * 2, (0, 100)) == [[50, 50, 0]]
 
 
@@ -69,7 +69,7 @@ def test_a_communication_inside_a_computation_interrupts_it_and_a_frame_is_part_
     assert shares(slices, [Role.COMPUTE, Role.COMM, Role.FRAME, Role.COMM], (0, 100)) == [[60, 25, 10, 5, 0]]
 
 
-def test_one_that_is_longer_than_the_call_that_begins_it_does_not() -> None:
+def test_a_communication_longer_than_its_call_does_not_interrupt_it() -> None:
     assert shares([(0, 0, 10), (0, 8, 40)], [Role.COMPUTE, Role.COMM], (0, 50)) == [[10, 30, 10]]
 
 
@@ -86,7 +86,7 @@ def test_a_slice_over_a_boundary_belongs_to_both_steps() -> None:
     assert shares([(0, 80, 130)], [Role.COMPUTE], (0, 100), (100, 200)) == [[20, 80], [30, 70]]
 
 
-def test_what_lies_between_steps_belongs_to_none() -> None:
+def test_time_between_steps_belongs_to_no_step() -> None:
     assert shares([(0, 0, 300)], [Role.COMPUTE], (0, 100), (200, 250)) == [[100, 0], [50, 0]]
 
 
@@ -129,9 +129,7 @@ def test_a_breakdown_is_what_its_definition_says_instant_by_instant(
 
 
 @given(slices, st.data())
-def test_what_communications_take_of_a_step_is_what_is_exposed_of_them(
-    drawn: list[Slice], data: st.DataObject
-) -> None:
+def test_the_time_of_communications_is_their_exposed_time(drawn: list[Slice], data: st.DataObject) -> None:
     roles = np.array([data.draw(st.sampled_from(list(Role))) for _ in drawn], np.int8)
     steps = [(10, 90), (90, 150), (140, 200)]
     if not drawn:
@@ -142,7 +140,7 @@ def test_what_communications_take_of_a_step_is_what_is_exposed_of_them(
     np.testing.assert_allclose(exposed, parts.exposed_comm_ns, atol=1e-9)
 
 
-def test_a_background_thread_that_waits_holds_nobody_up() -> None:
+def test_a_waiting_background_thread_has_no_time() -> None:
     # track 0 is the main thread: it calls most, and its own wait counts; track 1 waits within its loop
     slices = [(0, 0, 40), (0, 40, 50), (0, 50, 60), (0, 60, 90), (1, 0, 100), (1, 5, 95)]
     names = ["forward", "backward", "step", "queue.get", "threading.py(9): run", "threading.py(2): wait"]

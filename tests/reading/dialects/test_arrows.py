@@ -37,7 +37,7 @@ def job(path: Path, slices: Sequence[Slice], *arrows: Sequence[End], ranks: bool
 WORK = [("produce", 0, 0, 50), ("think", 1, 0, 10), ("consume", 1, 60, 100), ("noise", 2, 0, 58)]
 
 
-def test_a_slice_waits_for_the_one_that_the_arrow_comes_from(tmp_path: Path) -> None:
+def test_a_slice_waits_for_the_source_of_its_arrow(tmp_path: Path) -> None:
     assert path_of(job(tmp_path, WORK)) == [("noise", "", 58), ("consume", "gap", 2), ("consume", "", 40)]
     found = path_of(job(tmp_path, WORK, [("s", 0, 50), ("f", 1, 60)]))
     assert found == [("produce", "", 50), ("consume", "gap", 10), ("consume", "", 40)]

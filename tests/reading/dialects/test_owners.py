@@ -35,7 +35,7 @@ def test_the_slices_of_a_host_are_in_the_trace_of_each_rank_and_once_alone() -> 
     assert slices(host.trace) == [("launch", 0), ("launch", 30)]
 
 
-def test_what_is_shared_stays_so_in_a_part_and_with_another_file_behind_it() -> None:
+def test_shared_slices_stay_shared_in_parts_and_joined_files() -> None:
     first, *_ = split_by_slices(trace(), np.array([SHARED, 0, 1, SHARED, 1]), [4, 5])
     late = first.trace.select(np.array([1, 2]))
     assert slices(concatenate([late, trace()]).own) == [("add", 10), *slices(trace())]
@@ -47,7 +47,7 @@ def test_a_field_of_the_events_tells_their_ranks() -> None:
     assert [(part.rank, len(part.trace)) for part in split_by_field(trace(), "pid")] == [(1, 5)]
 
 
-def test_an_argument_tells_ranks_and_what_lacks_it_is_shared() -> None:
+def test_slices_without_the_rank_argument_are_shared() -> None:
     told = replace(trace(), args={"device": ArgColumn(np.array([1, 2, 4]), ["8", "12", "12"])})
     first, second, host = split_by_field(told, "args.device")
     assert (first.rank, second.rank, host.is_host) == (8, 12, True)

@@ -25,7 +25,7 @@ GEMM, NORM = ("gpu0", 7, "gemm", 900.0, False), ("gpu0", 7, "norm", 100.0, False
         ([GEMM, *(("gpu0", 9, f"kernel{i}", 50.0, False) for i in range(9))], []),  # a stream that computes
     ],
 )
-def test_a_stream_with_nearly_nothing_else_beside_one_that_computes(
+def test_kernels_with_their_own_stream_beside_a_busy_one_are_named(
     rows: list[tuple[str, int, str, float, bool]], expected: list[str]
 ) -> None:
     assert on_own_streams(rows) == expected

@@ -32,7 +32,7 @@ def record(trace: Trace, name: str = "rank0", by: str | None = None) -> RankStep
     return dialects.of(trace).rank_steps(RankTrace(name, trace), by)
 
 
-def test_an_idle_thread_starts_after_what_ended_last(tmp_path: Path) -> None:
+def test_an_idle_thread_starts_after_the_last_end(tmp_path: Path) -> None:
     # thread 1 takes over from thread 0 after 3 µs; thread 0 is long over when the step ends
     job = join([record(trace_of(tmp_path, [("load", 0, 0, 20), ("other", 2, 0, 5), ("train", 1, 23, 60)]))])
     assert path_of(job) == [("load", "", 20), ("train", "gap", 3), ("train", "", 37)]
@@ -45,7 +45,7 @@ def meaning_of(trace: Trace, **known: Any) -> Meaning:
     return Meaning(roles, is_collective, {}, lambda name, cat: cat, **known)
 
 
-def test_a_system_may_know_what_waits(tmp_path: Path) -> None:
+def test_a_system_may_mark_waits(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, [("result", 0, 0, 50), ("work", 1, 2, 45)])
     meaning = meaning_of(trace, waits=by_name(trace, "result".__eq__))
     assert path_of(join([record_spans(RankTrace("rank0", trace), trace, (), meaning)])) == [
@@ -99,7 +99,7 @@ def test_steps_are_from_one_outermost_span_that_repeats_to_the_next(tmp_path: Pa
     assert [len(step) for step in steps.steps] == [2, 3, 2]
 
 
-def test_what_reaches_into_a_step_is_the_rest_of_the_step_before(tmp_path: Path) -> None:
+def test_events_that_reach_into_a_step_continue_there(tmp_path: Path) -> None:
     steps = record(trace_of(tmp_path, [*LOOP, ("checkpoint", 1, 50, 150)]))
     first, second, _ = steps.steps
     ((then, now),) = second.continued.tolist()
@@ -136,7 +136,7 @@ def test_the_paths_of_recorded_steps_are_as_long_as_the_steps(shared_data: Path,
         ("compile", "common", False),
     ],
 )
-def test_what_moves_data_is_told_by_its_name_or_its_category(
+def test_communication_is_recognised_by_name_or_category(
     tmp_path: Path, name: str, cat: str, communicates: bool
 ) -> None:
     trace = read_trace(write(tmp_path / "t.json", [span(name, 0, 9, cat)]))

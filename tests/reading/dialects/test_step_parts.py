@@ -15,7 +15,3 @@ from analyzer.base.arrays.numbering import narrowest
 def test_a_number_has_the_bits_it_needs(value: int, bits: int) -> None:
     narrowed = narrowest(np.array([1, value]))
     assert (narrowed.dtype.itemsize * 8, narrowed.tolist()) == (bits, [1, value])
-
-
-def test_no_number_needs_few_bits() -> None:
-    assert narrowest(np.empty(0, np.int64)).dtype == np.int16

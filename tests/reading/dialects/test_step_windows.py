@@ -14,7 +14,7 @@ from analyzer.reading.dialects.step_windows import RecordedEvents, check_sizes, 
 from analyzer.reading.formats.columns import Track
 
 
-def test_work_that_was_asked_for_in_the_step_before_has_its_edges_from_there() -> None:
+def test_work_requested_in_an_earlier_step_has_edges_across() -> None:
     # host: two launches in the first step, one operation in the second; two kernels, one in each step
     spans = np.array([(0, 2), (1, 9), (3, 5), (11, 19), (10, 20)], np.int64)
     events = RecordedEvents(
@@ -48,7 +48,7 @@ def test_events_that_run_on_through_thousands_of_steps_are_refused() -> None:
         check_sizes("t.json", start, np.full(2100, 30_000), bounds)
 
 
-def test_of_very_many_steps_some_are_looked_at_in_runs_all_over_the_recording() -> None:
+def test_a_long_recording_is_sampled_in_runs_of_steps() -> None:
     steps = np.array([(i, 10 * i, 10 * i + 10) for i in range(100)])
     kept, (note,) = sampled(steps, 40)  # 100 are three times 40: one run of sixteen in four
     assert kept.tolist() == [*range(16), *range(64, 80)]
@@ -62,7 +62,7 @@ def test_of_very_many_steps_some_are_looked_at_in_runs_all_over_the_recording() 
 
 
 @given(st.integers(1, 4000), st.integers(0, 300), st.integers(100, 500))
-def test_ranks_that_recorded_fewer_steps_look_at_the_same(n: int, fewer: int, most: int) -> None:
+def test_ranks_with_fewer_steps_sample_the_same_ones(n: int, fewer: int, most: int) -> None:
     steps = np.array([(i, i, i + 1) for i in range(n)])
     whole, part = ({*own[sampled(own, most)[0], 0].tolist()} for own in (steps, steps[fewer:]))
     assert {label for label in whole if label >= fewer} <= part

@@ -61,7 +61,7 @@ def byteps_step(start: int) -> list[Slice]:
 # ---- BytePS
 
 
-def test_one_load_a_step_marks_it_more_exactly() -> None:
+def test_one_load_per_step_marks_steps() -> None:
     loads = [("I/O", 95, 5), ("I/O", 198, 2), ("I/O", 290, 5)]
     trace = make([*loads, *byteps_step(100), *byteps_step(205)])
     steps = steps_of(trace)
@@ -128,7 +128,7 @@ def test_a_number_of_5000_digits_is_no_step() -> None:
     assert whole_steps(make(slices, dialect="kineto")) == [Step(2, 100, 190)]
 
 
-def test_composer_steps_are_its_batches_with_what_passes_before_them() -> None:
+def test_composer_steps_are_batches_with_their_loading() -> None:
     slices = [("event/batch", 10, 50), ("ProfilerStep#4", 0, 80), ("event/batch", 100, 60)]
     assert whole_steps(make(slices, dialect="composer")) == [Step(1, 10, 60), Step(2, 60, 160)]
     numbered = make(slices, dialect="composer", args={"batch": {0: 3, 2: 4}})
@@ -205,14 +205,14 @@ def test_an_annotation_around_nearly_all_that_a_thread_does_is_a_step_and_one_ar
         assert len(whole_steps(make(slices, dialect="kineto", cats=cats))) == n_steps
 
 
-def test_the_user_may_name_what_marks_a_step() -> None:
+def test_the_user_may_name_the_mark_of_a_step() -> None:
     trace = make([*loop("outer", 2, "inner"), ("ProfilerStep#4", 0, 300)], dialect="kineto")
     assert dialects.of(trace).find_steps(trace, "inner").whole == (Step(1, 10, 110), Step(2, 110, 160))
     with pytest.raises(TraceError, match="--step_by nothing: no annotation and no instant has that name"):
         dialects.of(trace).find_steps(trace, "nothing")
 
 
-def test_an_argument_says_the_step_of_a_slice() -> None:
+def test_an_argument_numbers_the_step_of_a_slice() -> None:
     """The last step ends as long after its slices as the others do, here 20 ns."""
     slices = [("a", 100 * i + at, 40) for i in range(3) for at in (0, 40)]
     args = {"turn": dict(enumerate((5, 5, 6, 6, 7, 7)))}

@@ -1,7 +1,7 @@
-"""Calls that the members of a group made differently: what differs, and on whom.
+"""Calls that the members of a group made differently.
 
-The fewer are at fault. Where they are as many, ranks in groups alike (of the same description and size) that
-made the call of this number show which one is usual.
+The minority is at fault. If the sides are equal, the calls of this number in similar groups (of the same
+description and size) decide.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class DifferingCalls:
             for rank, call in _calls(lanes[key]):
                 if call.number in open_numbers:
                     by[call.number][call.signature].append(rank)
-            self._by |= {(key, number): dict(own) for number, own in by.items() if len(own) > 1}
+            self._by |= {(key, number): dict(ranks) for number, ranks in by.items() if len(ranks) > 1}
 
     def __contains__(self, node: object) -> bool:
-        """Whether members made the call of this group and number differently."""
+        """Tell if members made the call of this group and number differently."""
         return node in self._by
 
     def by_signature(self, key: Key, number: int) -> Mapping[str, Sequence[int]]:
-        """Return the members by their signatures, two or more, of a differing call."""
+        """Group the members of a differing call by their signatures."""
         return self._by[key, number]
 
     def from_number(self, key: Key, number: int) -> int | None:
-        """Return the number of the first differing call from this one on: who left one out differs later."""
-        return min((n for own, n in self._by if own == key and n >= number), default=None)
+        """Find the first differing call from this one on: a rank that left one out differs later."""
+        return min((n for other, n in self._by if other == key and n >= number), default=None)
 
     def guilty(self, key: Key, number: int) -> Sequence[int]:
-        """Return the ranks at fault: all where that is not told; () where some have not made the call."""
+        """Find the ranks at fault: all if unknown; () if some have not made the call."""
         by = self._by[key, number]
         sizes = sorted(map(len, by.values()))
         is_whole = sum(sizes) == len(key[1])
@@ -57,25 +57,24 @@ class DifferingCalls:
         return sorted(rank for ranks in by.values() for rank in ranks) if is_whole else ()
 
     def alike(self, group: Group, number: int) -> Mapping[int, DumpedCall]:
-        """Return the calls of a number by the ranks of this group, and of those alike."""
-        return self._alike.get((*_role(group), number), {})
+        """Look up the calls of a number by the ranks of this group and of similar groups."""
+        return self._alike.get((_role(group), number), {})
 
     @cached_property
-    def _alike(self) -> Mapping[tuple[object, ...], Mapping[int, DumpedCall]]:
-        found: dict[tuple[object, ...], dict[int, DumpedCall]] = defaultdict(dict)
-        twice = set()  # a rank in two groups alike tells nothing
+    def _alike(self) -> Mapping[tuple[object, int], Mapping[int, DumpedCall]]:
+        calls: dict[tuple[object, int], dict[int, DumpedCall]] = defaultdict(dict)
+        ambiguous = set()  # ranks in two similar groups
         for key in filter(lambda key: key[1], self._lanes):
             for rank, call in _calls(self._lanes[key]):
-                place = (*_role(call.group), call.number)
-                own = found[place]
-                if rank in own:
-                    twice.add((_role(call.group), rank))
-                own[rank] = call
-        for role, rank in twice:
-            for of, own in found.items():
-                if of[:-1] == role:
-                    own.pop(rank, None)
-        return found
+                of_number = calls[_role(call.group), call.number]
+                if rank in of_number:
+                    ambiguous.add((_role(call.group), rank))
+                of_number[rank] = call
+        for role, rank in ambiguous:
+            for (other, _), of_number in calls.items():
+                if other == role:
+                    of_number.pop(rank, None)
+        return calls
 
 
 def _calls(lanes: Mapping[int, Lane]) -> Iterator[tuple[int, DumpedCall]]:

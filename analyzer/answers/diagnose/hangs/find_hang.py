@@ -1,8 +1,8 @@
-"""Why a job hangs, or why dumps do not show that it does: causes, and signs of progress."""
+"""Find the causes of a hang in dumps, or signs of progress."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 from msgspec import Struct
 
@@ -15,23 +15,25 @@ from analyzer.reading.formats.recorder.standing import DumpedCall, Standing
 
 
 class Hang(Struct):
-    """The answer of some dumps; `reason` says why they show no hang where there is no root.
-
-    `doubt` says why the job may only be slow, `caveat` what else is not known.
-    """
+    """The answer of some dumps."""
 
     roots: Sequence[Root]
     waits: Mapping[int, Wait]
-    reason: str = ""
+    reason: str = ""  # the dumps show no hang, if there is no root
     caveat: str = ""
-    doubt: str = ""
+    doubt: str = ""  # the job may only be slow
 
 
 def find_hang(ranks: Mapping[int, Standing]) -> Hang:
-    """Find why the job of these ranks hangs, or why the dumps do not show that it does."""
+    """Find the causes of the hang of these ranks, or the reason why the dumps do not show one."""
     job = Waits(ranks)
     waits = {rank: wait for rank in ranks if (wait := job.wait(rank)) is not None}
-    roots = _merged(job.ends())
+    roots: list[Root] = []
+    explained: set[int] = set()
+    for root in sorted(job.ends(), key=lambda root: root.cause is not HangCause.MISMATCH):
+        if not explained.issuperset(root.ranks):
+            roots.append(root)
+            explained.update(root.ranks)
     roots = [root for root in roots if root.cause is not HangCause.NO_DUMP] or roots
     missed = _missed(job)
     if not roots and not job.frozen and not any(job.opens.values()) and (leads := _leads(job, missed)):
@@ -58,19 +60,8 @@ def _since(root: Root) -> tuple[bool, bool, int]:
     return root.cause is HangCause.BEHIND, *age(root.call)
 
 
-def _merged(roots: Iterable[Root]) -> list[Root]:
-    """Leave out roots whose ranks all stand in an earlier one; a mismatch comes first."""
-    kept: list[Root] = []
-    named: set[int] = set()
-    for root in sorted(roots, key=lambda root: root.cause is not HangCause.MISMATCH):
-        if not named.issuperset(root.ranks):
-            kept.append(root)
-            named.update(root.ranks)
-    return kept
-
-
 def _unknown(job: Waits, roots: Sequence[Root], moved: Sequence[int]) -> str:
-    """Reason why the dumps show no rank at fault; "" where they do."""
+    """Explain why the dumps show no rank at fault; "" if they do."""
     named = {rank for root in roots for rank in root.ranks}
     if named and named <= job.lost and len(job.lost) >= len(job.ranks):
         return (
@@ -96,7 +87,7 @@ def _unknown(job: Waits, roots: Sequence[Root], moved: Sequence[int]) -> str:
 
 
 def _missed(job: Waits) -> dict[int, DumpedCall]:
-    """Map ranks to the first call that they had not made though others completed it, which needs all."""
+    """Map ranks to the first call that they had not made, though others completed it and it needs all."""
     missed: dict[int, DumpedCall] = {}
     for key in job.sure:
         done = [call for lane in job.lanes[key].values() for call in lane.done if call.all_wait]
@@ -111,9 +102,9 @@ _OLDER_DUMP = "the dumps of the ranks at fault may only be older than those of t
 
 
 def _leads(job: Waits, missed: Mapping[int, DumpedCall]) -> list[Root]:
-    """List ranks that have not called what others completed; none if they are more than half of the ranks.
+    """List ranks that have not made a call that others completed, unless they are more than half.
 
-    A recorder may call a collective completed as soon as its own part is done, so nothing need be open.
+    A recorder may report a collective complete as soon as its own part is done, so no call need be open.
     """
     if len(missed) > HALF * len(job.ranks):
         return []
@@ -127,9 +118,9 @@ def _leads(job: Waits, missed: Mapping[int, DumpedCall]) -> list[Root]:
 
 
 class _Times:
-    """How long the first of the `roots` has kept ranks waiting, and how long calls took before (ns).
+    """The time since the first of the `roots`, and the longest earlier call (ns).
 
-    Files that are older than a timeout are copies: only the times in them tell how long ranks waited.
+    Files older than a timeout are copies: only the times inside tell how long ranks waited.
     """
 
     def __init__(self, job: Waits, roots: Sequence[Root]) -> None:
@@ -147,7 +138,7 @@ class _Times:
 
 
 def _sign_of_life(job: Waits, roots: Sequence[Root], times: _Times) -> str:
-    """Reason why a job with these causes may be making progress; "" for none."""
+    """Explain why a job with these causes may be making progress; "" if it is not."""
     if times.is_timeout or any(root.cause is HangCause.MISMATCH for root in roots):
         return ""
     named = {rank for root in roots for rank in root.ranks}
@@ -165,7 +156,7 @@ def _sign_of_life(job: Waits, roots: Sequence[Root], times: _Times) -> str:
 
 
 def _progress(job: Waits, guilty: Set[int]) -> str:
-    """Clause on calls that completed just before the dumps, except on `guilty` ranks; "" for none."""
+    """Report calls that completed just before the dumps, except on `guilty` ranks; "" for none."""
     fresh = sorted(
         rank for rank, standing in job.ranks.items() if standing.just_completed_ns > 0 and rank not in guilty
     )
@@ -173,7 +164,7 @@ def _progress(job: Waits, guilty: Set[int]) -> str:
 
 
 def _doubt(roots: Sequence[Root], times: _Times) -> str:
-    """Reason why a job with these causes may only be slow; "" for none."""
+    """Explain why a job with these causes may only be slow; "" if it is not."""
     if times.is_timeout or any(root.cause is HangCause.MISMATCH for root in roots):
         return ""
     if HALF * times.waited_ns >= times.longest_ns and (times.is_copy or times.waited_ns >= PAUSE_NS):
@@ -187,5 +178,5 @@ def _doubt(roots: Sequence[Root], times: _Times) -> str:
 
 
 def standing_of(_: object, trace: Trace) -> Standing | None:
-    """Open and completed calls of the rank of a trace; None where its system does not record them."""
+    """Read the open and completed calls of a rank; None if its system does not record them."""
     return dialects.of(trace).standing(trace)

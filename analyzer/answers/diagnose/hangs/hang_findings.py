@@ -1,10 +1,9 @@
-"""A hang as findings: who keeps the job waiting, in which call, since when, and where to look."""
+"""A hang as findings: the ranks at fault, their call, its time, and what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,7 +19,7 @@ _MOST_EVIDENCE = 8
 
 
 def hang_diagnosis(hang: Hang, ranks: Mapping[int, Standing], paths: Mapping[int, str]) -> Diagnosis:
-    """Return the findings of a hang; `paths` are the dumps of the ranks."""
+    """Make the findings of a hang; `paths` are the dumps of the ranks."""
     findings = [_finding(hang, roots, ranks, paths) for roots in _alike(hang.roots)]
     none = np.empty(0, np.float64)
     return Diagnosis(
@@ -42,16 +41,16 @@ def _answer(hang: Hang, findings: Sequence[Finding], ranks: Mapping[int, Standin
         return f"{dumps} not show that the job hangs: {hang.reason}."
     guilty = {rank for root in hang.roots for rank in root.ranks}
     n_waiting = len(hang.waits.keys() - guilty)
-    whom = "it" if len(guilty) == 1 else "these"
+    guilty_ranks = "it" if len(guilty) == 1 else "these"
     verb = "waits" if n_waiting == 1 else "wait"
-    rest = f"; {n_waiting} of {len(ranks)} ranks {verb} for {whom}, directly or through others"
+    victims = f"; {n_waiting} of {len(ranks)} ranks {verb} for {guilty_ranks}, directly or through others"
     hangs = "may hang, or only be slow" if hang.doubt else "hangs"
     titles = "; and ".join(finding.title for finding in findings)
-    return f"The job {hangs}: {titles}{rest if n_waiting else ''}."
+    return f"The job {hangs}: {titles}{victims if n_waiting else ''}."
 
 
 def _alike(roots: Sequence[Root]) -> Iterator[list[Root]]:
-    """Yield the roots that are one finding: of one cause, in one call."""
+    """Yield the roots of one finding: with one cause, in one call."""
     groups: dict[object, list[Root]] = {}
     for root in roots:
         call = (root.call.group, root.call.number, root.call.peer)
@@ -59,35 +58,12 @@ def _alike(roots: Sequence[Root]) -> Iterator[list[Root]]:
     yield from groups.values()
 
 
-class _Hung(NamedTuple):
-    """The ranks at fault and those that wait, in numbers and words; `since` is the time of the first call."""
-
-    roots: Sequence[Root]
-    call: DumpedCall
-    guilty: Sequence[int]
-    who: str
-    waiting: Sequence[int]
-    waited: str
-    since: str
-
-
 def _finding(
     hang: Hang, roots: Sequence[Root], ranks: Mapping[int, Standing], paths: Mapping[int, str]
 ) -> Finding:
     guilty = sorted({rank for root in roots for rank in root.ranks})
     waiting = sorted({rank for root in roots for rank in root.waiting})
-    times = [root.call.at_ns for root in roots if root.call.at_ns > 0]
-    have = "has" if len(waiting) == 1 else "have"
-    waited = f"{in_words(waiting)} {have} waited" if waiting else "others wait"
-    since = f" since {clock(min(times))}" if times else ""
-    hung = _Hung(roots, roots[0].call, guilty, in_words(guilty), waiting, waited, since)
-    title, cause, action = {
-        HangCause.ABSENT: lambda: _absent(hung, hang, ranks),
-        HangCause.BEHIND: lambda: _behind(hung),
-        HangCause.NO_DUMP: lambda: _no_dump(hung),
-        HangCause.CYCLE: lambda: _cycle(hung, hang),
-        HangCause.MISMATCH: lambda: _mismatch(hung),
-    }[roots[0].cause]()
+    title, cause, action = _texts(hang, roots, ranks, guilty, waiting)
     return Finding(
         kind="hang",
         title=title,
@@ -102,55 +78,55 @@ def _finding(
     )
 
 
-_Texts: TypeAlias = tuple[str, str, str]  # title, cause and action
-
-
-def _absent(hung: _Hung, hang: Hang, ranks: Mapping[int, Standing]) -> _Texts:
-    if hang.waits.keys() & hung.waiting:
-        verb = "is" if len(hung.guilty) == 1 else "are"
-        title = f"{hung.who} never reached {hung.call.title}, where {hung.waited}{hung.since}"
-        cause = f"{hung.who} {verb} not waiting for anyone; the others are in {hung.call}"
+def _texts(
+    hang: Hang,
+    roots: Sequence[Root],
+    ranks: Mapping[int, Standing],
+    guilty: Sequence[int],
+    waiting: Sequence[int],
+) -> tuple[str, str, str]:
+    """Write title, cause and action of a finding."""
+    root, call, who = roots[0], roots[0].call, in_words(guilty)
+    times = [root.call.at_ns for root in roots if root.call.at_ns > 0]
+    since = f" since {clock(min(times))}" if times else ""
+    waited = (
+        f"{in_words(waiting)} {'has' if len(waiting) == 1 else 'have'} waited" if waiting else "others wait"
+    )
+    if root.cause is HangCause.BEHIND:
+        return (
+            f"{who} stopped: calls are open there that others completed",
+            f"{call.title} is open on {in_words(root.ranks)}, yet {in_words(waiting)} completed it, which "
+            "needs all of its members: the device, or the thread that watches it, no longer answers",
+            f"look at the device and the driver's log (Xid errors) of {who}, and at errors in the log",
+        )
+    if root.cause is HangCause.NO_DUMP:
+        return (
+            f"{who} left no dump, and in {call.title} {waited}{since} for it alone",
+            f"they are in {call}. A rank that lives writes a dump when others hang: this one has died, "
+            "or could not write",
+            f"look for the end of {who}: its exit code, the kernel's log (out of memory), its host",
+        )
+    if root.cause is HangCause.CYCLE:
+        circle = "; ".join(_circle(hang, guilty))
+        return f"{who} wait for each other{since}", circle, "call the groups in one order on all ranks"
+    if root.cause is HangCause.MISMATCH:
+        others = "" if len(guilty) == len(waiting) else " from the others"
+        return (
+            f"{who} called {call.title} differently{others}{since}",
+            "; ".join(f"{in_words(members)}: {words}" for words, members in root.differ.items()),
+            f"let all members make the same calls in the same order with the same data{_frames(call)}",
+        )
+    is_one = len(guilty) == 1
+    if hang.waits.keys() & waiting:
+        title = f"{who} never reached {call.title}, where {waited}{since}"
+        cause = f"{who} {'is' if is_one else 'are'} not waiting for anyone; the others are in {call}"
     else:
-        have = "has" if len(hung.guilty) == 1 else "have"
-        title = f"{hung.who} {have} not called {hung.call.title}"
-        cause = f"{in_words(hung.waiting)} completed it, which needs all of its members"
+        title = f"{who} {'has' if is_one else 'have'} not called {call.title}"
+        cause = f"{in_words(waiting)} completed it, which needs all of its members"
     return (
         title,
-        f"{cause}. {_instead(hung.guilty, ranks)}",
-        f"look at what {hung.who} did then: `py-spy dump` of the process, its log, its input, its host",
-    )
-
-
-def _behind(hung: _Hung) -> _Texts:
-    return (
-        f"{hung.who} stopped: calls are open there that others completed",
-        f"{hung.call.title} is open on {in_words(hung.roots[0].ranks)}, yet {in_words(hung.waiting)} "
-        "completed it, which needs all of its members: the device, or the thread that watches it, no longer "
-        "answers",
-        f"look at the device and the driver's log (Xid errors) of {hung.who}, and at errors in the log",
-    )
-
-
-def _no_dump(hung: _Hung) -> _Texts:
-    return (
-        f"{hung.who} left no dump, and in {hung.call.title} {hung.waited}{hung.since} for it alone",
-        f"they are in {hung.call}. A rank that lives writes a dump when others hang: this one has died, "
-        "or could not write",
-        f"look for the end of {hung.who}: its exit code, the kernel's log (out of memory), its host",
-    )
-
-
-def _cycle(hung: _Hung, hang: Hang) -> _Texts:
-    circle = "; ".join(_circle(hang, hung.guilty))
-    return f"{hung.who} wait for each other{hung.since}", circle, "call the groups in one order on all ranks"
-
-
-def _mismatch(hung: _Hung) -> _Texts:
-    others = "" if len(hung.guilty) == len(hung.waiting) else " from the others"
-    return (
-        f"{hung.who} called {hung.call.title} differently{others}{hung.since}",
-        "; ".join(f"{in_words(ranks)}: {words}" for words, ranks in hung.roots[0].differ.items()),
-        f"let all members make the same calls in the same order with the same data{_frames(hung.call)}",
+        f"{cause}. {_last_calls(guilty, ranks)}",
+        f"look at what {who} did then: `py-spy dump` of the process, its log, its input, its host",
     )
 
 
@@ -167,8 +143,7 @@ def _evidence(
         )
 
 
-def _instead(guilty: Sequence[int], ranks: Mapping[int, Standing]) -> str:
-    """Say what the last calls of ranks were that left dumps."""
+def _last_calls(guilty: Sequence[int], ranks: Mapping[int, Standing]) -> str:
     sentences = []
     for rank in [rank for rank in guilty if rank in ranks][:2]:
         if (last := ranks[rank].last) is not None:
@@ -189,6 +164,6 @@ def _frames(call: DumpedCall) -> str:
 
 
 def clock(at_ns: int) -> str:
-    """Return a time since the epoch as a date with milliseconds, in UTC."""
+    """Format a time since the epoch as a date with milliseconds, in UTC."""
     at = datetime.fromtimestamp(at_ns // 10**9, tz=timezone.utc)
     return f"{at:%Y-%m-%d %H:%M:%S}.{at_ns // 10**6 % 1000:03d} UTC"

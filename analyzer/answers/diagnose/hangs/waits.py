@@ -1,16 +1,16 @@
 """Waits between ranks and open calls, and the causes at their ends.
 
 Ranks and open calls are the nodes of a graph: a rank leads to the first open call of each of its groups, a
-call to the members that have not made it, or else to those that an earlier call holds. Whoever waits has a
-way out of its node. Where ways end is the cause:
+call to the members that have not made it, or else to those that an earlier call holds. The ends of paths are
+causes:
 
 - a rank that is not waiting for anyone, while others wait for it: it never reached their call;
 - a rank without a dump, where nothing else explains the waiting: it has died, or could not write;
 - ranks that wait for each other in a circle;
 - a call that all members have made, with different arguments.
 
-Beside these, a rank whose record lacks completions that all members of a group took part in has stopped by
-itself: its device, or its library's thread, no longer answers.
+Beside these, a rank whose record lacks completions that all members of a group took part in has stopped: its
+device, or its library's thread, no longer answers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from analyzer.reading.formats.recorder.standing import UNKNOWN, DumpedCall, Lane
 
 
 class HangCause(Enum):
-    """Why calls do not complete; the words are those of tables."""
+    """Causes of open calls, in the words of tables."""
 
     ABSENT = "never reached it"
     BEHIND = "its dump ends early"
@@ -37,13 +37,13 @@ class HangCause(Enum):
 
 
 class Root(NamedTuple):
-    """One cause: the guilty `ranks`, the call that does not complete, and who waits in it."""
+    """A cause: the ranks at fault, the call that does not complete, and the ranks that wait in it."""
 
     cause: HangCause
     ranks: Sequence[int]
     call: DumpedCall
     waiting: Sequence[int] = ()
-    differ: Mapping[str, Sequence[int]] = {}  # what was called, and by whom
+    differ: Mapping[str, Sequence[int]] = {}  # signatures of calls, and their ranks
 
 
 class Wait(NamedTuple):
@@ -58,11 +58,7 @@ _Node = Hashable  # a rank, or an open call
 
 
 class Waits:
-    """The standings of all ranks, side by side.
-
-    `lost` are the ranks without a dump, `frozen` those whose record stopped. `reached` are, of each group and
-    member with a dump, the numbers of its last call and of the last completed one; -1 where unknown.
-    """
+    """The standings of all ranks, side by side."""
 
     def __init__(self, ranks: Mapping[int, Standing]) -> None:
         self.ranks = ranks
@@ -71,9 +67,10 @@ class Waits:
             for lane in standing.lanes.values():
                 self.lanes[lane.group.key][rank] = lane
         messages = [call for standing in ranks.values() for call in standing.messages]
-        self.lost = {rank for _, members in self.lanes for rank in members}
+        self.lost = {rank for _, members in self.lanes for rank in members}  # without a dump
         self.lost |= {call.peer for call in messages if call.peer is not None and call.peer != UNKNOWN}
         self.lost -= ranks.keys()
+        #: Numbers of the last call and the last completed one of each group and member; -1 if unknown.
         self.reached: dict[Key, dict[int, tuple[int, int]]] = {}
         for key, lanes in self.lanes.items():
             with_counters = not any(lane.has_messages for lane in lanes.values())
@@ -81,11 +78,10 @@ class Waits:
             self.reached[key] = reached | {
                 rank: lane.reached(with_counters=with_counters) for rank, lane in lanes.items()
             }
-        self.frozen: dict[int, Root] = {}
+        self.frozen: dict[int, Root] = {}  # ranks whose record stopped
         self._seen_through: dict[tuple[Key, int], int] = {}  # group and rank: calls up to this one are done
         self._differ = DifferingCalls(self.lanes)
-        # a group of which no ranks are listed may be several
-        self.sure = [key for key in self.lanes if key[1]]
+        self.sure = [key for key in self.lanes if key[1]]  # a group without a list of ranks may be several
         for key in self.sure:
             self._find_frozen(key)
         self.opens = {rank: self._open_calls(rank) for rank in ranks}
@@ -94,49 +90,47 @@ class Waits:
             for call in calls:
                 self._callers[_node(rank, call)][rank] = call
         self._first = {rank: calls[0].order for rank, calls in self.opens.items() if calls}
-        # open calls that all members have made, as far as `ends` came across them
-        self.running: list[DumpedCall] = []
+        self.running: list[DumpedCall] = []  # open calls that all members have made, found by `ends`
         self._targets: dict[_Node, tuple[Sequence[int], bool]] = {}
 
-    # ---- what the records say
+    # ---- open calls
 
     def _find_frozen(self, key: Key) -> None:
-        """Find the ranks with calls open that a member completed, as no one can without them."""
+        """Find the ranks with open calls that a member completed, which needs all members."""
         completed = {rank: done for rank, (_, done) in self.reached[key].items()}
         top = max(completed.values())
         unseen: dict[int, list[DumpedCall]] = {}
         for rank, lane in self.lanes[key].items():
-            calls = [one for one in lane.first if one.number <= top and one.all_wait]
-            if calls and not any((key, one.number) in self._differ for one in calls):
+            calls = [call for call in lane.first if call.number <= top and call.all_wait]
+            if calls and not any((key, call.number) in self._differ for call in calls):
                 unseen[rank] = calls
         if len(unseen) > HALF * len(completed):
             return
         for rank, calls in unseen.items():
             self._seen_through[key, rank] = calls[-1].number
             if rank not in self.frozen or calls[0].order < self.frozen[rank].call.order:
-                done_by = [one for one, n in completed.items() if n >= calls[0].number]
+                done_by = [member for member, n in completed.items() if n >= calls[0].number]
                 self.frozen[rank] = Root(HangCause.BEHIND, (rank,), calls[0], done_by)
 
     def _open_calls(self, rank: int) -> list[DumpedCall]:
-        """Return the first open call of each group, and of each kind of message to each peer, in order."""
-        found: dict[Hashable, DumpedCall] = {}
+        """List the first open call of each group, and of each kind of message to each peer, in order."""
+        first: dict[Hashable, DumpedCall] = {}
         for lane in self.ranks[rank].lanes.values():
             seen = self._seen_through.get((lane.group.key, rank), -1)
-            for call in [one for one in lane.first if one.number > seen][:1]:
-                found[lane.group.name] = call
-        # which of its messages are done a record that stopped does not know
+            for call in [call for call in lane.first if call.number > seen][:1]:
+                first[lane.group.name] = call
+        # a record that stopped does not know which messages are done
         for call in self.ranks[rank].messages if rank not in self.frozen else ():
-            found.setdefault((call.group.name, call.kind, call.peer), call)
-        return sorted(found.values(), key=lambda call: call.order)
+            first.setdefault((call.group.name, call.kind, call.peer), call)
+        return sorted(first.values(), key=lambda call: call.order)
 
-    # ---- who waits for whom
+    # ---- edges
 
     def targets(self, rank: int, call: DumpedCall) -> tuple[Sequence[int], bool]:
-        """Return the ranks that an open call of `rank` waits for, and whether they are only held."""
+        """List the ranks that an open call of `rank` waits for, and tell if they are only held."""
         node = _node(rank, call)
         if node not in self._targets:
-            found = self._call_targets(call) if call.peer is None else self._peers(rank, call)
-            self._targets[node] = found
+            self._targets[node] = self._call_targets(call) if call.peer is None else self._peers(rank, call)
         return self._targets[node]
 
     def _call_targets(self, call: DumpedCall) -> tuple[Sequence[int], bool]:
@@ -146,123 +140,107 @@ class Waits:
         absent = absent or [rank for rank in key[1] if rank in self.lost]
         if absent:
             return absent, False
-        own = {rank: one.order for rank, one in self._calls(key, call.number).items()}
+        order = {rank: member.order for rank, member in self._calls(key, call.number).items()}
         waiting = [rank for rank, (_, completed) in reached.items() if completed < call.number]
-        return self._held({rank: own.get(rank, inf) for rank in waiting}), True
+        return self._held({rank: order.get(rank, inf) for rank in waiting}), True
 
     def _peers(self, rank: int, call: DumpedCall) -> tuple[Sequence[int], bool]:
-        """Return whom a message waits for, and those launched as one with it; see `targets`.
+        """List the ranks that a batch of messages waits for; see `targets`.
 
-        Of a batch that is open some messages may be done, and what answers them belongs to a later one. So a
-        batch may wait for all others in which its peers are.
+        Some messages of an open batch may be done, and their answers belong to a later batch. So a batch may
+        wait for all batches of its peers.
         """
         batch = self._batch(rank, call)
-        answers = [self._answer(rank, one) for one in batch]
-        absent = [one.peer for one, answer in zip(batch, answers, strict=True) if answer is None]
+        pairs = [(message.peer, self._answer(rank, message)) for message in batch]
+        absent = [peer for peer, answer in pairs if answer is None]
         if absent:
             return list(dict.fromkeys(peer for peer in absent if peer is not None)), False
-        order = {
-            one.peer: answer.order
-            for one, answer in zip(batch, answers, strict=True)
-            if answer and one.peer is not None
-        }
+        order = {peer: answer.order for peer, answer in pairs if answer and peer is not None}
         several = [peer for peer in order if len(self._batch(peer, self.opens[peer][0])) > 1]
         return self._held(order | {rank: call.order}) or several, True
 
     def _may_run(self, rank: int) -> bool:
-        """Whether a rank is at messages that are all answered."""
+        """Tell if all messages of a rank's first call are answered."""
         call = self.opens[rank][0]
-        return (
-            call.peer is not None
-            and self.targets(rank, call)[1]
-            and not any(
-                self._first[peer] < answer.order
-                for one in self._batch(rank, call)
-                if (peer := one.peer) is not None and (answer := self._answer(rank, one))
-            )
+        if call.peer is None or not self.targets(rank, call)[1]:
+            return False
+        pairs = [(message.peer, self._answer(rank, message)) for message in self._batch(rank, call)]
+        return not any(
+            answer and peer is not None and self._first[peer] < answer.order for peer, answer in pairs
         )
 
     def _batch(self, rank: int, call: DumpedCall) -> Sequence[DumpedCall]:
-        """Return the open messages of `rank` that were launched as one with this one."""
-        return [one for one in self.ranks[rank].messages if one.order == call.order]
+        """List the open messages of `rank` that were launched together with this one."""
+        return [message for message in self.ranks[rank].messages if message.order == call.order]
 
     def _answer(self, rank: int, call: DumpedCall) -> DumpedCall | None:
-        """Return the open message of the peer that belongs to this one of `rank`."""
-        wanted = "recv" if call.kind.startswith("send") else "send"
-        for one in self.opens.get(-1 if call.peer is None else call.peer, ()):
-            if one.peer == rank and one.kind.startswith(wanted) and one.group.name == call.group.name:
-                return one
+        """Find the peer's open message that belongs to this one of `rank`."""
+        kind, group = "recv" if call.kind.startswith("send") else "send", call.group.name
+        for other in self.opens.get(-1 if call.peer is None else call.peer, ()):
+            if other.peer == rank and other.kind.startswith(kind) and other.group.name == group:
+                return other
         return None
 
     def _held(self, order: Mapping[int, float]) -> list[int]:
-        """Return the ranks for which another call is the first open one, by the place of this one."""
-        return [rank for rank, own in order.items() if self._first.get(rank, inf) < own]
+        """List the ranks whose first open call comes before the given order of this one."""
+        return [rank for rank, place in order.items() if self._first.get(rank, inf) < place]
 
     def _calls(self, key: Key, number: int) -> dict[int, DumpedCall]:
-        """Return the open calls of a collective."""
+        """Map ranks to their open calls of a collective."""
         lanes = self.lanes[key].items()
         return {rank: call for rank, lane in lanes for call in lane.first if call.number == number}
 
     def wait(self, rank: int) -> Wait | None:
-        """Return for whom a rank waits in its first open call; None where none is open, or all have come."""
+        """Describe the wait of a rank in its first open call; None if none is open, or all have come."""
         for call in self.opens[rank][:1]:
             on, is_held = self.targets(rank, call)
-            if call.peer is not None:  # of a batch the one that waits
-                call = next((one for one in self._batch(rank, call) if one.peer in on), call)
-            on = [one for one in on if one not in (rank, UNKNOWN)]
+            if call.peer is not None:  # the message of the batch that waits
+                call = next((message for message in self._batch(rank, call) if message.peer in on), call)
+            on = [other for other in on if other not in (rank, UNKNOWN)]
             return Wait(call, on, is_held) if on else None
         return None
 
-    # ---- where the ways end
+    # ---- ends of paths
 
     def ends(self) -> list[Root]:
-        """Return the causes at which the ways end."""
-        found = []
+        """Find the causes at the ends of paths."""
+        roots = []
         for part in self._sinks(self.opens):
             ranks = [node for node in part if isinstance(node, int)]
             if len(ranks) < 2:
-                found.append(self._end(part))
-            else:  # a circle: in their first calls, whoever else follows
-                found += map(self._end, self._sinks({rank: self.opens[rank][:1] for rank in ranks}))
-        return [root for root in found if root is not None]
+                roots.append(self._end(part))
+            else:  # a circle: look at first calls only
+                roots += map(self._end, self._sinks({rank: self.opens[rank][:1] for rank in ranks}))
+        return [root for root in roots if root is not None]
 
-    def _sinks(self, ways: Mapping[int, Sequence[DumpedCall]]) -> Iterable[set[_Node]]:
-        """Return the strongly connected parts of the graph from which no way leads out."""
-        import networkx
-
-        parts: Iterable[set[_Node]] = networkx.attracting_components(self._graph(ways))
-        return parts
-
-    def _graph(self, ways: Mapping[int, Sequence[DumpedCall]]) -> Any:
-        """Return the graph of these ranks and calls (a `networkx.DiGraph`): who waits for whom."""
+    def _sinks(self, opens: Mapping[int, Sequence[DumpedCall]]) -> Iterable[set[_Node]]:
+        """Find the strongly connected parts, without a path out, of the graph of ranks and open calls."""
         import networkx
 
         graph: Any = networkx.DiGraph()
-        graph.add_nodes_from(ways)
-        for rank, calls in ways.items():
+        graph.add_nodes_from(opens)
+        for rank, calls in opens.items():
             for call in calls:
                 node = _node(rank, call)
                 if node not in graph:
                     graph.add_edges_from((node, on) for on in self.targets(rank, call)[0])
                 graph.add_edge(rank, node)
-        return graph
+        parts: Iterable[set[_Node]] = networkx.attracting_components(graph)
+        return parts
 
     def _end(self, part: Iterable[_Node]) -> Root | None:
+        """Find the cause in a part; None if its call may be running."""
         ranks = sorted(node for node in part if isinstance(node, int))
-        if not ranks:
-            return self._of_call(part)
         if len(ranks) > 1:
             return self._circle(ranks)
-        call, waiting = self._waiting_for(ranks[0])
-        cause = HangCause.NO_DUMP if ranks[0] in self.lost else HangCause.ABSENT
-        return Root(cause, ranks, call, waiting) if call and ranks != [UNKNOWN] else None
-
-    def _of_call(self, part: Iterable[_Node]) -> Root | None:
-        """Return the cause in a call that all members have made; None where it may be running."""
+        if ranks:
+            call, waiting = self._waiting_for(ranks[0])
+            cause = HangCause.NO_DUMP if ranks[0] in self.lost else HangCause.ABSENT
+            return Root(cause, ranks, call, waiting) if call and ranks != [UNKNOWN] else None
         (node,) = part
         calls = self._callers[node]
-        call = next(iter(calls.values()))
-        root = self._differing(call.group.key, call.number) if call.peer is None else None
+        first = next(iter(calls.values()))
+        root = self._differing(first.group.key, first.number) if first.peer is None else None
         root = root or _unbalanced(calls)
         if root is None:
             self.running.append(max(calls.values(), key=lambda call: call.at_ns))
@@ -279,9 +257,9 @@ class Waits:
         return Root(HangCause.CYCLE, ranks, min(calls, key=age), ranks)
 
     def _waiting_for(self, rank: int) -> tuple[DumpedCall | None, Sequence[int]]:
-        """Return the first of the open calls that wait for a rank, and the ranks in it.
+        """Find the first of the open calls that wait for a rank, and the ranks in it.
 
-        Those in which ranks have not come are before those in which they are held.
+        Calls with absent ranks come before calls with held ranks.
         """
         pairs = [
             pair
@@ -298,7 +276,7 @@ class Waits:
         return call, sorted(self._callers[_node(by, call)])
 
     def _differing(self, key: Key, number: int) -> Root | None:
-        """Return the first call from this number on that members made differently."""
+        """Find the first call from this number on that members made differently."""
         first = self._differ.from_number(key, number)
         if first is None or any(entered < number for entered, _ in self.reached[key].values()):
             return None
@@ -309,35 +287,32 @@ class Waits:
 
 
 def _unbalanced(calls: Mapping[int, DumpedCall]) -> Root | None:
-    """Return the cause in an all-to-all whose members do not take what they give, by rank.
+    """Find the cause in an all-to-all whose members do not take as much as they give.
 
-    At fault is the one with whose size as another member has it the sums would agree, else all.
+    At fault is the one rank with which the sums would agree if it had the size of another member, else all.
     """
     call = min(calls.values(), key=age)
-    if len(calls) < len(call.group.members) or any(
-        min(member.given, member.taken) < 0 for member in calls.values()
-    ):
-        return None
+    is_unknown = any(min(member.given, member.taken) < 0 for member in calls.values())
     more = sum(member.given - member.taken for member in calls.values())
+    if len(calls) < len(call.group.members) or is_unknown or not more:
+        return None
     given, taken = ({getattr(member, way) for member in calls.values()} for way in ("given", "taken"))
     odd = [
-        rank
-        for rank, member in calls.items()
-        if more and (member.given - more in given or member.taken + more in taken)
+        rank for rank, member in calls.items() if member.given - more in given or member.taken + more in taken
     ]
     differ: dict[str, list[int]] = defaultdict(list)
     for rank, member in calls.items():
         differ[f"gives {member.given:,} and takes {member.taken:,} elements"].append(rank)
     guilty = odd if len(odd) == 1 else sorted(calls)
-    return Root(HangCause.MISMATCH, guilty, call, sorted(calls), differ) if more else None
+    return Root(HangCause.MISMATCH, guilty, call, sorted(calls), differ)
 
 
 def age(call: DumpedCall) -> tuple[bool, int]:
-    """Return a key that sorts calls by their time, those without one last."""
+    """Make a key that sorts calls by time, calls without a time last."""
     return call.at_ns < 0, call.at_ns
 
 
 def _node(rank: int, call: DumpedCall) -> _Node:
-    """Return an open call as a node: a collective is one of all its members, a batch of messages one."""
+    """Identify an open call: a collective is one node of all members, a batch of messages one of its rank."""
     key = call.group.key
     return (key, call.number) if call.peer is None else (key, rank, call.order)

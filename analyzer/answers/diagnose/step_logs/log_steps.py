@@ -1,4 +1,4 @@
-"""The steps of a step log that all ranks have: what each part of them took on each rank."""
+"""The steps of a step log that all ranks have: the time of each part on each rank."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ from analyzer.reading.dialects import Role
 #: Time outside the log's columns: within a rank's steps, and between them, where its rows are shorter than
 #: the median rank's, as all ranks' steps last equally long.
 REST, BETWEEN = "time outside the log's columns", "the time between its steps"
-#: Times that are looked at together: 16 MB; and those of which a median is taken, at least so many steps.
-_MOST_CELLS, _ENOUGH_CELLS, _ENOUGH_STEPS = 2_000_000, 2_000_000, 100
+#: Times in memory at once (16 MB) or in a median, which takes at least so many steps.
+_MOST_CELLS, _ENOUGH_STEPS = 2_000_000, 100
 
 
 class LogSteps:
-    """The k steps that all ranks have, and their p parts.
+    """The k steps that all ranks have, and their parts.
 
-    Of a long log the times lie in a mapped file, from which some are taken (`cells`, `series`); figures by
-    step are then means of s stretches. Of any other a stretch is a step.
+    A long log is averaged over s stretches, and its times lie in a mapped file, from which `cells` and
+    `series` are read. In any other log a stretch is a step.
 
     Attributes
     ----------
-    ranks, parts, roles : names of the ranks; names of the parts, and their roles
     number : (k,) of the steps
-    n_logged : (ranks,) how many steps each has
-    begins : (s,) with which of the steps each stretch begins
-    longer_ns : (parts, ranks, s) how much longer each part took than on the median rank
-    middle_ns : (parts, k) how long it took on the median rank, of two ranks the faster
-    step_ns : (k,) how long steps took on the median rank
-    rows_ns : (k,) the mean of what the rows of the ranks say
-    values : (ranks, s) of each column of other numbers than durations, if all ranks have it
+    n_logged : (ranks,) number of steps
+    begins : (s,) index of the first step of each stretch
+    longer_ns : (parts, ranks, s) difference to the median rank
+    middle_ns : (parts, k) on the median rank, of two ranks the faster
+    step_ns : (k,) on the median rank
+    rows_ns : (k,) mean of the ranks' rows
+    values : (ranks, s) of each column of other numbers than durations that all ranks have
     """
 
     def __init__(self, job: JobFigures) -> None:
@@ -46,7 +45,7 @@ class LogSteps:
         self.roles: dict[str, Role] = {}
         for log in logs:
             self.roles |= dict(zip(_parts(log), [*log.roles, Role.FRAME], strict=True))
-        if len(logs) > 2:  # else nobody is the median rank
+        if len(logs) > 2:  # else there is no median rank
             self.roles[BETWEEN] = Role.FRAME
         self.parts = list(self.roles)
         self._columns = [[self.parts.index(name) for name in _parts(log)] for log in logs]
@@ -58,7 +57,7 @@ class LogSteps:
         self._at = [
             None if _are_same(log.labels, self.number) else np.searchsorted(log.labels, self.number)
             for log in logs
-        ]  # of each step, of one that is missing the row after; None where none is
+        ]  # row of each step, or of the one after a missing step; None if the rows are the steps
         self.n_logged = [len(log.labels) for log in logs]
         self.begins = np.searchsorted(self.number, stretches)
         places = [np.searchsorted(log.stretches, stretches) for log in logs]
@@ -72,52 +71,49 @@ class LogSteps:
         self.middle_ns, self.step_ns, self.rows_ns = np.zeros((len(self.parts), k)), *np.zeros((2, k))
         width = max(1, _MOST_CELLS // (len(self.parts) * len(self.ranks)))
         for begin in range(0, k, width):
-            own = np.arange(begin, min(begin + width, k))
-            cells = np.ascontiguousarray(self.cells(own).transpose(0, 2, 1))
-            self.step_ns[own] = np.median(cells.sum(0), axis=1)  # with what was between the rank's steps
-            self.rows_ns[own] = cells[: len(self.parts) - (BETWEEN in self.roles)].sum(0).mean(1)
-            self.middle_ns[:, own] = np.partition(cells, middle, axis=2)[..., middle]
+            block = np.arange(begin, min(begin + width, k))
+            cells = np.ascontiguousarray(self.cells(block).transpose(0, 2, 1))
+            self.step_ns[block] = np.median(cells.sum(0), axis=1)  # with the time between steps
+            self.rows_ns[block] = cells[: len(self.parts) - (BETWEEN in self.roles)].sum(0).mean(1)
+            self.middle_ns[:, block] = np.partition(cells, middle, axis=2)[..., middle]
         n = np.diff(self.begins, append=k)
         self.longer_ns = means_ns - (np.add.reduceat(self.middle_ns, self.begins, axis=1) / n)[:, None]
 
     def cells(self, steps: Int64) -> Float64:
-        """Return how long each part took on each rank in these steps (parts, ranks, n)."""
-        taken = []
-        for spent, at in zip(self._spent, self._at, strict=True):
-            taken.append(spent[steps if at is None else at[steps]])
-        return self._folded(taken)
+        """Read the time of each part on each rank in these steps (parts, ranks, n)."""
+        rows = zip(self._spent, self._at, strict=True)
+        return self._folded([spent[steps if at is None else at[steps]] for spent, at in rows])
 
     def _folded(self, spent: Sequence[NDArray[np.floating]]) -> Float64:
-        found = np.zeros((len(self.parts), len(spent), len(spent[0])))
+        cells = np.zeros((len(self.parts), len(spent), len(spent[0])))
         for rank, (columns, of_rank) in enumerate(zip(self._columns, spent, strict=True)):
             for column, part in enumerate(columns):
-                found[part, rank] += of_rank[:, column]
+                cells[part, rank] += of_rank[:, column]
         if BETWEEN in self.roles:
-            rows = found.sum(0)
-            found[-1] = np.median(rows, axis=0) - rows
-        return found
+            rows = cells.sum(0)
+            cells[-1] = np.median(rows, axis=0) - rows
+        return cells
 
     def series(self, part: int, rank: int) -> Float64:
-        """Return how long a part took on a rank in each step (k,)."""
+        """Read the time of a part on a rank in each step (k,)."""
         spent, at = self._spent[rank], self._at[rank]
-        places = self._columns[rank]
         if self.parts[part] == BETWEEN:
             every = spent.sum(axis=1, dtype=np.float64)
             return np.asarray(self.step_ns - (every if at is None else every[at]))
-        own = [column for column, place in enumerate(places) if place == part]
-        taken = sum(spent[:, column] if at is None else spent[at, column] for column in own)
+        columns = [column for column, place in enumerate(self._columns[rank]) if place == part]
+        taken = sum(spent[:, column] if at is None else spent[at, column] for column in columns)
         return np.asarray(taken, np.float64)
 
     def excess_ns(self, part: int, rank: int) -> Float64:
-        """Return how much longer a part took than on the median rank (k,)."""
+        """Compute the difference of a part to the median rank (k,)."""
         return np.asarray(self.series(part, rank) - self.middle_ns[part])
 
     def usual_ns(self, steps: Int64) -> tuple[Float64, Float64]:
-        """Return the median of each part on each rank in these steps (parts, ranks), or in enough of them.
+        """Compute the median of each part on each rank in (enough of) these steps (parts, ranks).
 
-        Also that of how much longer it is than on the median rank of each step.
+        Also the median difference to the median rank of each step.
         """
-        most = max(_ENOUGH_STEPS, _ENOUGH_CELLS // (len(self.parts) * len(self.ranks)))
+        most = max(_ENOUGH_STEPS, _MOST_CELLS // (len(self.parts) * len(self.ranks)))
         if len(steps) > most:
             steps = steps[np.linspace(0, len(steps) - 1, most).astype(np.int64)]
         cells = self.cells(steps)
@@ -126,15 +122,15 @@ class LogSteps:
         return usual, np.median(cells, axis=2)
 
     def stretches_of(self, steps: Mask) -> Mask:
-        """Return the stretches (s,) of which at least half are among `steps` (k,)."""
+        """Mask the stretches (s,) with at least half of their steps among `steps` (k,)."""
         n = np.diff(self.begins, append=len(self.number))
         return np.asarray(np.add.reduceat(steps, self.begins) * 2 >= n)
 
 
 def _in_all(labels: Sequence[Int64]) -> Int64:
-    """Return the numbers that all of these, ascending each, have; of single ones that are missing, most.
+    """Find the numbers that most of these, ascending each, have.
 
-    Who has less than nearly all of what most have, as one that logs each tenth step, decides itself.
+    One that lacks many of these numbers, such as a rank that logs each tenth step, must have them itself.
     """
     every, count = labels[0], np.ones(len(labels[0]), np.int64)
     for other in labels[1:]:
@@ -148,20 +144,21 @@ def _in_all(labels: Sequence[Int64]) -> Int64:
         return every
     if not all(map(len, labels)):
         return every[:0]
-    found = every[count >= HALF * len(labels)]
-    found = found[(found >= max(one[0] for one in labels)) & (found <= min(one[-1] for one in labels))]
-    for one in labels:
-        has = np.isin(found, one)
+    common = every[count >= HALF * len(labels)]
+    first, last = max(of_rank[0] for of_rank in labels), min(of_rank[-1] for of_rank in labels)
+    common = common[(common >= first) & (common <= last)]
+    for of_rank in labels:
+        has = np.isin(common, of_rank)
         if has.mean() < NEARLY_ALL:
-            found = found[has]
-    return np.asarray(found)
+            common = common[has]
+    return np.asarray(common)
 
 
-def _are_same(one: Int64, other: Int64) -> bool:
-    return one is other or np.array_equal(one, other)
+def _are_same(a: Int64, b: Int64) -> bool:
+    return a is b or np.array_equal(a, b)
 
 
 def _parts(log: LogRows) -> list[str]:
-    """Return the part of each column of `spent_ns`; the step around its parts and nothing are one."""
+    """Name the part of each column of `spent_ns`; the step around its parts and nothing are one."""
     parts = zip(log.names, log.roles, strict=True)
     return [*(REST if role == Role.FRAME else name for name, role in parts), REST]

@@ -1,4 +1,4 @@
-"""Spans of slow steps in a step log: when they are, what they cost, and which rank or part is to blame."""
+"""Spans of slow steps in a step log: their extent, their cost, and the rank or part at fault."""
 
 from __future__ import annotations
 
@@ -25,39 +25,36 @@ from replay.uncertainty import Z_95
 AROUND = 21
 #: Ranks that may be late in one job.
 FEW = 3
-#: Of ranks and their parts, those that move most: whose parts alone grow is among them.
+#: Series of ranks and parts to search, those that move most.
 _MOST_SERIES = 100
-_MOST_LOOKED_AT = 2_000  # steps, of which a median is near enough
+_MOST_SAMPLED = 2_000  # steps for a median
 
 #: A part and a rank.
 _Series = tuple[int, int]
 
 
 class SlowSpan(Struct, frozen=True):
-    """Slow steps from index `begin` to before `end`: what they cost, each, and who or what grew.
-
-    `cost_ns` with its 95 % error; `part` grew by `part_ns` on `ranks`, or on all where these are empty.
-    """
+    """Slow steps from index `begin` to before `end`."""
 
     begin: int
     end: int
-    cost_ns: float
-    error_ns: float
-    part: int
-    part_ns: float
-    ranks: Sequence[int] = ()
+    cost_ns: float  # of each step
+    error_ns: float  # 95 %
+    part: int  # the part that grew
+    part_ns: float  # by this much
+    ranks: Sequence[int] = ()  # on these ranks; () on all
     grows: bool = False  # step by step
 
     def shared_with(self, other: SlowSpan) -> float:
-        """Return which part of the shorter span lies in the other."""
+        """Compute the share of the shorter span that lies in the other."""
         both = min(self.end, other.end) - max(self.begin, other.begin)
         return max(both, 0) / min(self.end - self.begin, other.end - other.begin)
 
 
 def slow_spans(log: LogSteps, usual: Mask) -> list[SlowSpan]:
-    """Find the spans of slow steps: those of ranks, then those of all ranks in what they leave.
+    """Find the spans of slow steps of single ranks, then of all ranks in the remaining time.
 
-    The one that costs most comes first. No two of all ranks share half of the shorter one.
+    The most expensive span comes first. No two spans of all ranks share half of the shorter one.
     """
     if usual.sum() < 2 * LEAST_STEPS:
         return []
@@ -65,12 +62,12 @@ def slow_spans(log: LogSteps, usual: Mask) -> list[SlowSpan]:
     if len(log.ranks) > 1:
         search.ranks()
         search.spans += _always_late(log, np.flatnonzero(usual & ~covered(search.spans, len(usual))))
-    search.all_ranks()
+    search.choose(search.of_all(*steps) for steps in search.higher(search.step_ns))
     return search.spans
 
 
 def covered(spans: Iterable[SlowSpan], n: int) -> Mask:
-    """Return which of n steps are in some span (n,)."""
+    """Mask the steps (n,) that are in some span."""
     inside = np.zeros(n, np.bool_)
     for span in spans:
         inside[span.begin : span.end] = True
@@ -78,32 +75,24 @@ def covered(spans: Iterable[SlowSpan], n: int) -> Mask:
 
 
 class _Search:
-    """The `spans` so far, and `step_ns` (k,): how long steps are without them.
-
-    `kept` are the steps without stalls. A span has to be `sure` times as long as its error: hardly any of any
-    series reaches that by chance.
-    """
+    """The `spans` so far, and the lengths of steps without them, `step_ns` (k,)."""
 
     def __init__(self, log: LogSteps, usual: Mask) -> None:
         self.log, self.usual, self.kept = log, usual, np.flatnonzero(usual)
         self.step_ns = log.step_ns.copy()
         self.least_ns = NEGLIGIBLE * float(np.median(self.step_ns[self.kept]))
+        # ratio of a span to its error that hardly any span of any series reaches by chance
         self.sure = float(np.sqrt(2 * np.log(len(self.kept) ** 2 * len(log.parts) * len(log.ranks))))
         self.spans: list[SlowSpan] = []
 
     def ranks(self) -> None:
         """Find spans of ranks: where all steps are longer, or a part of a rank against the median rank."""
-        spans = [self._of_ranks(*steps) for steps in self._higher(self.step_ns)]
+        spans = [self._of_ranks(*steps) for steps in self.higher(self.step_ns)]
         for series in _moved(self.log, self.usual, self.least_ns):
-            spans += [self._of_ranks(*steps, series) for steps in self._higher(self.log.excess_ns(*series))]
-        self._choose(spans)
+            spans += [self._of_ranks(*steps, series) for steps in self.higher(self.log.excess_ns(*series))]
+        self.choose(spans)
 
-    def all_ranks(self) -> None:
-        """Find spans of all ranks."""
-        spans = [self._of_all(*steps) for steps in self._higher(self.step_ns)]
-        self._choose(spans)
-
-    def _higher(self, series: Float64) -> Iterator[tuple[Int64, Int64]]:
+    def higher(self, series: Float64) -> Iterator[tuple[Int64, Int64]]:
         """Yield the kept steps of each span in which a series is higher, and the steps beside it."""
         for begin, end in higher_spans(series[self.kept], self.least_ns, self.sure):
             inside = self.kept[begin:end]
@@ -111,8 +100,8 @@ class _Search:
             if len(outside) >= LEAST_STEPS:
                 yield inside, outside
 
-    def _choose(self, spans: Iterable[SlowSpan | None]) -> None:
-        """Keep the best of spans that share steps, and those of several ranks that are late at once."""
+    def choose(self, spans: Iterable[SlowSpan | None]) -> None:
+        """Keep the best of spans that share steps, and spans of several ranks that are late at once."""
         best: list[SlowSpan] = []
         for span in sorted(filter(None, spans), key=self._explained, reverse=True):
             alike = [other for other in best if (other.part, other.ranks) == (span.part, span.ranks)]
@@ -125,17 +114,16 @@ class _Search:
                 self.step_ns[steps] = np.minimum(self.step_ns[steps], self.log.step_ns[steps] - span.cost_ns)
 
     def _explained(self, span: SlowSpan) -> float:
-        """Return how much nearer values are to a median inside and one outside than to a single one."""
+        """Compute how much closer values are to a median inside and one outside than to a single median."""
         values = self.log.excess_ns(span.part, span.ranks[0]) if span.ranks else self.step_ns
         inside = (self.kept >= span.begin) & (self.kept < span.end)
         values = values[self.kept]
-        of_two = sum(_deviation(part) for part in (values[inside], values[~inside]))
-        return _deviation(values) - of_two
+        return _deviation(values) - sum(_deviation(part) for part in (values[inside], values[~inside]))
 
     # ---- one span
 
     def _cost(self, inside: Int64, outside: Int64) -> tuple[float, float]:
-        """Return what each step `inside` costs against those outside, and the 95 % error of that."""
+        """Compute the cost of each step `inside` against the steps outside, and its 95 % error."""
         n, step_ns = len(inside), self.step_ns
         cost = float(np.median(step_ns[inside])) - float(np.median(step_ns[outside]))
         error = difference_error(step_ns[self.kept], n)
@@ -143,8 +131,8 @@ class _Search:
             error = max(error, level_error(step_ns[inside], n))
         return cost, Z_95 * error
 
-    def _of_all(self, inside: Int64, outside: Int64) -> SlowSpan | None:
-        """Return a span whose cost no rank explains; None where that may be chance."""
+    def of_all(self, inside: Int64, outside: Int64) -> SlowSpan | None:
+        """Make a span of all ranks; None if it is not significant."""
         cost, error = self._cost(inside, outside)
         least = NOTICEABLE * float(np.median(self.step_ns[outside]))
         if cost < max(least, self.sure / Z_95 * error):
@@ -155,9 +143,9 @@ class _Search:
         return SlowSpan(*_extent(inside), cost, error, part, float(middle[part]))
 
     def _of_ranks(self, inside: Int64, outside: Int64, series: _Series | None = None) -> SlowSpan | None:
-        """Return a span with the late ranks; None where these are not sure.
+        """Make a span with the late ranks; None if they are not significant.
 
-        If the span is of a `series` and that is nearly the latest, this series is to blame.
+        The `series` in which the span was found is at fault if it grew nearly most.
         """
         cost, error = self._cost(inside, outside)
         if cost < error:  # steps of a few lengths have means rather than medians
@@ -186,11 +174,11 @@ class _Search:
         return SlowSpan(begin, end, cost, error, part, part_ns, late.tolist())
 
     def _grown(self, inside: Int64, outside: Int64) -> Float64:
-        """Return by how much each part grew on each rank, if the rank does not just wait in it."""
+        """Compute the growth of each part on each rank, unless the rank only waits in it."""
         log = self.log
         (then, longer), (before, longer_before) = log.usual_ns(inside), log.usual_ns(outside)
         grown = np.minimum(then - before, longer - longer_before)
-        grown[longer < HALF * grown] = 0  # of what it only had less of before
+        grown[longer < HALF * grown] = 0  # it only was shorter than the median before
         for part, name in enumerate(log.parts):
             # communication is nearly always waiting
             grown[part] *= {Role.WAIT: 0.0, Role.COMM: HALF}.get(log.roles[name], 1.0)
@@ -198,7 +186,7 @@ class _Search:
 
 
 def _are_both_late(span: SlowSpan, other: SlowSpan) -> bool:
-    """Whether a span that shares steps with another is of other ranks, which delay these visibly."""
+    """Tell if a span that shares steps with another has other ranks and a visible delay."""
     is_other = bool(span.ranks) and not {*span.ranks} & {*other.ranks}
     return is_other and span.part_ns >= VISIBLE * other.cost_ns
 
@@ -212,7 +200,7 @@ def _deviation(values: Float64) -> float:
 
 
 def _moved(log: LogSteps, usual: Mask, least_ns: float) -> list[_Series]:
-    """Return the part and the rank of the series that move by more than `least_ns`, most first."""
+    """List the series (part, rank) that move by more than `least_ns`, most first."""
     excess = log.longer_ns[:, :, log.stretches_of(usual)]
     width = max(1, excess.shape[2] // 100)
     blocks = np.add.reduceat(excess, np.arange(0, excess.shape[2], width), axis=2) / width
@@ -223,10 +211,10 @@ def _moved(log: LogSteps, usual: Mask, least_ns: float) -> list[_Series]:
 
 
 def _growing(log: LogSteps, span: SlowSpan, usual: Mask) -> SlowSpan:
-    """Return a span whose steps grow one after the other from where they begin to; others unchanged.
+    """Extend a span of growing steps to the begin of the growth; others stay unchanged.
 
-    They begin where a line up to the span's end explains most (least squares), at most twice the span's
-    length before it; they grow where it rises by half of their mean and explains half of what differs.
+    It begins where a line to the span's end explains most (least squares), at most twice the span's length
+    earlier. Steps grow if the line rises by half of their mean and explains half of their variance.
     """
     series = log.excess_ns(span.part, span.ranks[0]) if span.ranks else log.step_ns
     first = max(0, span.begin - 2 * (span.end - span.begin))
@@ -249,9 +237,9 @@ def _growing(log: LogSteps, span: SlowSpan, usual: Mask) -> SlowSpan:
 
 
 def beside(free: Mask, begin: int, end: int) -> Int64:
-    """Return the steps beside a span with which its are compared: as many before it as after it.
+    """Choose steps beside a span to compare it with: equally many on both sides, so that a drift cancels.
 
-    So a drift is in none. Where one side has few, they are those of the other.
+    If one side has few, only the other counts.
     """
     most = max(AROUND, end - begin)
     before, after = np.flatnonzero(free[:begin])[-most:], end + np.flatnonzero(free[end:])[:most]
@@ -262,9 +250,9 @@ def beside(free: Mask, begin: int, end: int) -> Int64:
 
 
 def _elsewhere(log: LogSteps, free: Mask, part: int, late: Int64, begin: int, end: int) -> float:
-    """Return how much longer a part is at most in so many steps of other ranks, or of `late` at other times.
+    """Find the `FEW`-th highest excess of a part in equally long spans elsewhere.
 
-    The `FEW`-th most of them: some may be late, too. Where hosts are loaded it is about as long on many.
+    That is on other ranks, or on `late` ranks at other times: on loaded hosts many are about as long.
     """
     if len(log.ranks) < 4:
         return 0.0
@@ -281,10 +269,9 @@ def _elsewhere(log: LogSteps, free: Mask, part: int, late: Int64, begin: int, en
 
 
 def _always_late(log: LogSteps, kept: Int64) -> list[SlowSpan]:
-    """Return the rank that is late in all steps, if one is in those `kept`, which are in no other span.
+    """Find a rank that is late in all `kept` steps, which are in no other span.
 
-    It is longer in one part than all others are, which meet in another one. In which of the two ranks wait
-    the part's name tells.
+    It is longer in one part than all others, which wait in another part, recognised by its name.
     """
     n = len(log.ranks)
     if n < 4 or len(kept) < 2 * LEAST_STEPS:
@@ -298,12 +285,11 @@ def _always_late(log: LogSteps, kept: Int64) -> list[SlowSpan]:
     others = np.arange(n) != rank
     if work[part, rank] < NOTICEABLE * step or work[part, others].max() > HALF * work[part, rank]:
         return []
-    is_named = roles[waits_in] in (Role.WAIT, Role.COMM) or roles[part] is Role.INPUT
-    if not is_named:
+    if roles[waits_in] not in (Role.WAIT, Role.COMM) and roles[part] is not Role.INPUT:
         return []
-    most = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_LOOKED_AT)).astype(np.int64)]
-    waits = log.cells(most)[waits_in]
-    less = waits[others].min(0) - waits[rank]  # by so much it is later than the last of all others
+    sampled = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_SAMPLED)).astype(np.int64)]
+    waits = log.cells(sampled)[waits_in]
+    less = waits[others].min(0) - waits[rank]  # delay after the last of all others
     cost, error = float(np.median(less)), Z_95 * level_error(less, len(less))
     if cost < max(NOTICEABLE * step, error):
         return []

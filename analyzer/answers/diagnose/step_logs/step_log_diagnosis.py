@@ -1,12 +1,12 @@
-"""The diagnosis of a step log: since when steps are slow, by how much, and which rank delays them.
+"""The diagnosis of a step log: spans of slow steps, their cost, and the rank at fault.
 
-All ranks' steps last equally long, as each waits for the others. So the waiting hides in whatever part of
-the step grows on the other ranks; the rank that is late is the one whose own other part grows instead.
+All ranks' steps last equally long, as each waits for the others. So the waiting hides in a part of the step
+that grows on the other ranks; the late rank is the one in which another part grows instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -44,7 +44,7 @@ _EXAMINED = {"late_rank", "outlier_steps", "uneven_work", *_ROLE_KINDS.values()}
 
 
 def diagnose_step_log(job: JobFigures) -> Diagnosis:
-    """Diagnose the figures of a step log; TraceError where no step is in every rank."""
+    """Diagnose the figures of a step log; TraceError if no step is in every rank."""
     log = LogSteps(job)
     near = around(log.step_ns, AROUND)
     stalls = _stalls(log, near)
@@ -77,7 +77,7 @@ def _lost_ns(ranked: Ranked) -> float:
 
 
 def _left_out(log: LogSteps) -> list[str]:
-    """Return a note on the steps that are left out because some rank did not log them."""
+    """Note the steps that are left out because some rank did not log them."""
     most, fewest = max(log.n_logged), min(log.n_logged)
     if len(log.number) >= most:
         return []
@@ -92,11 +92,11 @@ def _left_out(log: LogSteps) -> list[str]:
 
 
 def _stalls(log: LogSteps, near: Float64) -> Mask:
-    """Return which steps (k,) are far longer than those around them, `near` (k,), a few at a time."""
+    """Mask the steps (k,) that are far longer than the steps around them, `near` (k,), a few at a time."""
     more, noise = log.step_ns - near, spread_of(log.step_ns)
     least = np.maximum(STALL * near, FAR_NOISES * noise)
     far: Mask = more > least
-    closed = more > HALF * least  # or else slow steps near the border would be some stalls
+    closed = more > HALF * least  # close gaps, so that a slow span near the limit is no series of stalls
     closed[1:-1] |= closed[:-2] & closed[2:]
     edges = stretches(closed)
     n_far = np.diff(np.append(0, far.cumsum())[edges], axis=1)[:, 0]
@@ -107,27 +107,26 @@ def _stalls(log: LogSteps, near: Float64) -> Mask:
 
 
 def _of_stalls(log: LogSteps, more: Float64, stalls: Int64, usual: Mask) -> Iterator[Ranked]:
-    """Yield a finding for the stalls that each rank causes, and one for all others.
+    """Yield a finding for the stalls of each rank, and one for all others.
 
-    `more` (k,) is how much longer steps are than those around them.
+    `more` (k,) is the excess of steps over the steps around them.
     """
     groups: dict[tuple[int, bool], list[int]] = {}
     for row in stalls.tolist():
-        groups.setdefault(_who_stalls(log, row, float(more[row]), usual), []).append(row)
+        groups.setdefault(_stalling_rank(log, row, float(more[row]), usual), []).append(row)
     lost = {key: float(more[rows].sum()) for key, rows in groups.items() if key[0] >= 0 and not key[1]}
-    if len(lost) > FEW:  # that ranks stall is usual here, but for one that does more than all others
+    if len(lost) > FEW:  # stalls are common here: name only a rank with more than all others
         for key in [key for key, cost in lost.items() if cost < HALF * sum(lost.values())]:
             groups.setdefault((-1, False), []).extend(groups.pop(key))
     for (rank, between), rows in groups.items():
-        whose = log.ranks[rank] if rank >= 0 else ""
-        yield _stall(log, np.sort(rows), more, whose, between=between)
+        yield _stall(log, np.sort(rows), more, log.ranks[rank] if rank >= 0 else "", between=between)
 
 
-def _who_stalls(log: LogSteps, row: int, more: float, usual: Mask) -> tuple[int, bool]:
-    """Return the rank that alone makes a step longer, else -1, and whether its rows do not show that."""
+def _stalling_rank(log: LogSteps, row: int, more: float, usual: Mask) -> tuple[int, bool]:
+    """Find the rank that alone makes a step longer, else -1; True if its time is between its rows."""
     first = max(row - AROUND, 0)
     near = first + np.flatnonzero(usual[first : row + AROUND + 1])
-    # what a rank does after all have met makes the others wait in the next step
+    # a rank that is late after all have met makes the others wait in the next step
     grown = log.cells(np.arange(max(row - 1, 0), row + 1))
     if len(near):
         grown -= log.usual_ns(near)[0][:, :, None]
@@ -182,7 +181,7 @@ class _Change(NamedTuple):
 
 
 def _of_span(log: LogSteps, span: SlowSpan, usual: Mask) -> Ranked:
-    """Make the finding of a span: the culprit, the part of the step, since when, and the cost."""
+    """Make the finding of a span."""
     outside = beside(usual, span.begin, span.end)
     always = len(outside) < LEAST_STEPS
     base_ns = float(np.median(log.step_ns) - span.cost_ns if always else np.median(log.step_ns[outside]))
@@ -191,22 +190,36 @@ def _of_span(log: LogSteps, span: SlowSpan, usual: Mask) -> Ranked:
     lost_ns = float(more_ns.sum())
     numbers = int(log.number[span.begin]), int(log.number[span.end - 1])
     changes = list(_changes(log, log.stretches_of(covered([span], len(usual))), log.stretches_of(usual)))
-    blame = _late(log, span) if span.ranks else _all_longer(log, span, mean_ns, changes)
-    when = "in all steps" if always else _when(numbers, is_last=span.end == len(log.step_ns))
+    part = log.parts[span.part]
+    if span.ranks:
+        kind: FindingKind = "late_rank"
+        ranks = [log.ranks[rank] for rank in span.ranks]
+        subject = f"{listed(ranks)} {'is' if len(ranks) == 1 else 'are'} late"
+        growth = f"{in_ms(span.part_ns)} more in {part}"
+        action = f"look at {listed(ranks)} in these steps: its host, its device, its input"
+    else:
+        subject = f"steps{' of all ranks' if len(log.ranks) > 1 else ''} are longer"
+        growth = f"{in_ms(mean_ns)} per step, most of it in {part}"
+        ranks = list(dict.fromkeys(change.rank for change in changes))
+        if ranks:
+            kind, action = "uneven_work", f"look at why {changes[0].column} changed on {listed(ranks)}"
+        else:
+            kind, action = _ROLE_KINDS.get(log.roles[part], "outlier_steps"), _OF_ALL
+    when = f"from step {numbers[0]} {'on' if span.end == len(log.step_ns) else f'to {numbers[1]}'}"
+    when = "in all steps" if always else when
     ramp = f", growing to {in_ms(float(np.median(more_ns[-max(1, len(more_ns) // 20) :])))}"
     cause = f"A step takes {in_ms(base_ns + mean_ns)} there instead of {in_ms(base_ns)}"
     cause += "".join(
         f"; {change.column} of {change.rank} is {_plain(change.new)} there instead of {_plain(change.old)}"
         for change in changes
     )
-    part = log.parts[span.part]
     finding = Finding(
-        kind=blame.kind,
-        title=f"{blame.subject} {when}: {blame.growth}{ramp if span.grows else ''}",
+        kind=kind,
+        title=f"{subject} {when}: {growth}{ramp if span.grows else ''}",
         cause=f"{cause}; {counted(span.end - span.begin, 'step')} cost {in_digits(lost_ns / 1e9)} s in all",
-        action=blame.action,
+        action=action,
         scope=FindingScope(
-            blame.ranks,
+            ranks,
             operations=[] if part in (REST, BETWEEN) else [part],
             span=StepSpan(*numbers, lost_ns),
         ),
@@ -214,43 +227,6 @@ def _of_span(log: LogSteps, span: SlowSpan, usual: Mask) -> Ranked:
     )
     gain = Gain(mean_ns, mean_ns - span.error_ns, mean_ns + span.error_ns)
     return Ranked(finding, gain, mean_ns / (base_ns + mean_ns), mean_ns)
-
-
-def _when(numbers: tuple[int, int], *, is_last: bool) -> str:
-    first, last = numbers
-    return f"from step {first} on" if is_last else f"from step {first} to {last}"
-
-
-class _Blame(NamedTuple):
-    """The kind of a finding about a span, its ranks, and the clauses that its title consists of."""
-
-    kind: FindingKind
-    ranks: Sequence[str]
-    subject: str
-    growth: str
-    action: str
-
-
-def _late(log: LogSteps, span: SlowSpan) -> _Blame:
-    ranks = [log.ranks[rank] for rank in span.ranks]
-    return _Blame(
-        "late_rank",
-        ranks,
-        f"{listed(ranks)} {'is' if len(ranks) == 1 else 'are'} late",
-        f"{in_ms(span.part_ns)} more in {log.parts[span.part]}",
-        f"look at {listed(ranks)} in these steps: its host, its device, its input",
-    )
-
-
-def _all_longer(log: LogSteps, span: SlowSpan, mean_ns: float, changes: Sequence[_Change]) -> _Blame:
-    part = log.parts[span.part]
-    subject = f"steps{' of all ranks' if len(log.ranks) > 1 else ''} are longer"
-    growth = f"{in_ms(mean_ns)} per step, most of it in {part}"
-    ranks = list(dict.fromkeys(change.rank for change in changes))
-    if ranks:
-        action = f"look at why {changes[0].column} changed on {listed(ranks)}"
-        return _Blame("uneven_work", ranks, subject, growth, action)
-    return _Blame(_ROLE_KINDS.get(log.roles[part], "outlier_steps"), (), subject, growth, _OF_ALL)
 
 
 def _changes(log: LogSteps, inside: Mask, outside: Mask) -> Iterator[_Change]:
@@ -261,7 +237,7 @@ def _changes(log: LogSteps, inside: Mask, outside: Mask) -> Iterator[_Change]:
         new, old = np.median(values[:, inside], axis=1), np.median(values[:, outside], axis=1)
         noise = np.array([spread_of(of_rank[outside]) for of_rank in values])
         low, high = np.percentile(values[:, outside], [16, 84], axis=1)
-        spread = np.maximum(noise, (high - low) / 2)  # a counter grows all the time: it did not change there
+        spread = np.maximum(noise, (high - low) / 2)  # large for a counter, which always grows
         moved = np.abs(new - old) > np.maximum(FAR_NOISES * spread, NOTICEABLE * np.abs(old))
         steady = np.abs(values[:, inside] - new[:, None]) < HALF * np.abs(new - old)[:, None]
         is_changed = moved & (steady.mean(1) >= NEARLY_ALL)

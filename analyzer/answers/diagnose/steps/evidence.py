@@ -13,10 +13,10 @@ from analyzer.model.graph.step_graph import Bool, StepGraph
 
 
 def is_no_chance(excess: Float64, ratio: float, n_owners: int, *, always_most: bool = False) -> bool:
-    """Whether a rank's excess (steps,) over its peers, `ratio` times theirs in the median step, is real.
+    """Tell if a rank's excess (steps,) over its peers, `ratio` times in the median step, is real.
 
-    By a t-test over all `n_owners`, or by being so much in most steps that a disturbed step does not hide it.
-    Of few steps: by being much, or because one of so many alike would hardly have the most in all of them.
+    By a t-test over all `n_owners`, or if the ratio is large in most steps. With few steps: if the ratio is
+    large, or if a rank would hardly have the most in all of them by chance.
     """
     if len(excess) < FEWEST:
         is_luck = float(n_owners) ** (1 - len(excess)) >= CHANCE
@@ -27,7 +27,7 @@ def is_no_chance(excess: Float64, ratio: float, n_owners: int, *, always_most: b
 
 
 def surely_positive(values: Float64, chance: float) -> bool:
-    """Whether the mean of the values (n,) is above 0, but for a chance."""
+    """Test if the mean of the values (n,) is above 0, with this probability of error."""
     if np.ptp(values) == 0:
         return bool(values[0] > 0)
     n = len(values)
@@ -38,13 +38,13 @@ def surely_positive(values: Float64, chance: float) -> bool:
 def longest_events(
     view: JobView, chosen: Bool, most: int = 1, step: StepGraph | None = None
 ) -> list[Evidence]:
-    """Return the longest events of the `chosen` operations (n,) in a step (the one of median length)."""
+    """List the longest events of the `chosen` operations (n,) in a step (default: of median length)."""
     step = usual_step(view) if step is None else step
     return [event_of(view, step, event) for event in _longest(step, step.work_ns, chosen, most)]
 
 
 def longest_gaps(view: JobView, chosen: Bool) -> list[Evidence]:
-    """Return the three longest gaps before the `chosen` operations (n,) in the step of median length."""
+    """List the three longest gaps before the `chosen` operations (n,) in the step of median length."""
     step = usual_step(view)
     return [gap_before(view, step, event) for event in _longest(step, step.gap_ns, chosen, 3)]
 
@@ -56,19 +56,19 @@ def _longest(step: StepGraph, times: Int64, chosen: Bool, most: int) -> list[int
 
 
 def usual_step(view: JobView) -> StepGraph:
-    """Return the step of median length."""
+    """Choose the step of median length."""
     return view.recording.steps[view.recording.choose_step()]
 
 
 def busy_step(view: JobView, chosen: Bool) -> StepGraph:
-    """Return the step in which the `chosen` operations (n,) work as in the median one, or just longer."""
+    """Choose the step in which the `chosen` operations (n,) work as in the median one, or just longer."""
     work = view.work_by_kind[:, view.of_kinds(chosen)].sum(axis=1)
     much = np.flatnonzero(work >= np.median(work))
     return view.recording.steps[view.rows[int(much[np.argmin(work[much])])]]
 
 
 def event_of(view: JobView, step: StepGraph, event: int) -> Evidence:
-    """One event of a step."""
+    """Describe an event of a step."""
     owner = int(step.owner[event])
     return Evidence(
         path=view.loaded.ranks[owner].path,
@@ -81,7 +81,7 @@ def event_of(view: JobView, step: StepGraph, event: int) -> Evidence:
 
 
 def gap_before(view: JobView, step: StepGraph, event: int) -> Evidence:
-    """Return the gap before an event of a step."""
+    """Describe the gap before an event of a step."""
     after, gap_ns = event_of(view, step, event), int(step.gap_ns[event])
     end_ns, start_ns = int(step.start_ns[event]), after.start_ns - gap_ns
     function = _function_during(view, int(step.owner[event]), end_ns - gap_ns, end_ns)
@@ -89,7 +89,7 @@ def gap_before(view: JobView, step: StepGraph, event: int) -> Evidence:
 
 
 def tail_of(view: JobView, step: StepGraph, owner: int) -> Evidence:
-    """Return the time between an owner's last event of a step and the next step."""
+    """Describe the time between an owner's last event of a step and the next step."""
     tail_ns, end_ns = int(step.tail_ns[owner]), int(step.next_ns[owner])
     start_ns = int(step.last_end_ns[owner] - step.begin_ns[owner])
     path, rank = view.loaded.ranks[owner].path, view.recording.owners[owner]

@@ -1,4 +1,4 @@
-"""Who comes when to what several ranks do together."""
+"""Arrivals of ranks at their meetings."""
 
 from __future__ import annotations
 
@@ -19,28 +19,27 @@ if TYPE_CHECKING:
 
 
 class Arrivals(Struct, frozen=True):
-    """Who came when to what several ranks do together in one step: k arrivals.
+    """The k arrivals of ranks at the meetings of one step."""
 
-    `meeting` (k,) counts from 0; `owner`, `event` (k,) of the arrival; `at_ns` (k,) when the event began.
-    """
-
-    meeting: Int64
+    meeting: Int64  # (k,) from 0
     owner: Int64
     event: Int64
-    at_ns: Int64
+    at_ns: Int64  # begin of the event
 
 
 def meetings_of(recording: Recording, rows: Sequence[int]) -> list[Arrivals]:
-    """Return the meetings of each of the steps `rows`."""
-    pieces, is_meeting = _pieces(recording), recording.which(lambda one: one.role is Role.MEETING)
+    """Find the meetings of each of the steps `rows`."""
+    is_meeting = recording.which(lambda operation: operation.role is Role.MEETING)
+    number = recording.numbered(lambda operation: (operation.main, operation.transfer.key))[1]
+    pieces = np.where(recording.which(lambda operation: operation.transfer.key is not None), number, -1)
     steps = (recording.steps[row] for row in rows)
     return [_of_step(len(recording.owners), step, pieces, is_meeting) for step in steps]
 
 
 def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) -> Arrivals:
-    """Return the meetings of a step: events that edges between owners connect, or one partition's pushes.
+    """Find the meetings of a step: events that edges between owners connect, or one partition's pushes.
 
-    `piece_of` (n,) is the partition of each operation (see `_pieces`), `is_meeting` (n,) whether it is one.
+    `piece_of` (n,) is the partition of each operation, equal on all ranks, or -1.
     """
     edges = step.edges[np.isin(kinds_of(step.edges), (EdgeKind.GROUP, EdgeKind.MESSAGE))]
     meets = is_meeting[step.operation[edges[:, :2]]].any(axis=1)
@@ -65,24 +64,17 @@ def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) 
     return Arrivals(meeting, arrivals[:, 1], arrivals[:, 2], arrivals[:, 3])
 
 
-def _pieces(recording: Recording) -> Int64:
-    """Return a number for each operation (n,) on a partition, the same on all ranks; -1 for any other."""
-    number = recording.numbered(lambda one: (one.main, one.transfer.key))[1]
-    return np.where(recording.which(lambda one: one.transfer.key is not None), number, -1)
-
-
-#: Of each meeting of a step the owner that came last, and how long after the one before (ns).
+#: The last owner at each meeting of a step, and its delay after the one before (ns).
 LastArrivals: TypeAlias = tuple[Int64, Int64]
 
 
 def last_arrivals(
     view: JobView, *, of_own_step: bool = False, among: Sequence[int] = ()
 ) -> list[LastArrivals]:
-    """List the last arrivals of each whole step.
+    """List the last arrivals of each whole step, at meetings with an owner of `among` if given.
 
-    `of_own_step`: last as counted from the end of its own step before. A rank that is served last ends,
-    and begins, its steps later than the others, without being slow. `among`: only those to which one of
-    these owners comes; () for all.
+    `of_own_step`: count from the end of the owner's step before. A rank that is served last ends, and begins,
+    its steps later than the others without being slow.
     """
     last = []
     tails = np.array([step.tail_ns for step in view.recording.steps])
@@ -101,6 +93,6 @@ def last_arrivals(
 
 
 def longest_awaited(arrivals: Sequence[LastArrivals]) -> Int64:
-    """Return the owner that was awaited longest in each step with a meeting."""
+    """Find the owner that was awaited longest in each step with a meeting."""
     awaited = [np.bincount(owner, after_ns).argmax() for owner, after_ns in arrivals if len(owner)]
     return np.array(awaited, np.int64)

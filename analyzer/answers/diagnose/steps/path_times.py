@@ -1,4 +1,4 @@
-"""Work and gaps on the critical paths of a job's steps, and the steps that are far longer than others."""
+"""Work and gaps on the critical paths of a job's steps, and far longer steps."""
 
 from __future__ import annotations
 
@@ -22,25 +22,21 @@ from replay.whatif.host import PYTHON_NS
 if TYPE_CHECKING:
     from analyzer.answers.diagnose.steps.job_view import JobView
 
-#: Steps whose critical paths are walked at most; more of steps that are short, so many events.
+#: Critical paths to walk: so many, or if steps are short, paths of steps with so many events.
 _MOST_PATHS, _MOST_EVENTS = 20, 300_000
 
 
 class PathTimes(Struct, frozen=True):
-    """Work of each kind of operation (k,) on the path of a step, and gaps before it; the mean over `rows`.
-
-    The last of the gaps (k + 1,) are before no operation. `beside_ns` is how long a host decides while its
-    device works: the path follows the device then.
-    """
+    """Work of each kind of operation on the path of a step, and gaps before it; the mean over `rows`."""
 
     rows: Sequence[int]
-    work_ns: Float64
-    gap_ns: Float64
-    beside_ns: float
+    work_ns: Float64  # (k,)
+    gap_ns: Float64  # (k + 1,), the last before no operation
+    beside_ns: float  # the host decides while its device works, which the path follows then
 
 
 def mean_path_times(view: JobView) -> PathTimes:
-    """Walk the paths of all whole steps, or of some of many, without the outliers."""
+    """Average the paths of all whole steps but outliers, or of a sample."""
     usual = [row for place, row in enumerate(view.rows) if place not in view.outliers]
     rows = some_rows(view, usual)
     work, gaps, beside = np.mean([times_of(view, row) for row in rows], axis=0)
@@ -48,7 +44,7 @@ def mean_path_times(view: JobView) -> PathTimes:
 
 
 def some_rows(view: JobView, rows: Sequence[int]) -> list[int]:
-    """Choose so many of some steps that walking their paths does not take long."""
+    """Sample steps so that walking their paths does not take long."""
     events = sum(len(view.recording.steps[row]) for row in rows[:_MOST_PATHS])
     most = max(_MOST_PATHS, _MOST_EVENTS * _MOST_PATHS // max(events, 1))
     places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int))
@@ -56,37 +52,36 @@ def some_rows(view: JobView, rows: Sequence[int]) -> list[int]:
 
 
 def times_of(view: JobView, row: int) -> tuple[Float64, Float64, Float64]:
-    """Work, gaps and work beside a host on the path of a step by kind (k + 1,); the last is of none.
+    """Add up work, gaps and work beside a host on the path of a step by kind (k + 1,); the last is of none.
 
     Short gaps of a device's host are its work.
     """
     n, kind = len(view.recording.table.kinds), view.recording.table.kind
     step = view.recording.steps[row]
     path = critical_path(step)
-    of = np.append(kind, n)[np.append(step.operation, -1)[path.event]]  # a step may have no event at all
+    kinds = np.append(kind, n)[np.append(step.operation, -1)[path.event]]  # a step may have no event
     lasts, is_python = path.end_ns - path.start_ns, is_python_gap(view, step, path)
     is_work = path.is_work | is_python
     is_gap = path.is_gap & ~is_python
     work, gaps, beside = (
-        np.bincount(of[chosen], lasts[chosen], n + 1).astype(np.float64)
+        np.bincount(kinds[chosen], lasts[chosen], n + 1).astype(np.float64)
         for chosen in (is_work, is_gap, path.rule == Rule.BUSY)
     )
     return work, gaps, beside
 
 
 def is_python_gap(view: JobView, step: StepGraph, path: CriticalPath) -> Bool:
-    """Mark the stretches of a path that are gaps of a host so short that just Python ran there."""
+    """Mask the stretches of a path that are gaps of a host so short that only Python ran."""
     of_host = view.is_of_host[np.append(step.operation, 0)[path.event]]
     is_gap: Bool = of_host & (path.event >= 0) & path.is_gap
     return is_gap & (path.end_ns - path.start_ns < min(PYTHON_NS, NOTICEABLE * view.step_ns))
 
 
 def far_longer(view: JobView) -> list[int]:
-    """Return the places among the whole steps of those that took far longer than the others.
+    """List the indices of whole steps that took far longer than the others.
 
-    Where gradients are accumulated, only every n-th step updates the model, and takes longer
-    because it does. So steps that do and that do not are compared among themselves. Many in a row are a
-    change of the level.
+    With accumulated gradients only every n-th step updates the model, and takes longer. So steps with and
+    without an update are compared among themselves. Many in a row are a change of the level.
     """
     if not outliers(view.job_ns).any():
         return []
@@ -105,13 +100,11 @@ def slow_without_input(view: JobView, far: Sequence[int]) -> list[int]:
     """Leave out of the `far` longer steps those whose excess is mostly loading on their paths."""
     if not far:
         return []
-    usual = some_rows(view, [row for place, row in enumerate(view.rows) if place not in far])
-    loading_ns = float(np.median([_loading_ns(view, row) for row in usual]))
+
+    def loading_ns(row: int) -> float:
+        return float(times_of(view, row)[0][:-1][view.of_kinds(view.is_input)].sum())
+
+    usual = some_rows(view, [row for i, row in enumerate(view.rows) if i not in far])
+    usual_ns = float(np.median([loading_ns(row) for row in usual]))
     more_ns = view.job_ns - np.median(view.job_ns)
-    return [
-        place for place in far if _loading_ns(view, view.rows[place]) - loading_ns < HALF * more_ns[place]
-    ]
-
-
-def _loading_ns(view: JobView, row: int) -> float:
-    return float(times_of(view, row)[0][:-1][view.of_kinds(view.is_input)].sum())
+    return [i for i in far if loading_ns(view.rows[i]) - usual_ns < HALF * more_ns[i]]

@@ -43,7 +43,7 @@ class Ascend(System):
     )
 
     def finished(self, trace: Trace) -> Trace:
-        """Leave out the lanes that sum up others; take the number of the call off names of collectives."""
+        """Leave out the lanes that sum up others; strip the number of the call from names of collectives."""
         from analyzer.reading.dialects.repeated_lanes import without_repeated_lanes
 
         trace = without_repeated_lanes(trace)
@@ -74,7 +74,7 @@ class Ascend(System):
         return of_track[trace.track_id] if len(of_track) else np.empty(0, np.str_)
 
     def marked_steps(self, trace: Trace) -> Steps:
-        """Take the steps from the profiler's marks (``ProfilerStep#7``)."""
+        """Take the profiler's marks (``ProfilerStep#7``)."""
         return Chrome().marked_steps(trace)
 
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
@@ -83,11 +83,11 @@ class Ascend(System):
         return steps._replace(whole=tuple(map(Step._make, windows(step_table(steps.whole)).tolist())))
 
     def may_synchronise(self, name: str) -> bool:
-        """Whether operations of that name are collectives."""
+        """Accept names of collectives."""
         return _COMM.fullmatch(name) is not None
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
-        """Take a collective of all ranks from begin to end."""
+        """Match collectives of all ranks by name."""
         return SyncPart(name) if self.may_synchronise(name) else None
 
     def device_work(self, trace: Trace) -> Mask:

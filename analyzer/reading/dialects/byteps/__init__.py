@@ -1,4 +1,4 @@
-"""BytePS: `comm.json`, its profiler's final trace, `io.json` and `step.json`; names follow `base.names`."""
+"""BytePS: `comm.json`, the profiler's final trace, `io.json` and `step.json`; names follow `base.names`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BytePS(System):
     args = MappingProxyType({Need.STEPS: ("input*", "arg*"), Need.EDGES: ("input*", "arg*")})
 
     def recognises(self, trace: Trace) -> bool:
-        """Whether most slices carry a name of the BytePS grammar."""
+        """Accept a file in which most slices have a name of the BytePS grammar."""
         is_known = [may_be_within(name) and OpName.parse(name).cat is not None for name in trace.names]
         known = np.array(is_known, np.bool_)
         return len(trace) > 0 and 2 * int(known[trace.name_id].sum()) > len(trace)
@@ -58,24 +58,23 @@ class BytePS(System):
         return split_by_names(trace) or super().split(trace)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Role` of each slice (n,), which its name tells."""
+        """Assign a `Role` to each slice (n,) by its name."""
         table = np.array([role_of(OpName.parse(name)) for name in trace.names], np.int8)
         return table[trace.name_id] if len(table) else np.zeros(len(trace), np.int8)
 
     def marked_steps(self, trace: Trace) -> Steps:
-        """Return the steps from one load of input data (``I/O``) to the next if each step has just one.
+        """Take the steps from one load of input data (``I/O``) to the next if each step has just one.
 
         Else from the first forward operation to the next, else (communication alone) from the end of one
-        round of communication over all tensors to the end of the next. Of a trace that holds several
-        ranks, the first rank's: the ranks of a synchronous job step together.
-        The number is that within the job where loads of earlier steps are recorded, else 1 for the first.
+        round of communication over all tensors to the end of the next. Of several ranks, the first counts:
+        the ranks of a synchronous job step together. Recorded loads of earlier steps give the number, else
+        the first is 1.
         """
         accepted = _first_rank(trace)
         loads = _starts(trace, accepted(_is("I/O")))
         whole = accepted(lambda op: op.is_comm and op.queue is None)
         comms = whole if whole.any() else accepted(lambda op: op.is_comm)
-        # an asynchronous engine begins the backward pass of a loss before the forward pass is through;
-        # of a step after the last traced one both can be there, but none of these
+        # of a step after the last traced one, loads and passes may be recorded, but none of these
         work = _starts(trace, comms if comms.any() else accepted(_is("BW")))
         forward = accepted(_is("FW"))
         begins, ends = _rounds(trace, comms)
@@ -99,35 +98,25 @@ class BytePS(System):
         return Steps(_numbered_from(before, between(marks)), partial, how)
 
     def loads(self, trace: Trace) -> list[Step]:
-        """Return the periods from one ``I/O`` to the next, labelled 1, 2, 3.
-
-        The profiler records the loads of every step from the first, warm-up included, though the
-        operations only of the traced ones.
-        """
+        """Take the periods from one ``I/O`` to the next, recorded from the first step, warm-up included."""
         return between(_starts(trace, _first_rank(trace)(_is("I/O"))))
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
-        """Mask the ``FW.`` operations (n,), and the ``BW.`` operations (n,), of the first rank."""
+        """Mask the ``FW.`` and ``BW.`` operations (n,) of the first rank."""
         accepted = _first_rank(trace)
         return accepted(_is("FW")), accepted(_is("BW"))
 
     def may_synchronise(self, name: str) -> bool:
-        """Whether a partition is pushed or pulled."""
+        """Accept pushes and pulls of partitions."""
         return OpName.parse(name).queue in ("PUSH", "PULL")
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
-        """Return the start of a PUSH, or the end of a PULL, of a partition.
-
-        Every PULL of a partition ends after every worker's PUSH of it has begun.
-        """
+        """Match partitions: each PULL ends after every worker's PUSH has begun."""
         is_push = OpName.parse(name).queue == "PUSH"
         return SyncPart(partition(name, tid), begins=is_push, ends=not is_push)
 
     def collectives(self, rank: RankTrace) -> Collectives:
-        """Return the pushes and pulls of partitions; a pull waits until all workers have pushed.
-
-        Their bytes are those that logs tell.
-        """
+        """List the pushes and pulls of partitions, with bytes from logs; a pull waits for all pushes."""
         trace = rank.trace
         rows = np.flatnonzero(by_name(trace, self.may_synchronise))
         calls = []
@@ -139,7 +128,7 @@ class BytePS(System):
         return Collectives.of(rows, calls, np.zeros(len(rows), np.int64), trace.ts_ns[rows])
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Return the steps of one GPU; see `byteps_graph`."""
+        """Make the graphs of one GPU; see `byteps_graph`."""
         from analyzer.reading.dialects.byteps.byteps_graph import record
 
         steps = self.find_steps(rank.trace, by)
@@ -148,7 +137,7 @@ class BytePS(System):
         return replace(record(rank, steps), is_numbered=is_numbered)
 
     def operation(self, name: str, tid: object) -> str:
-        """Return the name with its partition key, which the track of a sub-task states."""
+        """Add the partition key, which is the track of a sub-task."""
         return with_key(name, tid)
 
     def parameters(self, directory: Path) -> Mapping[str, str]:
@@ -156,21 +145,21 @@ class BytePS(System):
         return read_parameters(directory)
 
     def main_name(self, name: str, parameters: Mapping[str, str]) -> str | None:
-        """Return the name without worker and rank, a gradient by its parameter's; None for a stage."""
+        """Strip worker and rank, and name a gradient after its parameter; None for a stage."""
         op = OpName.parse(name)
         return None if op.queue is not None or op.cat is None else str(renamed(op, parameters))
 
     def category(self, name: str, cat: str) -> str:
-        """Return the queue stage or kind (``PUSH``, ``FW``)."""
+        """Take the queue stage or kind (``PUSH``, ``FW``)."""
         return OpName.parse(name).kind or cat
 
     def runs_into_next_step(self, trace: Trace) -> Mask:
-        """Return the communications and the loads of data (n,)."""
+        """Mask communication and loads of data (n,)."""
         kinds = self.roles(trace)
         return np.asarray(is_communication(kinds) | (kinds == Role.INPUT))
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """Return the names of the partition, its stage and the whole communication."""
+        """Name the partition, its stage and the whole communication."""
         return OpName.parse(with_key(name, tid)).aliases() if OpName.parse(name).is_comm else ()
 
 
@@ -184,7 +173,7 @@ def _numbered_from(before: int, steps: Iterable[Step]) -> tuple[Step, ...]:
 def _rounds(trace: Trace, comms: Mask) -> tuple[Int64, Int64]:
     """Find the begins and ends of the rounds of the communications `comms` (n,): their n-th events.
 
-    Only those that occur as often as most do count: of a file that was cut, some tensors are short.
+    A file that was cut has fewer of some tensors; only those that occur as often as most do count.
     """
     rows = np.flatnonzero(comms)
     if not len(rows):
@@ -195,28 +184,18 @@ def _rounds(trace: Trace, comms: Mask) -> tuple[Int64, Int64]:
     usual = int(np.flatnonzero(often == often.max())[-1])
     rows = rows[counts[which] == usual]
     rows = rows[np.lexsort((trace.ts_ns[rows], trace.track_id[rows], trace.name_id[rows]))].reshape(-1, usual)
-    return trace.ts_ns[rows].min(axis=0), (trace.ts_ns[rows] + trace.dur_ns[rows]).max(axis=0)
+    return trace.ts_ns[rows].min(axis=0), trace.end_ns[rows].max(axis=0)
 
 
 def _first_forward(trace: Trace, forward: Mask) -> int:
-    """Return the name id of the operation that begins the forward pass.
+    """Find the name id of the operation that begins the forward pass.
 
-    The one that depends on the input or the last update where `trace.args` tells; otherwise the one
-    that follows the longest pause.
+    It depends on the input or the last update if `trace.args` tells; else it follows the longest pause among
+    `forward` (n,), in which backward pass, communication and update lie.
     """
     fed = (row for row, name in inputs(trace) if forward[row] and OpName.parse(name).cat in ("I/O", "STEP"))
-    counts = Counter(int(trace.name_id[row]) for row in fed)
-    if not counts:
-        return after_longest_pause(trace, forward)
-    first_ns = {i: int(trace.ts_ns[trace.name_id == i].min()) for i in counts}
-    return min(counts, key=lambda i: (-counts[i], first_ns[i]))
-
-
-def after_longest_pause(trace: Trace, forward: Mask) -> int:
-    """Return the name id that typically follows the longest pause among the slices `forward` (n,).
-
-    Backward pass, communication and update lie in that pause: this operation begins the forward pass.
-    """
+    if counts := Counter(int(trace.name_id[row]) for row in fed):
+        return min(counts, key=lambda i: (-counts[i], int(trace.ts_ns[trace.name_id == i].min())))
     rows = np.flatnonzero(forward)
     rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
     ids = trace.name_id[rows]
@@ -226,9 +205,9 @@ def after_longest_pause(trace: Trace, forward: Mask) -> int:
 
 
 def _one_load_each(loads: Int64, marks: Int64, work: Int64) -> Int64 | None:
-    """Return the loads before each of `marks`, and the one that ends the last; None unless one each.
+    """Select the loads before each mark, and the one that ends the last; None unless each has one.
 
-    Where no work follows the last mark, it only ends the step before it.
+    A last mark that no work follows only ends the step before it.
     """
     before = np.searchsorted(loads, marks, side="right") - 1
     if not len(loads) or before[0] < 0 or (np.diff(before) != 1).any():
@@ -238,26 +217,23 @@ def _one_load_each(loads: Int64, marks: Int64, work: Int64) -> Int64 | None:
 
 
 def _unfinished(trace: Trace, work: Int64, marks: Int64) -> tuple[Step, ...]:
-    """Return the step that the last mark begins, if work of it is recorded.
-
-    Data loaded, or the forward pass begun, for a step after the last traced one is not a step.
-    """
+    """Make the step that the last mark begins, if work in it is recorded."""
     if not len(work) or work[-1] < marks[-1]:
         return ()
     return (Step(len(marks), int(marks[-1]), int(trace.end_ns[trace.ts_ns >= marks[-1]].max())),)
 
 
 def _first_rank(trace: Trace) -> _Chosen:
-    """Return the choice of slices (n,) of the trace's first rank by their operations."""
+    """Make a function that masks slices (n,) of the first rank by their operations."""
     names = ((i, trace.names[i]) for i in ids_in(trace.name_id))
-    found = [
-        (i, op) for i, name in names if may_be_within(name) and (op := OpName.parse(name)).cat is not None
-    ]
-    own = [(i, op) for i, op in found if (op.worker, op.rank) == (found[0][1].worker, found[0][1].rank)]
+    parsed = [(i, OpName.parse(name)) for i, name in names if may_be_within(name)]
+    parsed = [(i, op) for i, op in parsed if op.cat is not None]
+    owners = [(op.worker, op.rank) for _, op in parsed]
 
     def chosen(accept: Callable[[OpName], bool]) -> Mask:
         accepted = np.zeros(max(1, len(trace.names)), np.bool_)
-        accepted[[i for i, op in own if accept(op)]] = True
+        for (i, op), owner in zip(parsed, owners, strict=True):
+            accepted[i] = owner == owners[0] and accept(op)
         return accepted[trace.name_id]
 
     return chosen

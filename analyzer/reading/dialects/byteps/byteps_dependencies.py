@@ -1,4 +1,4 @@
-"""Why an event of a BytePS step waits for another of the same GPU: threads, the DAG, partitions' stages."""
+"""Edges between the events of a BytePS step on one GPU: threads, the DAG, stages of partitions."""
 
 from __future__ import annotations
 
@@ -18,30 +18,19 @@ from analyzer.reading.dialects.step_windows import Open
 from analyzer.reading.dialects.tolerances import LATE_CLOCK_NS, MAX_CONTRADICTED, MOST_WHOLES
 
 _STAGE_ORDER = {stage: i for i, stage in enumerate(QUEUES, 1)}  # any other comes first
-#: What a computation may follow for which the DAG names nothing.
+#: Categories that a computation without sources in the DAG may follow.
 _BEFORE_COMPUTE = (*COMPUTE, "I/O", "STEP", "UPDATE")
-#: Categories that end a step, and that begin one: between them a dependency leads into the next step.
+#: Categories that end a step: from them to `FIRST` a dependency leads into the next step.
 _LAST = (COMM, *LAST)
 
-#: In place of how one event can have waited for another: not at all.
+#: In place of a joint: the target did not wait for the source.
 _NOT = -1
 #: Source and target, as names without worker, rank, stage and partition.
 Dependency = tuple[OpName, OpName]
 
 
 class Spans:
-    """The n events of k steps, step after step, by start in each; what runs on in a further step is in both.
-
-    Attributes
-    ----------
-    events : all events of the recording
-    rows : (n,) index into them
-    first : (k + 1,) the first event of each step, and n
-    step : (n,) the step of each event, from 0
-    is_continued : (n,) which began in an earlier step and were cut to begin with theirs
-    start_ns, end_ns : (n,)
-    operation : (n,) as in `GpuEvents`
-    """
+    """The n events of k steps, step after step, by start in each; an event that goes on is in both steps."""
 
     def __init__(self, events: GpuEvents, bounds: Sequence[tuple[int, int]]) -> None:
         low, high = np.searchsorted(events.start_ns, bounds).T
@@ -51,10 +40,10 @@ class Spans:
         begun = map(np.arange, low, high)
         parts = [np.concatenate(part) for part in zip(continued, begun, strict=True)]
         self.events, self.rows = events, narrow(np.concatenate(parts))
-        self.first = np.cumsum([0, *map(len, parts)])
+        self.first = np.cumsum([0, *map(len, parts)])  # (k + 1,) the first event of each step, and n
         self.step = np.repeat(narrow(np.arange(len(parts))), list(map(len, parts)))
-        self._low, self._own = low, self.first[:-1] + list(map(len, continued))
-        self.is_continued = np.arange(len(self)) < self._own[self.step]
+        self._low, self._begun = low, self.first[:-1] + list(map(len, continued))
+        self.is_continued = np.arange(len(self)) < self._begun[self.step]  # (n,) cut at the step's begin
         self.start_ns = np.maximum(events.start_ns[self.rows], np.array(begins)[self.step])
         self.end_ns = events.end_ns[self.rows]
         self.operation = events.operation[self.rows]
@@ -68,22 +57,22 @@ class Spans:
         return are[self.operation[event]]
 
     def after(self, moment_ns: Int64, step: Int64) -> Int64:
-        """Return the first event that began after a moment in a step (k,); behind its last for none."""
+        """Find the first event that began after a moment in a step (k,); past the last for none."""
         begun = np.searchsorted(self.events.start_ns, moment_ns, side="right") - self._low[step]
-        after: Int64 = np.minimum(self._own[step] + np.maximum(begun, 0), self.first[step + 1])
+        after: Int64 = np.minimum(self._begun[step] + np.maximum(begun, 0), self.first[step + 1])
         return after
 
     def joints(self, source: Int64, target: Int64) -> Int64:
-        """Tell the joint by which each target (k,) can have waited for its source's end; -1 for none."""
+        """Find the joint by which each target (k,) can have waited for its source's end; -1 for none."""
         end = self.end_ns[source] - LATE_CLOCK_NS
         before = (end <= self.start_ns[target]) & ~self.is_continued[target] & (source < target)
-        # STEP is recorded from the last backward operation on: what it waits for runs inside it
+        # STEP is recorded from the last backward operation on, so that it contains its sources
         inside = self.are(target, "STEP") & (end <= self.end_ns[target])
         return np.where(before, Joint.END_TO_HEAD, np.where(inside, Joint.END_TO_BODY, _NOT))
 
 
 class _Named:
-    """Events of `Spans` by their names, which are numbers: (k,) each."""
+    """Events (k,) of `Spans` by the numbers of their names (k,)."""
 
     def __init__(self, spans: Spans, name: Int64, event: Int64) -> None:
         self._first, self._step, self._n = spans.first, spans.step, max(len(spans), 1)
@@ -91,29 +80,26 @@ class _Named:
         self._key, self.name, self.event = key[order], name[order], event[order]
 
     def before(self, name: Int64, event: Int64) -> Int64:
-        """Return the place of the first of each name (m,) that is that event or a later one (m,)."""
+        """Find the index of the first event of each name (m,) that is not before an event (m,)."""
         return np.searchsorted(self._key, name * self._n + event)
 
     def of_step(self, name: Int64, event: Int64) -> tuple[Int64, Int64]:
-        """Return the places of those of each name (m,) in the step of an event (m,): from, and to before."""
+        """Find the range of indices of each name (m,) in the step of an event (m,)."""
         step = self._step[event]
         return self.before(name, self._first[step]), self.before(name, self._first[step + 1])
 
 
 class _Chains(NamedTuple):
-    """The stages of each partition of each synchronisation in each step, in order.
+    """The stages of each partition of each synchronisation in each step, in order: k chains."""
 
-    `event` has those of one after the other; `first` (k,) and `last` (k,) are where each begins and ends.
-    """
-
-    event: Int64
-    first: Int64
+    event: Int64  # chain after chain
+    first: Int64  # (k,) index of each chain's first event
     last: Int64
 
 
 def _chains(spans: Spans) -> _Chains:
     events = spans.events
-    parts = [one.transfer for one in events.operations]
+    parts = [operation.transfer for operation in events.operations]
     event = np.flatnonzero(np.array([bool(part.stage) for part in parts], np.bool_)[spans.operation])
     partition = numbered((part.whole, part.key) for part in parts)[1].astype(np.int64)
     nth = events.nth[spans.rows[event]]
@@ -134,30 +120,32 @@ def _is_new(values: Int64) -> Mask:
     return np.append(True, values[1:] != values[:-1])[: len(values)]
 
 
-# ---- what the DAG says
+# ---- the DAG
 
 
 def recorded_dependencies(gpu: RankTrace, events: GpuEvents) -> list[Dependency]:
-    """Return the dependencies between recorded operations, nodes without events (``OUTPUT0``) bridged.
+    """List the dependencies between recorded operations, nodes without events (``OUTPUT0``) bridged.
 
     A forward operation also depends on the communication of its gradient in the step before.
     """
     recorded = set(events.mains)
     after: dict[OpName, dict[OpName, None]] = defaultdict(dict)
     pairs = gpu.dag_edges
-    if pairs is None:  # who comes before whom as the events' own inputs say
+    if pairs is None:  # the events' arguments name their inputs
         named = gpu.trace.names
         pairs = sorted({(before, named[gpu.trace.name_id[row]]) for row, before in inputs(gpu.trace)})
     names = {name for pair in pairs for name in pair}
     main = {name: renamed(OpName.parse(name), gpu.parameters).main for name in names}
     for source, target in pairs:
         after[main[source]][main[target]] = None
-    found = {(a, b): None for a in list(after) if a in recorded for b in _next_recorded(a, after, recorded)}
-    for a, b in list(found):
+    pairs_kept = {
+        (a, b): None for a in list(after) if a in recorded for b in _next_recorded(a, after, recorded)
+    }
+    for a, b in list(pairs_kept):
         forward = a._replace(cat="FW")
         if a.cat == "BW" and b.is_comm and forward in recorded:
-            found[b, forward] = None
-    return [(a, b) for a, b in found if a != b]
+            pairs_kept[b, forward] = None
+    return [(a, b) for a, b in pairs_kept if a != b]
 
 
 def _next_recorded(
@@ -178,17 +166,17 @@ def _next_recorded(
 
 
 def _leads_on(source: OpName, target: OpName) -> bool:
-    """Whether a dependency leads into the next step."""
+    """Tell if a dependency leads into the next step."""
     return source.cat in _LAST and target.cat in FIRST
 
 
 def _dag_edges(
     spans: Spans, begins: _Named, ends: _Named, dependencies: Sequence[tuple[int, int]], leads_on: Mask
 ) -> Int64:
-    """Return the edges of dependencies between names; none of one that the recording contradicts.
+    """Make the edges of dependencies between names, without those that the recording contradicts.
 
-    An event follows the last one of the other name before it in its step, and nothing in a step without.
-    Whether it `leads_on` is told of each dependency.
+    An event follows the last source before it in its step. Dependencies that `leads_on` lead into the next
+    step.
     """
     source, target = np.array(dependencies, np.int64).reshape(-1, 2).T
     places, which = ranges(begins.before(target, np.int64(0)), begins.before(target + 1, np.int64(0)))
@@ -197,8 +185,8 @@ def _dag_edges(
     low, high = ends.of_step(name, event)
     last = ends.before(name, event) - 1
     joint = np.full(len(event), _NOT)
-    found = np.flatnonzero(last >= low)
-    joint[found] = spans.joints(ends.event[last[found]], event[found])
+    has_source = np.flatnonzero(last >= low)
+    joint[has_source] = spans.joints(ends.event[last[has_source]], event[has_source])
     kept = joint != _NOT
     asked = (low < high) & (~spans.is_continued[event] | kept)
     n_asked, n_kept = (np.bincount(which[chosen], minlength=len(source)) for chosen in (asked, kept))
@@ -211,14 +199,14 @@ def _dag_edges(
 
 
 def connect(spans: Spans, dependencies: Sequence[Dependency]) -> Int64:
-    """Return the dependencies within a step, as `RankStep.edges` (m, 4) between events of `spans`."""
+    """Make the edges within steps, as `RankStep.edges` (m, 4) between events of `spans`."""
     distinct, number = numbered([*spans.events.names, *spans.events.mains])
     names, mains = np.split(number.astype(np.int64), 2)
     chains = _chains(spans)
-    is_own = np.ones(len(spans), np.bool_)
-    is_own[chains.event] = False
-    own = np.flatnonzero(is_own)
-    wholes = _Named(spans, names[spans.operation[own]], own)
+    in_no_chain = np.ones(len(spans), np.bool_)
+    in_no_chain[chains.event] = False
+    event = np.flatnonzero(in_no_chain)
+    wholes = _Named(spans, names[spans.operation[event]], event)
     # where a communication is not recorded as a whole, its first and last stages are its start and end
     main = mains[spans.operation[chains.event[chains.first]]]
     low, high = wholes.of_step(main, chains.event[chains.first])
@@ -233,35 +221,29 @@ def connect(spans: Spans, dependencies: Sequence[Dependency]) -> Int64:
     leads_on = np.array([_leads_on(*dependency) for dependency in dependencies], np.bool_)
     edges = np.concatenate([_dag_edges(spans, begins, ends, pairs, leads_on), _updates(spans, begins, ends)])
     edges = np.concatenate([edges, *_unconnected(spans, begins, edges), _threads(spans)])
-    return _distinct(np.concatenate([edges, *_stages(spans, chains, wholes, main)]), len(spans))
+    source, target, joint, rule = np.concatenate([edges, *_stages(spans, chains, wholes, main)]).T
+    keys = np.sort(edge_keys(source, target, joint, rule, len(spans)))
+    return edges_of(keys[_is_new(keys // len(Rule))], len(spans))  # of equal edges that of the first rule
 
 
 def edge_keys(source: Int64, target: Int64, joint: Int64, rule: Int64, n: int) -> Int64:
-    """Return a number for each edge (m,) between n events; they are in order as the columns are."""
+    """Encode each edge (m,) between n events as a number; numbers sort like the columns."""
     return ((source.astype(np.int64) * n + target) * len(Joint) + joint) * len(Rule) + rule
 
 
 def edges_of(keys: Int64, n: int) -> Int64:
-    """Return the edges of such numbers as `RankStep.edges` (m, 4)."""
+    """Decode numbers of `edge_keys` to `RankStep.edges` (m, 4)."""
     ends, rule = np.divmod(keys, len(Rule))
     ends, joint = np.divmod(ends, len(Joint))
     return edge_rows(*np.divmod(ends, n), joint, rule)
 
 
-def _distinct(edges: Int64, n: int) -> Int64:
-    """Return the edges between n events; of several that join the same ends that of the first rule."""
-    source, target, joint, rule = edges.T
-    keys = np.sort(edge_keys(source, target, joint, rule, n))
-    return edges_of(keys[_is_new(keys // len(Rule))], n)
-
-
 def _updates(spans: Spans, begins: _Named, ends: _Named) -> Int64:
-    """Let STEP, which spans from the last backward operation to the next forward one, wait in between."""
+    """Let STEP, from the last backward operation to the next forward one, wait for communications inside."""
     comms = np.sort(ends.event[spans.are(ends.event, "Comm")])
     steps = begins.event[spans.are(begins.event, "STEP")]
     step = spans.step[steps]
-    bounds = (np.searchsorted(comms, spans.first[of]) for of in (step, step + 1))
-    places, which = ranges(*bounds)
+    places, which = ranges(*(np.searchsorted(comms, spans.first[bound]) for bound in (step, step + 1)))
     source, target = comms[places], steps[which]
     joint = spans.joints(source, target)
     kept = joint != _NOT
@@ -269,7 +251,7 @@ def _updates(spans: Spans, begins: _Named, ends: _Named) -> Int64:
 
 
 def _unconnected(spans: Spans, begins: _Named, edges: Int64) -> Iterator[Int64]:
-    """Let what the DAG names no computation for follow the one of this GPU that ended last before it."""
+    """Let operations without a computation as source follow the computation that ended last before them."""
     source, target, joint, _ = edges.T
     is_reached = spans.is_continued.copy()
     is_reached[target[(joint < Joint.END_TO_BODY) & spans.are(source, *_BEFORE_COMPUTE)]] = True
@@ -277,7 +259,7 @@ def _unconnected(spans: Spans, begins: _Named, edges: Int64) -> Iterator[Int64]:
     for cats, of in ((COMPUTE, ("Comm",)), (_BEFORE_COMPUTE, (*COMPUTE, "OUTPUT", "STEP", "UPDATE"))):
         waiting = np.sort(begins.event[spans.are(begins.event, *of) & ~is_reached[begins.event]])
         before = np.flatnonzero(spans.are(everything, *cats))
-        # what waits stands between those that ended before and those that end with its start, but itself
+        # sort each waiting event after the computations that ended by its start
         event = np.concatenate([waiting, before])
         moment = np.concatenate([spans.start_ns[waiting], spans.end_ns[before]])
         order = np.lexsort((event, moment, spans.step[event]))
@@ -285,13 +267,13 @@ def _unconnected(spans: Spans, begins: _Named, edges: Int64) -> Iterator[Int64]:
         source = np.full(len(waiting), -1)
         places = np.flatnonzero(order < len(waiting))
         source[order[places]] = np.where(ended[places] >= 0, event[order[ended[places]]], -1)
-        found = (source >= 0) & (spans.step[source] == spans.step[waiting])
-        yield edge_rows(source[found], waiting[found], Joint.END_TO_HEAD, Rule.AFTER_COMPUTATION)
+        known = (source >= 0) & (spans.step[source] == spans.step[waiting])
+        yield edge_rows(source[known], waiting[known], Joint.END_TO_HEAD, Rule.AFTER_COMPUTATION)
 
 
 def _threads(spans: Spans) -> Int64:
-    """Let the operations of a thread follow each other: each the one that ended last of those before it."""
-    track = numbered(one.track for one in spans.events.operations)[1].astype(np.int64)
+    """Let each operation of a thread follow the earlier one that ended last."""
+    track = numbered(operation.track for operation in spans.events.operations)[1].astype(np.int64)
     event = np.flatnonzero(~spans.are(np.arange(len(spans)), "Comm"))
     thread = track[spans.operation[event]] * len(spans.first) + spans.step[event]
     by_thread = np.argsort(thread, kind="stable")

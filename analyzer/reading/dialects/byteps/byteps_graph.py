@@ -1,15 +1,14 @@
 """BytePS steps as graphs: layers on threads, partitions through their stages, servers that wait.
 
-A step holds whatever ran between its start and that of the next one, cut at both. The operations of a
-thread run one after the other; an operator starts after those its DAG names; a communication is enqueued
-after the backward operation that makes its gradient, each of its partitions passes its stages in order,
-and it ends with the last one. PUSH occupies the worker's link to the servers, PULL the server's link back,
-which all workers share: a key is answered once every worker has pushed it. The GPUs of a worker meet in
-REDUCE and BROADCAST; the root GPU pushes for all of them, and what it pulls they copy.
+The operations of a thread run one after the other; an operator starts after its sources in the DAG; a
+communication is enqueued after the backward operation of its gradient, each of its partitions passes its
+stages in order, and it ends with the last one. PUSH occupies the worker's link to the servers, PULL the
+server's link to all workers: a key is answered once every worker has pushed it. The GPUs of a worker meet in
+REDUCE and BROADCAST; the root GPU pushes and pulls for all of them.
 
-Edges follow the recorded times: the source of an edge is the last event of its name that started before
-the target. An edge of the DAG that leads into the next step (STEP or a communication to a forward
-operation) therefore holds where the source still runs when that step begins, and no edge closes a cycle.
+Edges follow the recorded times: the source of an edge is the last event of its name that started before the
+target. An edge of the DAG into the next step therefore holds only if the source still runs when that step
+begins, and no edge closes a cycle.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from analyzer.reading.dialects.step_parts import (
     Joint,
     Meeting,
     Meetings,
-    RankStep,
     RankSteps,
     RankTrace,
     from_start,
@@ -53,11 +51,11 @@ from analyzer.reading.dialects.step_windows import (
 from analyzer.reading.dialects.steps import Steps, step_table
 from analyzer.reading.dialects.tolerances import MIN_RECORDED
 
-#: In place of when the step after the last one begins.
+#: In place of the begin of the step after the last.
 NO_NEXT = -1
 
-_NEVER = int(np.iinfo(np.int64).max)  # in its place while steps are cut
-_ALL = -1  # in place of the worker: what all workers do together
+_NEVER = int(np.iinfo(np.int64).max)  # in place of `NO_NEXT` while steps are cut
+_ALL = -1  # in place of the worker: all workers together
 
 
 class _StageMeeting(NamedTuple):
@@ -94,8 +92,10 @@ _STAGE_MEETINGS: Mapping[str, Sequence[_StageMeeting]] = {
 
 
 def record(gpu: RankTrace, steps: Steps) -> RankSteps:
-    """Return the steps of one GPU; see `System.rank_steps`."""
-    bounds = _bounds(steps)
+    """Make the graphs of one GPU's steps."""
+    end = steps.whole[-1].end_ns if steps.whole else -_NEVER
+    partial = ((step.label, step.start_ns, _NEVER) for step in steps.partial if step.start_ns >= end)
+    bounds = [*as_bounds(windows(step_table(steps.whole))), *partial]  # number, start, start of the next
     if not bounds:
         raise TraceError(f"{gpu.trace.path}: no training step is recorded in it")
     events = read_events(gpu)
@@ -124,40 +124,31 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
     lasts = _last(spans, edges, np.array([end for _, _, end in bounds], np.int64))
     del spans, edges, over_all_steps
     operations, cut = cut_into_steps(recorded, bounds)
-    found = [_ended(*parts) for parts in zip(cut, lasts, strict=True)]
-    return RankSteps(gpu.name, operations, found, notes, gpu.worker)
-
-
-def _ended(step: RankStep, last: Int64) -> RankStep:
-    """Return a step whose events end with it, at the latest, and the `last` of which hold up the next."""
-    if step.next_ns == _NEVER:
-        return replace(step, next_ns=NO_NEXT)
-    return replace(step, end_ns=np.minimum(step.end_ns, step.next_ns), last=last)
-
-
-def _bounds(steps: Steps) -> list[tuple[int, int, int]]:
-    """Return (number, start, start of the next) of each step that can be told from its start on."""
-    end = steps.whole[-1].end_ns if steps.whole else -_NEVER
-    partial = ((step.label, step.start_ns, _NEVER) for step in steps.partial if step.start_ns >= end)
-    return [*as_bounds(windows(step_table(steps.whole))), *partial]
+    parts = [
+        replace(step, next_ns=NO_NEXT)
+        if step.next_ns == _NEVER
+        else replace(step, end_ns=np.minimum(step.end_ns, step.next_ns), last=last)
+        for step, last in zip(cut, lasts, strict=True)
+    ]
+    return RankSteps(gpu.name, operations, parts, notes, gpu.worker)
 
 
 def _last(spans: Spans, edges: Int64, next_ns: Int64) -> list[Int64]:
-    """Return the events of each step that must be over before the next one begins, at `next_ns` (k,).
+    """Find the events of each step that must be over before the next one begins, at `next_ns` (k,).
 
-    Those that nothing follows, but not what runs on beside the next step. STEP always does so, until the
-    next forward operation: what it did until the step's end, it did before.
+    They have no target, and do not run on beside the next step. STEP always runs on, until the next forward
+    operation, but its part in this step counts.
     """
     is_over = (spans.end_ns <= next_ns[spans.step]) | spans.are(np.arange(len(spans)), "STEP")
     followed = edges[~from_start(edges) & is_over[edges[:, 1]], 0]
     is_over[followed] = False
     last = np.flatnonzero(is_over)
-    own = last - spans.first[spans.step[last]]
-    return np.split(own, np.searchsorted(last, spans.first[1:-1]))
+    in_step = last - spans.first[spans.step[last]]
+    return np.split(in_step, np.searchsorted(last, spans.first[1:-1]))
 
 
 def _is_recorded(events: GpuEvents, bounds: Sequence[tuple[int, int, int]]) -> bool:
-    """Whether the last step, whose end is not recorded, holds as much as those before."""
+    """Tell if the last step, whose end is not recorded, has about as many events as the steps before."""
     begin, end = np.array(bounds, np.int64)[:, 1:].T
     sizes = np.searchsorted(events.start_ns, end) - np.searchsorted(events.start_ns, begin)
     before, last = sizes[:-1], int(sizes[-1])
@@ -173,12 +164,12 @@ def _meetings_of(gpu: RankTrace, events: GpuEvents) -> Meetings:
 
 
 def _meetings_of_operations(gpu: RankTrace, events: GpuEvents) -> Iterator[Meeting]:
-    """Yield the meetings of the operations, in place of their events, with other GPUs.
+    """Yield the meetings of operations, instead of events, with other GPUs.
 
     Communications recorded without stages end once every GPU has begun its own.
     """
     worker = _ALL if gpu.worker is None else gpu.worker
-    with_stages = {one.transfer.whole for one in events.operations if one.transfer.stage}
+    with_stages = {op.transfer.whole for op in events.operations if op.transfer.stage}
     for number, operation in enumerate(events.operations):
         if events.is_whole(number) and operation.name not in with_stages:
             yield Meeting((_ALL, "communicate", operation.name), number, enters=True, leaves=True)

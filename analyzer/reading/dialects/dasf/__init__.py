@@ -48,11 +48,11 @@ class _Task(Struct, frozen=True):
 
 
 def record(name: str, trace: Trace) -> RankSteps:
-    """Return the tasks of one database (read with `ARGS`) as step 1.
+    """Make the graph of the tasks of one database (read with `ARGS`) as step 1.
 
     An operation is a key; the category is its function. A task waits for its dependencies (a message where
-    another worker computed them) and for the task before it on its worker. Dependencies that another
-    database computed are met there. See `System.rank_steps`.
+    another worker computed them) and for the task before it on its worker. Dependencies that another database
+    computed are meetings.
     """
     tasks = _tasks(trace)
     if not tasks:
@@ -73,9 +73,8 @@ def record(name: str, trace: Trace) -> RankSteps:
         for need in task.dependencies:
             if need not in runs:
                 elsewhere.add(need)
-                meetings.append(
-                    Meeting(need, event, False, True, Joint.END_TO_HEAD, Rule.RESULT_SENT, task.run)
-                )
+                meeting = Meeting(need, event, False, True, Joint.END_TO_HEAD, Rule.RESULT_SENT, task.run)
+                meetings.append(meeting)
             elif (source := _run_before(tasks, runs[need], task)) is not None and source != event:
                 is_local = tasks[source].operation.track == track
                 edges.append(Edge(source, event, rule=Rule.RESULT if is_local else Rule.RESULT_SENT))
@@ -91,7 +90,7 @@ def record(name: str, trace: Trace) -> RankSteps:
 
 
 def _tasks(trace: Trace) -> list[_Task]:
-    """Return the recorded tasks by their end."""
+    """List the recorded tasks by their end."""
     key_of, needs, needed_by = (trace.args[arg].as_dict() if arg in trace.args else {} for arg in ARGS)
     before: dict[str, list[str]] = defaultdict(list)
     for row, keys in needed_by.items():
@@ -105,17 +104,17 @@ def _tasks(trace: Trace) -> list[_Task]:
             continue
         key, named = str(key_of[row]), needs.get(row)
         count[key] += 1
-        own = map(str, named if isinstance(named, list) else ())
+        listed = map(str, named if isinstance(named, list) else ())
         operation = Operation(key, trace.names[trace.name_id[row]], trace.tracks[trace.track_id[row]])
-        dependencies = list(dict.fromkeys([*own, *before[key]]))
+        dependencies = list(dict.fromkeys([*listed, *before[key]]))
         tasks.append(_Task(operation, count[key], int(trace.ts_ns[row]), int(end_ns[row]), dependencies))
     return tasks
 
 
 def _run_before(tasks: Sequence[_Task], runs: Sequence[int], task: _Task) -> int | None:
-    """Return the run of a dependency that ended last before the task began.
+    """Find the run of a dependency that ended last before the task began.
 
-    If none did, the first that at least began before: the clocks of two workers may differ a little.
+    If none did, the first that began before it: the clocks of two workers may differ a little.
     """
     ends = [tasks[run].end_ns for run in runs]
     last = bisect_right(ends, task.start_ns + LATE_RESULT_NS) - 1
@@ -129,7 +128,7 @@ def _notes(runs: dict[str, list[int]], elsewhere: set[str]) -> list[str]:
     again = sum(len(events) > 1 for events in runs.values())
     if again:
         notes.append(
-            f"{counted(again, 'task')} ran more than once: who depends on one waits for its last run before"
+            f"{counted(again, 'task')} ran more than once: dependents wait for the last run before them"
         )
     if elsewhere:
         notes.append(
@@ -148,17 +147,17 @@ class Dasf(System):
     args = MappingProxyType({Need.EDGES: ("key", "dependencies", "dependents"), Need.SIZES: ("size",)})
 
     def recognises(self, trace: Trace) -> bool:
-        """Whether its reader made the trace: it is not a chrome file."""
+        """Accept the traces of its reader: they are no chrome files."""
         return trace.dialect == self.name
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Role` of each slice (n,): computation."""
+        """Assign the `Role` of computation to all slices (n,)."""
         return np.full(len(trace), Role.COMPUTE, np.int8)
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """Return (): nothing is communication."""
+        """Name nothing: nothing is communication."""
         return ()
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Return the tasks of a database as one step."""
+        """Make the tasks of a database one step."""
         return record(rank.name, rank.trace)

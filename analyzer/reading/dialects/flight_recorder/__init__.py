@@ -1,4 +1,4 @@
-"""PyTorch's flight recorder: what each rank had called of its collective library when a job hung."""
+"""PyTorch's flight recorder: the collective calls of each rank when a job hung."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class FlightRecorder(System):
-    """A dump is what a rank knew at one moment; completed calls whose times are known are its slices."""
+    """Completed calls with known times are the slices of a dump."""
 
     name = "flight_recorder"
     counted_by = (
@@ -39,11 +39,11 @@ class FlightRecorder(System):
     args = MappingProxyType({Need.SIZES: (NUMBER, *BYTES), Need.SYNC: (NUMBER,)})
 
     def recognises(self, trace: Trace) -> bool:
-        """Whether its reader made the trace: it is not a chrome file."""
+        """Accept the traces of its reader: they are no chrome files."""
         return "recorder" in trace.header
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
-        """Return (rank, world size), by the file's name and the groups in it."""
+        """Read rank and world size from the file's name and its groups."""
         from analyzer.reading.dialects.flight_recorder.dumped_calls import groups_of, rank_of
 
         members = {group.members for group in groups_of(trace.header["recorder"]).values()}
@@ -51,28 +51,28 @@ class FlightRecorder(System):
         return rank_of(trace)[0], world or None
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Role` of each slice (n,): communication."""
+        """Assign the `Role` of communication to all slices (n,)."""
         return np.full(len(trace), Role.COMM, np.int8)
 
     def sync_points(self, trace: Trace) -> SyncPoints:
-        """Return the collectives of each group that nobody leaves before all have come; see `Need.SYNC`."""
+        """Collect the collectives of each group that no rank leaves before all have come; see `Need.SYNC`."""
         from analyzer.reading.dialects.flight_recorder.dumped_calls import groups_of, is_rooted
 
         number = np.array(trace.args[NUMBER].values, np.int64)
         is_together = by_name(trace, lambda name: not is_rooted(name)) & (number >= 0)
         groups = groups_of(trace.header["recorder"])
-        found: dict[Hashable, SyncPoint] = {}
-        for at, track in enumerate(trace.tracks):
-            rows = np.flatnonzero(is_together & (trace.track_id == at))
+        points: dict[Hashable, SyncPoint] = {}
+        for i, track in enumerate(trace.tracks):
+            rows = np.flatnonzero(is_together & (trace.track_id == i))
             rows = rows[np.argsort(number[rows], kind="stable")]
             begin, end = trace.ts_ns[rows], trace.end_ns[rows]
             group = groups.get(str(track.tid))
             if group and len(rows) and all((np.diff(each) > 0).all() for each in (number[rows], begin, end)):
-                found[group.key] = SyncPoint(begin, end, number=number[rows])
-        return found
+                points[group.key] = SyncPoint(begin, end, number=number[rows])
+        return points
 
     def collectives(self, rank: RankTrace) -> Collectives:
-        """Return the collectives, which other ranks know by their group and number, and messages."""
+        """List the collectives, matched by group and number, and messages."""
         from analyzer.reading.dialects.flight_recorder.dumped_calls import groups_of
         from analyzer.reading.formats.recorder.standing import Group
 
@@ -91,18 +91,18 @@ class FlightRecorder(System):
         return Collectives.of(np.arange(len(trace)), calls, np.maximum(number, 0), trace.ts_ns)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Raise `TraceError`: a job that hangs is in no step that ends."""
+        """Raise `TraceError`: a dump has no steps."""
         raise TraceError(
             f"{rank.trace.path}: a dump of a flight recorder, which has no steps; diagnose says why the job "
             "hangs, statistic how long completed calls took"
         )
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """Return the name: all is communication."""
+        """Take the name: all is communication."""
         return (name,)
 
     def standing(self, trace: Trace) -> Standing | None:
-        """Find the calls at which the rank stood."""
+        """Find the calls that were open when the rank wrote its dump."""
         from analyzer.reading.dialects.flight_recorder.dumped_calls import standing_of
 
         return standing_of(trace)

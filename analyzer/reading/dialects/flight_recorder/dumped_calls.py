@@ -1,4 +1,4 @@
-"""The calls in a flight recorder's dump: their groups, what is open, and of which rank the dump is."""
+"""The calls in a flight recorder's dump: their groups, the open calls, and the rank."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from analyzer.reading.formats.recorder.recorder_dump import COMPLETED, Dump, col
 from analyzer.reading.formats.recorder.standing import UNKNOWN, DumpedCall, Group, Lane, Standing
 from analyzer.reading.formats.values import FARTHEST_NS
 
-_MOST = 16  # calls of each kind that are kept of a lane, and tensors of a call
+_MOST = 16  # calls of each state that are kept of a lane, and tensors of a call
 _MOST_MESSAGES = 64
 _MOST_RANKS = 1 << 20
 _ALL_RANKS, _WORLDS = range(_MOST_RANKS), ("0", "#0")  # the group of all is made first
 _MOST_FRAMES = 3
 _DEEPEST_STACK = 256
 _MOST_KNOWN = 4096
-#: Of calls with the same data, which most are; see `_data_of`.
+#: Cache of `_data_of`: most calls have the same data.
 _DATA: dict[str, tuple[str, str, int, int]] = {}
 _LAUNCH = "coalesced"
 #: Collectives that some members may complete before the others have come.
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
-#: Kinds whose members may give sizes of their own.
+#: Kinds whose members may have different sizes.
 _UNEVEN = ("all_to_all", "alltoall", "_v", "coalesced", "gather", "scatter")
 _EVEN = ("all_gather", "reduce_scatter", "allgather")
 _ALL_TO_ALL = re.compile("all_?to_?all")
 _MESSAGE = re.compile(r"(?:send|recv)\D*(\d{1,9})\s*(?:->|<-)\s*(\d{1,9})")
-_OWN_CODE = re.compile(r"/torch/|/site-packages/|^<")
+_LIBRARY = re.compile(r"/torch/|/site-packages/|^<")
 
 
 def standing_of(trace: Trace) -> Standing:
-    """Find the calls at which the rank stood when it wrote its dump."""
+    """Find the calls that were open when the rank wrote its dump."""
     dump: Dump = trace.header["recorder"]
     groups = groups_of(dump)
     names = [groups.get(name) or Group(name, description, ()) for name, description in dump.groups]
@@ -82,15 +82,12 @@ def standing_of(trace: Trace) -> Standing:
 
 
 def _just_completed_ns(dump: Dump) -> int:
-    """Find the time of the dump, if a call had completed that the watchdog had not seen yet; else -1.
+    """Find the time of the dump, if a call had completed that the watchdog had not retired yet; else -1.
 
-    It retires what it finds complete, some times a second; the rest is found while the dump is made.
+    The watchdog retires complete calls some times a second; later ones are found while the dump is made.
     """
     is_done = dump.state == COMPLETED
-    retired = column(dump.entries, "retired")
-    if not {*map(type, retired)} <= {bool}:
-        retired = [one is not False for one in retired]
-    is_retired = np.array(retired, np.bool_)
+    is_retired = np.array([retired is not False for retired in column(dump.entries, "retired")], np.bool_)
     seen = dump.times[2]
     latest_ns = int(seen[is_done & is_retired].max(initial=-1))
     fresh = seen[is_done & ~is_retired]
@@ -98,10 +95,9 @@ def _just_completed_ns(dump: Dump) -> int:
 
 
 def _with_launches(dump: Dump) -> tuple[Dump, Int64, Mask]:
-    """Return the dump with the states of launches, the order of calls (n,), and which of them launch others.
+    """Copy the state and order of coalesced launches to their calls; return dump, order (n,), launches (n,).
 
-    Such a launch follows its calls, which are one: they have its number and place, and only its own state is
-    kept up to date.
+    A launch follows its calls, which have its number; only the launch's state is kept up to date.
     """
     state, is_launch = dump.state.copy(), np.zeros(len(dump.entries), np.bool_)
     order = np.arange(len(dump.entries))
@@ -117,21 +113,21 @@ def _with_launches(dump: Dump) -> tuple[Dump, Int64, Mask]:
 
 
 def groups_of(dump: Dump) -> dict[str, Group]:
-    """Return the groups of a dump, by name."""
-    found = {}
+    """Read the groups of a dump, by name."""
+    groups = {}
     for key, value in dump.config.items():
         if isinstance(key, str) and isinstance(value, dict):
             ranks = value.get("ranks")
             if isinstance(ranks, list | tuple):
                 ranks = ",".join(map(str, map(whole, ranks)))
             name = text_of(key)
-            found[name] = Group(name, text_of(value.get("desc")), _members(text_of(ranks, None)))
-    return found
+            groups[name] = Group(name, text_of(value.get("desc")), _members(text_of(ranks, None)))
+    return groups
 
 
 @lru_cache(256)
 def _members(text: str) -> Sequence[int]:
-    """Return the ranks in a text, as a `range` where they are one.
+    """Read the ranks in a text, as a `range` if they are evenly spaced.
 
     >>> _members("[0, 8, 16]"), _members("[0, 1, 8]"), _members("[5]")
     (range(0, 24, 8), (0, 1, 8), range(5, 6))
@@ -145,7 +141,7 @@ def _members(text: str) -> Sequence[int]:
 def _calls(
     dump: Dump, names: Sequence[Group], rows: Int64, order: Int64, *, n_frames: int | None = None
 ) -> list[DumpedCall]:
-    """Return the calls of some entries (rows), the first `n_frames` of them (else all) with their frames."""
+    """Convert entries (rows) to calls, the first `n_frames` (else all) with their frames."""
     numbers = rows.tolist()
     n_frames = len(numbers) if n_frames is None else n_frames
     entries = ((number, dump.entries[number]) for number in numbers)
@@ -169,7 +165,7 @@ def _call(
 
 
 def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str, int, int]:
-    """Return the signature of a call, its data, and what an all-to-all gives and takes; see `DumpedCall`."""
+    """Describe a call: signature, data, and elements that an all-to-all gives and takes; see `DumpedCall`."""
     shapes = [shapes_of(entry.get(f"{way}_sizes"), _MOST) for way in ("input", "output")]
     dtypes = ", ".join(_texts(entry.get("input_dtypes")) or _texts(entry.get("output_dtypes")))
     key = f"{kind} {dtypes} {shapes}"
@@ -181,72 +177,75 @@ def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str, int, int]:
         elements = [sum(map(math.prod, part)) for part in shapes]
         words = f"{'->'.join(map(str, elements))} elements"
         parts = [kind, dtypes, "" if is_free or not any(shapes) else words]
-        is_told = _ALL_TO_ALL.search(kind) and all(0 < len(part) < _MOST for part in shapes)
+        is_known = _ALL_TO_ALL.search(kind) and all(0 < len(part) < _MOST for part in shapes)
         shown = " -> ".join(dict.fromkeys(", ".join(map(str, part)) for part in shapes if part))
-        given, taken = elements if is_told else (-1, -1)
+        given, taken = elements if is_known else (-1, -1)
         _DATA[key] = ", ".join(filter(None, parts)), f"{dtypes} {shown}" if shown else "", given, taken
     return _DATA[key]
 
 
 def is_rooted(kind: str) -> bool:
-    """Whether some members of a collective may complete it before the others have come."""
+    """Tell if some members of a collective may complete it before the others have come."""
     bare = kind.strip("_")
     return bare.startswith(_ROOTED) and not bare.startswith("reduce_scatter")
 
 
 def _texts(value: Any) -> list[str]:
-    """Return the distinct texts of a list."""
+    """List the distinct texts of a list."""
     return list(dict.fromkeys(map(text_of, value[:_MOST]))) if isinstance(value, list | tuple) else []
 
 
 def _frames(frames: Any) -> list[str]:
-    """Return the innermost frames, the user's own before those of libraries."""
+    """List the innermost frames: the user's, else those of libraries."""
     frames = frames[:_DEEPEST_STACK] if isinstance(frames, list | tuple) else ()
     known = [
-        (text_of(one.get("name")), text_of(one.get("filename")), whole(one.get("line")))
-        for one in frames
-        if isinstance(one, dict)
+        (text_of(frame.get("name")), text_of(frame.get("filename")), whole(frame.get("line")))
+        for frame in frames
+        if isinstance(frame, dict)
     ]
-    own = [frame for frame in known if not _OWN_CODE.search(frame[1])] or known
-    return [f"{name} ({path.rpartition('/')[2]}:{line})" for name, path, line in own[:_MOST_FRAMES]]
+    shown = [frame for frame in known if not _LIBRARY.search(frame[1])] or known
+    return [f"{name} ({path.rpartition('/')[2]}:{line})" for name, path, line in shown[:_MOST_FRAMES]]
 
 
 def _counters(dump: Dump, groups: Collection[str], lanes: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Return the last number called and the last one completed of each group, as far as it is told whose.
+    """Find the last number called and the last completed of each group, where its counter is known.
 
-    Counters go by numbers of the process's own, which entries tie to names of groups. Where there are as many
-    counters as groups, both in the order in which they were made, the others follow by their place.
+    Counters have numbers of the process, which entries tie to names of groups. If there are as many counters
+    as groups, both in the order of their creation, the others follow by that order.
     """
     tied = {}
-    for at, (name, _) in enumerate(dump.groups):
-        first = int(np.argmax(dump.group_id == at))
+    for i, (name, _) in enumerate(dump.groups):
+        first = int(np.argmax(dump.group_id == i))
         tied[str(whole(dump.entries[first].get("pg_id")))] = name
     ids, names = _by_number(map(str, dump.status)), _by_number(groups)
     if len(ids) == len(dump.status) == len(groups) == len(names):
         by_place = dict(zip(ids, names, strict=True))
         if all(by_place.get(key, name) == name for key, name in tied.items()):
             tied = by_place
-    found = {}
+    counters = {}
     for key, value in dump.status.items():
         name = tied.get(str(key), "")
         if isinstance(value, dict) and name in lanes:
-            counters = [whole(value.get(f"last_{what}_collective")) for what in ("enqueued", "completed")]
-            found[name] = (counters[0], counters[1])
-    return found
+            enqueued, completed = (
+                value.get("last_enqueued_collective"),
+                value.get("last_completed_collective"),
+            )
+            counters[name] = whole(enqueued), whole(completed)
+    return counters
 
 
 def _by_number(keys: Iterable[str]) -> list[str]:
-    """Return those keys that are whole numbers, in order of these."""
+    """Sort the keys that are whole numbers."""
     return sorted((key for key in keys if whole_number(key) is not None), key=int)
 
 
 def rank_of(trace: Trace) -> tuple[int | None, str]:
-    """Return the rank of a dump, and what tells it: the file's name, else the groups, which all have it."""
+    """Find the rank of a dump, and its source: the file's name, else the one member of all groups."""
     name = Path(trace.path).name
     members = {group.members for group in groups_of(trace.header["recorder"]).values() if group.members}
-    found = re.findall(r"(?i)rank[-_.]?(\d{1,9})", name) or re.findall(r"\d{1,9}", name)[::-1]
-    for rank in map(int, found):
-        if all(rank in own for own in members):
+    numbers = re.findall(r"(?i)rank[-_.]?(\d{1,9})", name) or re.findall(r"\d{1,9}", name)[::-1]
+    for rank in map(int, numbers):
+        if all(rank in ranks for ranks in members):
             return rank, "the file names"
     common = set.intersection(*map(set, members)) if members else set()
     return (common.pop(), "the groups in the dumps") if len(common) == 1 else (None, "")

@@ -1,4 +1,4 @@
-"""Horovod's timeline: of every tensor (a process of the file) its negotiations and reductions."""
+"""Horovod's timeline: the negotiations and reductions of every tensor (a process of the file)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _START = "start_time_since_epoch_in_micros"
 _PHASE = r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)"
 _OPERATION = r"(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM)\b.*"
-
-
 #: Bytes of an element, by Horovod's name of its type.
 _ITEM_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "int16": 2,
                "uint16": 2, "int8": 1, "uint8": 1, "bool": 1}  # fmt: skip
@@ -46,25 +44,25 @@ class Horovod(System):
     args = MappingProxyType({Need.SIZES: ("dtype", "shape")})
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
-        """Whether the file says when, since the epoch, it was begun."""
+        """Look for the start of the file since the epoch."""
         return any(e["name"] == "process_name" and _START in e["args"] for e in metadata)
 
     def recognises(self, trace: Trace) -> bool:
-        """Whether a slice is the negotiation of a collective."""
+        """Look for the negotiation of a collective."""
         negotiates = any(re.fullmatch(_PHASE, name) for name in trace.names)
         return negotiates or self.recognises_metadata(trace.metadata)
 
     def epoch_ns(self, trace: Trace) -> int:
-        """Return `start_time_since_epoch_in_micros`."""
+        """Read `start_time_since_epoch_in_micros`."""
         starts = (event["args"].get(_START) for event in trace.metadata)
         return 1000 * next((int_or_zero(start) for start in starts if start is not None), 0)
 
     def common_clock(self, trace: Trace) -> str:
-        """Return the metadata of the start since the epoch: clocks are taken to agree."""
+        """Name the metadata of the start since the epoch: clocks are taken to agree."""
         return _START if self.epoch_ns(trace) else ""
 
     def finished(self, trace: Trace) -> Trace:
-        """Return the trace with the ticks of ranks in negotiations as what they are: instants."""
+        """Turn the ticks of ranks in negotiations into instants."""
         ticks = by_name(trace, str.isdecimal) & (trace.dur_ns == 0)
         points, n = trace.points, int(ticks.sum())
         if not n:
@@ -81,13 +79,12 @@ class Horovod(System):
         return replace(trace.select(~ticks), points=points)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Role` of each slice (n,); roles within an operation frame nothing."""
-        found = np.full(len(trace), Role.COMM, np.int8)
-        found[by_name(trace, lambda name: name.startswith("NEGOTIATE"))] = Role.WAIT
-        return found
+        """Assign a `Role` to each slice (n,): negotiations wait, all else communicates."""
+        negotiates = by_name(trace, lambda name: name.startswith("NEGOTIATE"))
+        return np.where(negotiates, Role.WAIT, Role.COMM).astype(np.int8)
 
     def marked_steps(self, trace: Trace) -> Steps:
-        """Return the steps from the end of one round of reductions over all tensors to the next's."""
+        """Take the steps from the end of one round of reductions over all tensors to the next."""
         kinds = {name.removeprefix("NEGOTIATE_") for name in trace.names if name.startswith("NEGOTIATE_")}
         kinds -= {kind for kind in kinds if "BROADCAST" in kind}
         begins = trace.ts_ns[by_name(trace, {f"NEGOTIATE_{kind}" for kind in kinds}.__contains__)]
@@ -98,52 +95,47 @@ class Horovod(System):
         return rounds(int(begins.min()), ends, "rounds of reductions")
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """Return the tensor's name: that of its process."""
+        """Name the tensor, which is the process."""
         return () if process is None else (process,)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Return the rounds of reductions, as rank 0 recorded them for all."""
+        """Make the graphs of the rounds of reductions, which rank 0 recorded for all."""
         from analyzer.reading.dialects.horovod.horovod_graph import record
 
         return record(rank.name, rank.trace, self.find_steps(rank.trace, by))
 
     def collectives(self, rank: RankTrace) -> Collectives:
-        """Return the reductions, and their bytes by the shapes of the tensors.
-
-        Tensors that are fused are reduced at the same time, as one. Ranks wait for each other before that, in
-        the negotiation.
-        """
+        """List the reductions, their bytes by the shapes of the tensors; fused tensors are one reduction."""
         trace = rank.trace
         types, shapes = (
             trace.args[key].as_dict() if key in trace.args else {} for key in self.args[Need.SIZES]
         )
         rows = np.flatnonzero(by_name(trace, lambda name: re.fullmatch(_OPERATION, name)))
-        own = []
+        tensor_bytes = []
         for row in rows.tolist():
             n_elements = math.prod(map(int, re.findall(r"\d{1,18}", str(shapes.get(row, 0)))))  # of [64, 3]
-            own.append(plausible(n_elements * _ITEM_BYTES.get(str(types.get(row)), 0)))
+            tensor_bytes.append(plausible(n_elements * _ITEM_BYTES.get(str(types.get(row)), 0)))
         together = overlap_groups(trace.ts_ns[rows], trace.end_ns[rows])
-        moved = np.bincount(together, own)
-        moved[together[np.array(own, np.int64) == 0]] = 0  # of one of the tensors it is not recorded
+        moved = np.bincount(together, tensor_bytes)
+        moved[together[np.array(tensor_bytes, np.int64) == 0]] = 0  # a tensor's size is not recorded
         n_ranks = len({trace.names[i] for i in trace.points.name_id.tolist() if trace.names[i].isdecimal()})
         sizes = zip(trace.name_id[rows].tolist(), moved.astype(np.int64)[together].tolist(), strict=True)
         calls = [
             Call(kind_of(trace.names[i]), "", n_ranks, n_bytes, n_bytes, key=self.name, waits=False)
             for i, n_bytes in sizes
         ]
-        found = Collectives.of(rows, calls, together, trace.ts_ns[rows])
-        return replace(found, number=together)
+        return replace(Collectives.of(rows, calls, together, trace.ts_ns[rows]), number=together)
 
     def category(self, name: str, cat: str) -> str:
-        """Return the name: Horovod's events have no category that groups them."""
+        """Take the name: Horovod's events have no category that groups them."""
         return cat or name
 
 
 def _round_ends(tensors: Sequence[Int64]) -> Int64:
-    """Find the ends of the rounds (k,) from those of each tensor's reductions.
+    """Find the ends of the rounds (k,) from the ends of each tensor's reductions.
 
-    A recording that was cut at its begin has the end of a round, that is one reduction more of the tensors
-    that come last in it; one that was cut at its end has one more of those that come first.
+    A recording cut at its begin has one more reduction of the tensors that come last in a round; one cut at
+    its end has one more of the tensors that come first.
 
     >>> _round_ends([np.array([30, 50]), np.array([15, 35, 55])]).tolist()
     [15, 35, 55]
@@ -164,10 +156,9 @@ def _round_ends(tensors: Sequence[Int64]) -> Int64:
 
 
 def _reductions(trace: Trace, kinds: set[str]) -> list[Int64]:
-    """Return per tensor when its reductions end, of the tensors that are reduced once a step.
+    """List the ends of the reductions of each tensor that is reduced once a step.
 
-    A tensor is a process in a Horovod timeline; its n-th reduction belongs to the n-th step. Once a
-    step are those as often as most are (one more or less where the recording was cut).
+    Those are reduced as often as most tensors are, or once more or less where the recording was cut.
     """
     by_tensor: dict[object, list[int]] = {}
     for row in np.flatnonzero(by_name(trace, kinds.__contains__)).tolist():

@@ -1,10 +1,9 @@
-"""Horovod's timeline as steps: tensors are negotiated, then reduced, and who was waited for.
+"""Horovod's timeline as steps: tensors are negotiated, then reduced.
 
-Rank 0 writes one timeline for all ranks, so there is one owner. What ranks compute is not in it: the time
-before a rank is ready with a tensor stands for its computation. In a negotiation each rank that becomes
-ready leaves a tick; the negotiation waits for the last of them. Horovod's response cache leaves the ticks
-out after a tensor's first negotiation. Then a negotiation begins with whichever rank was ready first and
-ends with the last, and the ticks that there are tell which rank that probably was.
+Rank 0 writes one timeline for all ranks, so there is one owner. Computation is not recorded: the time before
+a rank is ready with a tensor stands for it. In a negotiation each rank that becomes ready leaves a tick, and
+the last tick ends it. Horovod's response cache leaves the ticks out after a tensor's first negotiation; the
+rank that was last most often is then taken for the last.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _NEVER_NS = np.iinfo(np.int64).max
 
 
 class _Collective(Struct):
-    """One tensor's way through one step; rows of the trace."""
+    """The collective of one tensor in one step; rows of the trace."""
 
     tensor: str
     reduction: int
@@ -40,44 +39,44 @@ class _Collective(Struct):
     parts: list[int] = field(default_factory=list)
 
 
-def record(name: str, trace: Trace, found: Steps) -> RankSteps:
-    """Return the whole steps of a Horovod job, else its start-up; see `System.rank_steps`."""
-    steps = found.whole or found.partial
+def record(name: str, trace: Trace, marked: Steps) -> RankSteps:
+    """Make the graphs of the whole steps of a Horovod job, else of its start-up."""
+    steps = marked.whole or marked.partial
     if not steps:
         raise TraceError(f"{trace.path}: no round of reductions is recorded in it")
     collectives = _collectives(trace)
     late = _usually_last(trace, collectives)
-    rounds = [_ending_in(step, trace, collectives) for step in steps]
+    ends = trace.end_ns[[collective.reduction for collective in collectives]]
+    rounds = []
+    for step in steps:
+        inside = np.flatnonzero((ends > step.start_ns) & (ends <= step.end_ns)).tolist()
+        in_step = [collectives[i] for i in inside]
+        rounds.append(sorted(in_step, key=lambda collective: int(trace.ts_ns[collective.reduction])))
     number, independent = _independent(trace, rounds)
     operations: dict[Operation, int] = {}
     parts = [
-        _StepBuilder(trace, trace.end_ns, step, operations, number, independent, late).built(own)
-        for step, own in zip(steps, rounds, strict=True)
+        _StepBuilder(trace, trace.end_ns, step, operations, number, independent, late).built(in_step)
+        for step, in_step in zip(steps, rounds, strict=True)
     ]
     return RankSteps(name, list(operations), parts, _notes(collectives, late))
 
 
-def _ending_in(step: Step, trace: Trace, collectives: Sequence[_Collective]) -> list[_Collective]:
-    ends = trace.end_ns[[one.reduction for one in collectives]]
-    inside = np.flatnonzero((ends > step.start_ns) & (ends <= step.end_ns)).tolist()
-    return sorted((collectives[i] for i in inside), key=lambda one: int(trace.ts_ns[one.reduction]))
-
-
 def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> tuple[Mapping[str, int], Mask]:
-    """Return the number of each tensor, and with which a rank can be ready before others are reduced.
+    """Index the tensors, and mask pairs [reduced, ready] of which the second did not wait for the first.
 
-    In some step it was. So it can with all that come after one that it was ready with, long after it had
-    asked for the other: it had not waited, and goes on without. Of tensors [reduced, ready] the second did
-    not wait for the first.
+    In some step a rank was ready with the second before the first was reduced. Then it did not wait for the
+    first either with tensors that came later, long after it had requested the first.
     """
-    tensors = dict.fromkeys(one.tensor for own in rounds for one in own)
+    tensors = dict.fromkeys(collective.tensor for in_step in rounds for collective in in_step)
     number = {tensor: i for i, tensor in enumerate(tensors)}
     is_known = np.zeros((len(number), len(number)), np.bool_)
     end_ns = trace.end_ns
-    for own in rounds:
-        ids = np.array([number[one.tensor] for one in own], np.int64)
-        asked = trace.ts_ns[[one.reduction if one.negotiation is None else one.negotiation for one in own]]
-        reduced = end_ns[[one.reduction for one in own]]
+    for in_step in rounds:
+        ids = np.array([number[collective.tensor] for collective in in_step], np.int64)
+        reductions = [collective.reduction for collective in in_step]
+        negotiations = [collective.negotiation for collective in in_step]
+        firsts = [b if a is None else a for a, b in zip(negotiations, reductions, strict=True)]
+        asked, reduced = trace.ts_ns[firsts], end_ns[reductions]
         is_known[np.ix_(ids, ids)] |= asked[None, :] < reduced[:, None]
         goes_on = (asked[None, :] > asked[:, None] + CYCLE_NS) & (asked[None, :] < reduced[:, None])
         since = np.where(goes_on, asked[None, :], _NEVER_NS).min(axis=1, initial=_NEVER_NS)
@@ -86,34 +85,28 @@ def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> tuple
 
 
 def _collectives(trace: Trace) -> list[_Collective]:
-    """Return every reduction with the negotiation before it, the ticks in that, and its own parts."""
+    """List every reduction with the negotiation before it, the ticks in that, and its own parts."""
     tensors = names_in(trace.metadata, "process_name")
     kinds = {name.removeprefix(_NEGOTIATE) for name in trace.names if name.startswith(_NEGOTIATE)}
     of_tensor: dict[Id, list[int]] = defaultdict(list)
     is_other = by_name(trace, lambda name: not name.startswith(_NEGOTIATE))
     for row in np.lexsort((-trace.dur_ns, is_other, trace.ts_ns)).tolist():
         of_tensor[trace.tracks[trace.track_id[row]].pid].append(row)
-    ticks = _ticks(trace)
-    found: list[_Collective] = []
-    for pid, rows in of_tensor.items():
-        found.extend(_of_tensor(trace, rows, tensors.get((pid, None), str(pid)), kinds, ticks[pid]))
-    return found
-
-
-def _ticks(trace: Trace) -> dict[Id, list[tuple[int, str]]]:
-    """Return per tensor when ranks were ready with it, in order: (time, rank)."""
-    found: dict[Id, list[tuple[int, str]]] = defaultdict(list)
+    ticks: dict[Id, list[tuple[int, str]]] = defaultdict(list)  # of each tensor: when each rank was ready
     points = trace.points
     for i in np.argsort(points.ts_ns, kind="stable").tolist():
         if (rank := trace.names[points.name_id[i]]).isdecimal():
-            found[trace.tracks[points.track_id[i]].pid].append((int(points.ts_ns[i]), rank))
-    return found
+            ticks[trace.tracks[points.track_id[i]].pid].append((int(points.ts_ns[i]), rank))
+    collectives: list[_Collective] = []
+    for pid, rows in of_tensor.items():
+        collectives += _of_tensor(trace, rows, tensors.get((pid, None), str(pid)), kinds, ticks[pid])
+    return collectives
 
 
 def _of_tensor(
     trace: Trace, rows: Iterable[int], tensor: str, kinds: set[str], ticks: Sequence[tuple[int, str]]
 ) -> list[_Collective]:
-    found: list[_Collective] = []
+    collectives: list[_Collective] = []
     end_ns = trace.end_ns
     negotiation: int | None = None
     ready: dict[str, int] = {}
@@ -123,20 +116,20 @@ def _of_tensor(
             first, last = (bisect_left(ticks, (int(at), "")) for at in (trace.ts_ns[row], end_ns[row] + 1))
             negotiation, ready = row, {rank: at for at, rank in ticks[first:last]}
         elif name in kinds:
-            found.append(_Collective(tensor, row, negotiation, ready))
+            collectives.append(_Collective(tensor, row, negotiation, ready))
             negotiation, ready = None, {}
-        elif found and trace.ts_ns[row] <= end_ns[found[-1].reduction]:
-            found[-1].parts.append(row)
-    return found
+        elif collectives and trace.ts_ns[row] <= end_ns[collectives[-1].reduction]:
+            collectives[-1].parts.append(row)
+    return collectives
 
 
 def _usually_last(trace: Trace, collectives: Sequence[_Collective]) -> str:
-    """Return the rank for which most of the recorded waiting was; "" where no rank stands out."""
+    """Find the rank that caused most of the recorded waiting; "" where none stands out."""
     waited: dict[str, int] = defaultdict(int)
-    for one in collectives:
-        if len(one.ticks) > 1 and "BROADCAST" not in trace.names[trace.name_id[one.reduction]]:
-            *_, before, last = sorted(one.ticks, key=lambda rank: one.ticks[rank])
-            waited[last] += one.ticks[last] - one.ticks[before]
+    for collective in collectives:
+        if len(collective.ticks) > 1 and "BROADCAST" not in trace.names[trace.name_id[collective.reduction]]:
+            *_, before, last = sorted(collective.ticks, key=lambda rank: collective.ticks[rank])
+            waited[last] += collective.ticks[last] - collective.ticks[before]
     rank = max(waited, key=lambda rank: waited[rank], default="")
     return rank if rank and waited[rank] > CLEARLY_LAST * sum(waited.values()) else ""
 
@@ -145,8 +138,8 @@ def _notes(collectives: Sequence[_Collective], late: str) -> list[str]:
     notes = [
         "Horovod's timeline has no computation: the time before a rank is ready with a tensor stands for it"
     ]
-    negotiated = [one for one in collectives if one.negotiation is not None]
-    ticked = sum(bool(one.ticks) for one in negotiated)
+    negotiated = [collective for collective in collectives if collective.negotiation is not None]
+    ticked = sum(bool(collective.ticks) for collective in negotiated)
     if ticked < len(negotiated):
         others = "in the others the last rank is not known"
         if late:
@@ -177,19 +170,21 @@ class _StepBuilder(Struct):
     reduced_tensors: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
 
     def built(self, collectives: Sequence[_Collective]) -> RankStep:
-        """Return the step that these collectives make."""
-        event_of = [self._add_reduction(one) for one in collectives]
+        """Build the step."""
+        event_of = [self._add_reduction(collective) for collective in collectives]
         by_end = sorted(zip(event_of, collectives, strict=True), key=lambda pair: self.times[pair[0]][1])
         self.reductions = [event for event, _ in by_end]
         self.reduced_ns = np.array([self.times[event][1] for event in self.reductions], np.int64)
-        self.reduced_tensors = np.array([self.number[one.tensor] for _, one in by_end], np.int64)
+        self.reduced_tensors = np.array(
+            [self.number[collective.tensor] for _, collective in by_end], np.int64
+        )
         for event in event_of:
             if (before := self._reduced_by(self.times[event][0])) is not None:
                 self.edges.append(Edge(before, event, rule=Rule.ONE_COLLECTIVE))
         hand_overs = [
-            (at, who, target, joint, one.tensor)
-            for one, event in zip(collectives, event_of, strict=True)
-            for at, who, target, joint in self._negotiate(one, event)
+            (at, who, target, joint, collective.tensor)
+            for collective, event in zip(collectives, event_of, strict=True)
+            for at, who, target, joint in self._negotiate(collective, event)
         ]
         for at, who, target, joint, tensor in sorted(hand_overs):
             event = self._computation(at, who, tensor)
@@ -199,27 +194,29 @@ class _StepBuilder(Struct):
         bounds = self.step.start_ns, self.step.end_ns
         return RankStep.of(self.step.label, bounds, np.array(self.operation, np.int64), times, self.edges)
 
-    def _add_reduction(self, one: _Collective) -> int:
+    def _add_reduction(self, collective: _Collective) -> int:
         """Add a reduction and its parts, which follow each other from its start to its end."""
-        whole = self._add_row(one.reduction, one.tensor, is_collective=True)
+        whole = self._add_row(collective.reduction, collective.tensor, is_collective=True)
         before, joint = whole, Joint.START_TO_HEAD
-        for row in one.parts:
-            part = self._add_row(row, one.tensor)
+        for row in collective.parts:
+            part = self._add_row(row, collective.tensor)
             self.edges.append(Edge(before, part, joint, Rule.PART))
             before, joint = part, Joint.END_TO_HEAD
         if before != whole:
             self.edges.append(Edge(before, whole, Joint.END_TO_BODY, Rule.PART))
         return whole
 
-    def _negotiate(self, one: _Collective, reduction: int) -> list[tuple[int, Whose, int, Joint]]:
-        """Add the negotiation before a reduction; return who was ready when, and what that let go on."""
-        if one.negotiation is None:
+    def _negotiate(self, collective: _Collective, reduction: int) -> list[tuple[int, Whose, int, Joint]]:
+        """Add the negotiation before a reduction; return (time, rank, event that it let go on, joint)."""
+        if collective.negotiation is None:
             return [(self.times[reduction][0], Whose(), reduction, Joint.END_TO_HEAD)]
-        event = self._add_row(one.negotiation, one.tensor, role=Role.WAIT)
+        event = self._add_row(collective.negotiation, collective.tensor, role=Role.WAIT)
         start, end = self.times[event]
         self.edges.append(Edge(event, reduction, rule=Rule.NEGOTIATED))
-        if one.ticks:
-            first, *others = sorted((at, Whose(f"rank{rank}", int(rank))) for rank, at in one.ticks.items())
+        if collective.ticks:
+            first, *others = sorted(
+                (at, Whose(f"rank{rank}", int(rank))) for rank, at in collective.ticks.items()
+            )
             return [
                 (min(first[0], start), first[1], event, Joint.END_TO_HEAD),
                 *((min(at, end), who, event, Joint.END_TO_BODY) for at, who in others),
@@ -233,10 +230,10 @@ class _StepBuilder(Struct):
         return hand_overs
 
     def _computation(self, at: int, who: Whose, tensor: str) -> int:
-        """Return the event of what a rank computed until it was ready with a tensor.
+        """Add the rank's computation before it was ready with a tensor.
 
-        It began when the rank was ready with the tensor before, or when the last reduction was over that
-        it may have waited for.
+        It began when the rank was ready with the tensor before, or at the end of the last reduction for which
+        it may have waited.
         """
         source = self.ready.get(who)
         if source is not None and at - self.times[source][1] <= AT_ONCE_NS:
@@ -259,7 +256,7 @@ class _StepBuilder(Struct):
         return event
 
     def _reduced_by(self, at: int) -> int | None:
-        """Return the reduction that ended last by then."""
+        """Find the reduction that ended last by that time."""
         n_over = int(np.searchsorted(self.reduced_ns, at, side="right"))
         return self.reductions[n_over - 1] if n_over else None
 

@@ -1,7 +1,4 @@
-"""Nsight Systems: what devices did and who launched it, of any program, as PyTorch's profiler records it.
-
-A file has processes of a machine, each with its devices; `formats.nsight` says what becomes of it.
-"""
+"""Nsight Systems: work of devices and its launches, of any program; `formats.nsight` converts the file."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from analyzer.reading.dialects.steps import NO_STEPS, Steps, outer_rows, spans, 
 from analyzer.reading.dialects.system import KERNEL_CATS, RUNTIME_CATS
 from analyzer.reading.formats.columns import Trace
 
-#: A range that is called after a step and its number: ``train_step_12``, ``Iteration: 3``.
+#: A range named after a step and its number: ``train_step_12``, ``Iteration: 3``.
 _STEP = r"(?i)(?:.*[\W_])?(?:step|iter|iteration)[\W_]*(\d{1,9})"
 
 
@@ -33,14 +30,13 @@ class Nsight(Kineto):
     never_shows = Kineto.never_shows | {"memory"}
 
     def recognises(self, trace: Trace) -> bool:
-        """Whether its reader made the trace, or that of a source."""
+        """Accept the traces of its reader, combined ones too."""
         return "nsight" in trace.header
 
     def split(self, trace: Trace) -> Sequence[Owned]:
-        """Return the events of each device that runs kernels, with those of its process.
+        """Split by devices that run kernels, each with the events of its process.
 
-        A process with several devices shares its threads among them. Ranks are numbered by the job, from file
-        to file.
+        A process with several devices shares its threads among them. The job numbers ranks, file by file.
         """
         process_of: Mapping[Any, Any] = trace.header["nsight"]
         has_kernels = unique(trace.track_id[by_cat(trace, KERNEL_CATS.__contains__)]).tolist()
@@ -53,12 +49,12 @@ class Nsight(Kineto):
         owners = [
             ranks_of.get(track.pid) or ranks_of.get(process_of.get(track.pid), []) for track in trace.tracks
         ]
-        of_track = np.array([own[0] if len(own) == 1 else SHARED for own in owners], np.int64)
+        of_track = np.array([ranks[0] if len(ranks) == 1 else SHARED for ranks in owners], np.int64)
         owned = split_by_slices(trace, of_track[trace.track_id], range(len(devices)))
         return [replace(part, rank=None) for part in owned]
 
     def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:
-        """Return the steps; `by` may also name ranges without the number that each has at its end."""
+        """Find the steps; `by` may also name ranges without the number at their ends."""
         if by is not None and by not in trace.names:
             number = re.compile(re.escape(by) + r"[\W_]*(\d{1,9})")
             names = [
@@ -69,11 +65,11 @@ class Nsight(Kineto):
         return super()._every_step(trace, by)
 
     def loop_spans(self, trace: Trace) -> Mask:
-        """Return the ranges (n,), and the calls that may be all that is recorded in these."""
+        """Accept ranges (n,), and calls, which may be the only events in them."""
         return super().loop_spans(trace) | by_cat(trace, RUNTIME_CATS.__contains__)
 
     def marked_steps(self, trace: Trace) -> Steps:
-        """Return PyTorch's marks of steps, else the ranges that are called after a step, with its number."""
+        """Take PyTorch's marks of steps, else ranges named after a step, with its number."""
         marked = super().marked_steps(trace)
         if marked.whole:
             return marked

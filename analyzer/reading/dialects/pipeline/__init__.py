@@ -1,7 +1,7 @@
-"""Timelines of pipeline jobs (Megatron): all ranks in one file, with names of threads that say their places.
+"""Timelines of pipeline jobs (Megatron): all ranks in one file, with their places in names of threads.
 
-Public ones are those of StragglerAnalysis (a process for each rank of data parallelism, threads for stages
-and kinds of work, ``args.step``) and of MegaScan (a process for each rank, ``args.iteration``).
+Written by StragglerAnalysis (a process for each rank of data parallelism, threads for stages and kinds of
+work, ``args.step``) and by MegaScan (a process for each rank, ``args.iteration``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PHASES = (
 
 
 class Pipeline(System):
-    """Ranks by their places, steps by arguments; who meets whom by what Megatron does."""
+    """Ranks by their places, steps by arguments, meetings as in Megatron."""
 
     name = "pipeline"
     counted_by = (
@@ -44,7 +44,7 @@ class Pipeline(System):
     args = MappingProxyType({Need.ALWAYS: STEP_ARGS})
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
-        """Whether a thread or process is called after a stage of a pipeline."""
+        """Look for a thread or process named after a stage of a pipeline."""
         names = (str(event["args"].get("name")) for event in metadata)
         if not any("pp" in name.lower() for name in names):
             return False
@@ -53,7 +53,7 @@ class Pipeline(System):
         return states_stage(metadata)
 
     def split(self, trace: Trace) -> Sequence[Owned]:
-        """Return the ranks by their places, in the order of `Place`."""
+        """Split by places, in the order of `Place`."""
         from analyzer.reading.dialects.pipeline.pipeline_meetings import place_of, places_of, with_waits
 
         known = places_of(trace.metadata)
@@ -67,19 +67,19 @@ class Pipeline(System):
             return super().split(trace)
         comms = [is_communication(self.recorded_roles(part.trace)) for part in owned]
         parts = with_waits([part.trace for part in owned], comms, says_step(trace))
-        return [replace(one, trace=part) for one, part in zip(owned, parts, strict=True)]
+        return [replace(owner, trace=part) for owner, part in zip(owned, parts, strict=True)]
 
     def marked_steps(self, trace: Trace) -> Steps:
-        """Return the steps that every slice says."""
+        """Take the steps that the slices' arguments number."""
         key = says_step(trace)
         return steps_by_argument(trace, key) if key else NO_STEPS
 
     def loop_spans(self, trace: Trace) -> Mask:
-        """Return all slices (n,)."""
+        """Accept all slices (n,)."""
         return np.ones(len(trace), np.bool_)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Return communication by threads and names, else computation."""
+        """Recognise communication by threads and names; all else computes."""
         from analyzer.reading.dialects.pipeline.pipeline_meetings import COMM_THREAD
 
         names = names_in(trace.metadata, "thread_name")
@@ -89,7 +89,7 @@ class Pipeline(System):
         return np.where(comm, Role.COMM, Role.COMPUTE).astype(np.int8)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Return the steps of one rank as of any spans; ranks meet by `_part`."""
+        """Make the graphs of one rank's spans; ranks meet as `parts_of` says."""
         from analyzer.reading.dialects.pipeline.pipeline_meetings import (
             MESSAGE,
             inputs_of,

@@ -1,4 +1,4 @@
-"""Places of ranks in a pipeline job, what they do together, as Megatron does, and how long each waited."""
+"""Ranks of a pipeline job: their places, their communication as in Megatron, and their waits."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from analyzer.reading.formats.columns import ArgColumn, Id, Trace, Track
 _PLACE = re.compile(r"\b(PP|DP|CP|EP|TP)[ _-]?(?:rank)?[ _]?\[?(\d{1,9})\]?(?!\w)", re.IGNORECASE)
 COMM_THREAD = re.compile(r"\b(pp|tp|dp|cp|ep)?[-_ ]?comm(?:unication)?\b", re.IGNORECASE)
 MESSAGE = re.compile(r"(?i)(?=.*(forward|backward))(?=.*(send|recv))")
-#: A column of a rank's trace, beside those of arguments: how long communication waited before it begins.
+#: A column beside the arguments of a rank's trace: how long communication waited before it began.
 WAITED = "(waited)"
-_ALL = -1  # of what ranks differ in that do something together
+_ALL = -1  # in place of the number in which the members of a group differ
 
 
 class Place(NamedTuple):
@@ -40,22 +40,22 @@ class Place(NamedTuple):
 
 
 def states_stage(metadata: Metadata) -> bool:
-    """Whether the name of a thread or process states the stage of a pipeline."""
+    """Look for the stage of a pipeline in names of threads and processes."""
     return any("pp" in _stated(event["args"].get("name")) for event in metadata)
 
 
 def places_of(metadata: Metadata) -> dict[tuple[Id, Id], Place]:
-    """Return the place of each thread that is named, by its own name and its process's."""
+    """Read the place of each named thread, by its name and its process's name."""
     of_process = {track: _stated(name) for track, name in names_in(metadata, "process_name").items()}
-    found = {
+    of_thread = {
         track: {**of_process.get((track[0], None), {}), **_stated(name)}
         for track, name in names_in(metadata, "thread_name").items()
     }
-    return {track: Place(**stated) for track, stated in (found | of_process).items() if "pp" in stated}
+    return {track: Place(**stated) for track, stated in (of_thread | of_process).items() if "pp" in stated}
 
 
 def place_of(places: Mapping[tuple[Id, Id], Place], track: Track) -> Place | None:
-    """Return the place of a thread, of its process where it has no name itself."""
+    """Look up the place of a thread, else of its process."""
     return places.get(track) or places.get((track.pid, None))
 
 
@@ -64,10 +64,10 @@ def _stated(name: object) -> dict[str, int]:
 
 
 def with_waits(ranks: Sequence[Trace], comms: Sequence[Mask], key: str) -> list[Trace]:
-    """Return the traces of all ranks with `WAITED`, where communication is drawn as what it transfers alone.
+    """Add `WAITED` to the traces of all ranks, if communication is recorded without waiting.
 
-    Then all that take part begin it at once, when the last of them is ready. Each waited since it was ready
-    itself: as long after what it needed as the last one began after that.
+    Then all members begin at once, when the last is ready. Each waited since it was ready itself: as long
+    after its input as the last member began after its own.
     """
     met: dict[Hashable, list[tuple[int, int]]] = {}
     ready = []
@@ -81,28 +81,28 @@ def with_waits(ranks: Sequence[Trace], comms: Sequence[Mask], key: str) -> list[
             seen[turn] += 1
     groups = [group for group in met.values() if len(group) > 1]
     starts = [[int(ranks[i].ts_ns[row]) for i, row in group] for group in groups]
-    at_once = sum(max(own) - min(own) <= TOGETHER_NS for own in starts)
+    at_once = sum(max(begins) - min(begins) <= TOGETHER_NS for begins in starts)
     if not groups or at_once < MOSTLY_TOGETHER * len(groups):
         return list(ranks)
     waits = [np.zeros(len(trace), np.int64) for trace in ranks]
-    for group, own in zip(groups, starts, strict=True):
-        gaps = [max(begin - int(ready[i][row]), 0) for (i, row), begin in zip(group, own, strict=True)]
+    for group, begins in zip(groups, starts, strict=True):
+        gaps = [max(begin - int(ready[i][row]), 0) for (i, row), begin in zip(group, begins, strict=True)]
         for (i, row), gap in zip(group, gaps, strict=True):
             waits[i][row] = gap - min(gaps)
-    columns = (ArgColumn(np.flatnonzero(one), one[one > 0].tolist()) for one in waits)
-    return [replace(t, args={**t.args, WAITED: one}) for t, one in zip(ranks, columns, strict=True)]
+    columns = (ArgColumn(np.flatnonzero(wait), wait[wait > 0].tolist()) for wait in waits)
+    return [replace(t, args={**t.args, WAITED: column}) for t, column in zip(ranks, columns, strict=True)]
 
 
 def inputs_of(trace: Trace, comm: Mask, key: str) -> Int64:
-    """Find the slice (row) that each of a rank's slices (n,) waited for; -1 where only the times tell.
+    """Find the slice (row) that each of a rank's slices (n,) waited for; -1 where only times tell.
 
-    In a step, which the argument `key` says, the n-th message sent forward follows the n-th computation of
-    that name, where there are as many: it may be sent long after, when its receiver is ready.
+    In a step, which the argument `key` numbers, the n-th message sent forward follows the n-th forward
+    computation if there are as many: it may be sent long after, when its receiver is ready.
     """
-    found = np.full(len(trace), -1, np.int64)
+    inputs = np.full(len(trace), -1, np.int64)
     column = trace.args.get(key)
     if column is None:
-        return found
+        return inputs
     groups: dict[tuple[str, bool, str], list[int]] = {}
     steps = dict(zip(column.rows.tolist(), map(str, column.values), strict=True))
     for row in np.argsort(trace.ts_ns, kind="stable").tolist():
@@ -112,35 +112,35 @@ def inputs_of(trace: Trace, comm: Mask, key: str) -> Int64:
             groups.setdefault((way[0].lower(), bool(comm[row]), steps.get(row, "")), []).append(row)
     for (way_of, is_sent, step), rows in groups.items():
         if is_sent and len(made := groups.get((way_of, False, step), [])) == len(rows):
-            found[rows] = made
-    return found
+            inputs[rows] = made
+    return inputs
 
 
 def _ready_ns(trace: Trace, comm: Mask, key: str) -> Int64:
-    """Find the moment when what each of `comm` (n,) needed of its rank was over, as far as the times tell.
+    """Find when the rank was ready for each of `comm` (n,): its input and the one before had ended.
 
-    Not before the first slice of the rank, and of its step, which the argument `key` says.
+    Not before the first slice of the rank, and of its step, which the argument `key` numbers.
     """
     lines, rows = side_by_side(trace, comm).track_id, np.flatnonzero(comm)
-    found = np.full(len(trace), trace.ts_ns.min(initial=np.iinfo(np.int64).max))
+    ready = np.full(len(trace), trace.ts_ns.min(initial=np.iinfo(np.int64).max))
     known = inputs_of(trace, comm, key)[rows]
     source = np.where(known >= 0, known, ended_nearest(trace.ts_ns, trace.end_ns, lines, rows))
-    found[rows[source >= 0]] = trace.end_ns[source[source >= 0]]
+    ready[rows[source >= 0]] = trace.end_ns[source[source >= 0]]
     order = rows[np.lexsort((trace.ts_ns[rows], lines[rows]))]
     before, after = order[:-1], order[1:]
     same = lines[before] == lines[after]
-    np.maximum.at(found, after[same], trace.end_ns[before[same]])
+    np.maximum.at(ready, after[same], trace.end_ns[before[same]])
     if key in trace.args:
         column = trace.args[key]
-        distinct, place = numbered(map(str, column.values))
-        begin = np.full(len(distinct), np.iinfo(np.int64).max)
-        np.minimum.at(begin, place, trace.ts_ns[column.rows])
-        found[column.rows] = np.maximum(found[column.rows], begin[place])
-    return found
+        steps, step = numbered(map(str, column.values))
+        begin = np.full(len(steps), np.iinfo(np.int64).max)
+        np.minimum.at(begin, step, trace.ts_ns[column.rows])
+        ready[column.rows] = np.maximum(ready[column.rows], begin[step])
+    return ready
 
 
 def untransferred(trace: Trace) -> Trace:
-    """Return a rank's trace in which communication begins when the rank was ready for it; see `WAITED`."""
+    """Begin communication when the rank was ready for it; see `WAITED`."""
     if WAITED not in trace.args:
         return trace
     ts_ns, dur_ns, column = trace.ts_ns.copy(), trace.dur_ns.copy(), trace.args[WAITED]
@@ -151,7 +151,7 @@ def untransferred(trace: Trace) -> Trace:
 
 
 def side_by_side(trace: Trace, comm: Mask) -> Trace:
-    """Return the trace with a track for each kind of communication: those of a thread overlap, none nests."""
+    """Give each kind of communication a track of its own: on one thread they overlap without nesting."""
     rows = np.flatnonzero(comm)
     pairs = trace.track_id[rows].astype(np.int64) * len(trace.names) + trace.name_id[rows]
     distinct, place = numbered(pairs.tolist())
@@ -163,28 +163,28 @@ def side_by_side(trace: Trace, comm: Mask) -> Trace:
 
 
 def parts_of(trace: Trace, comm: Mask) -> dict[int, SyncPart]:
-    """Return the part that each communication of a rank has in what several do, by row."""
+    """Match each communication of a rank with other ranks, by row."""
     known, names = places_of(trace.metadata), names_in(trace.metadata, "thread_name")
 
     @cache
-    def part(name: int, on: int) -> SyncPart | None:
-        track = trace.tracks[on]
+    def part(name: int, track_id: int) -> SyncPart | None:
+        track = trace.tracks[track_id]
         place = place_of(known, track)
         key = None if place is None else _key(trace.names[name], names.get(track, ""), place)
         return None if key is None else SyncPart(key)
 
     rows = np.flatnonzero(comm)
-    pairs = zip(rows.tolist(), trace.name_id[rows].tolist(), trace.track_id[rows].tolist(), strict=True)
-    found = ((row, part(name, on)) for row, name, on in pairs)
-    return {row: part for row, part in found if part is not None}
+    pairs = zip(trace.name_id[rows].tolist(), trace.track_id[rows].tolist(), strict=True)
+    parts = zip(rows.tolist(), (part(*pair) for pair in pairs), strict=True)
+    return {row: part for row, part in parts if part is not None}
 
 
 def _key(name: str, thread: str, place: Place) -> Hashable:
-    """Return a key that a communication shares with those of the other ranks that take part; None unknown.
+    """Make a key that a communication has on all its members; None if they are unknown.
 
-    A message has its sender; the gradients of embeddings, which the first and the last stage share, the place
-    within a stage; the norm of all gradients nothing. Else those take part that differ in one kind only: of
-    data parallelism, or of tensor parallelism, by the thread's name and for the norms of layers.
+    The key of a message has its sender; of the gradients of embeddings, which the first and the last stage
+    share, the place within a stage; of the norm of all gradients nothing. Other members differ in one kind
+    only: data or tensor parallelism, by the thread's name, or tensor parallelism for the norms of layers.
     """
     if message := MESSAGE.match(name):
         way = message[1].lower()

@@ -1,4 +1,4 @@
-"""Step logs: what a training loop writes of each step, without events; columns are roles by their names."""
+"""Step logs: the rows that a training loop writes, without events; names of columns tell their roles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from analyzer.reading.formats.columns import ArgColumn, Trace
 if TYPE_CHECKING:
     from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 
-#: The first that matches the name of a column is its role; what matches none computes.
+#: The first match of a column's name is its role; other columns compute.
 _ROLES = (
     (r"(?i)data|load|input|fetch|batch", Role.INPUT),
     (r"(?i)wait|idle|barrier", Role.WAIT),
@@ -31,7 +31,7 @@ _ROLES = (
 
 
 class StepLog(System):
-    """Rows of durations: each rank's steps follow each other, and the parts of a step."""
+    """Rows of durations: the steps of a rank follow each other, and so do the parts of a step."""
 
     name = "step log"
     counted_by = (
@@ -41,11 +41,11 @@ class StepLog(System):
     has_events = False
 
     def recognises(self, trace: Trace) -> bool:
-        """Whether its reader made the trace: it is not a chrome file."""
+        """Accept the traces of its reader: they are no chrome files."""
         return trace.dialect == self.name
 
     def split(self, trace: Trace) -> Sequence[Owned]:
-        """Return the ranks that a column tells of each row; the rows of each are together."""
+        """Split by the column of ranks; the rows of each rank are together."""
         if len(trace.tracks) < 2:
             return [Owned(None, trace.rank, trace)]
         bounds = np.searchsorted(trace.track_id, np.arange(len(trace.tracks) + 1, dtype=np.int32)).tolist()
@@ -55,7 +55,7 @@ class StepLog(System):
         ]
 
     def step_rows(self, trace: Trace, by: str | None = None) -> StepRows:
-        """Return the rows, numbered by the column `by`, else by the one whose name says so."""
+        """Read the rows, numbered by the column `by`, else by the column named after steps."""
         from analyzer.reading.formats.step_log import NUMBER, PARTS
 
         columns = {}
@@ -81,17 +81,16 @@ class StepLog(System):
         return StepRows(number.astype(np.int64), roles, values)
 
     def _role_of(self, name: str) -> Role:
-        """Return the role of a column of durations."""
         if self.is_named_comm(name):
             return Role.COMM
         return next((role for rule, role in _ROLES if re.search(rule, name)), Role.COMPUTE)
 
     def category(self, name: str, cat: str) -> str:
-        """Return the column."""
+        """Take the column."""
         return name
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Raise `TraceError`: nothing tells what waits for what."""
+        """Raise `TraceError`: dependencies are not recorded."""
         raise TraceError(
             f"{rank.trace.path}: a step log, which has no single events; diagnose, statistic, compare and "
             "3dcompare read it"
@@ -99,11 +98,11 @@ class StepLog(System):
 
 
 def _rows(trace: Trace, begin: int, end: int) -> Trace:
-    """Return the trace of the rows from `begin` to before `end`, all of them with all arguments."""
-    own = slice(begin, end)
+    """Cut the rows from `begin` to before `end` from a trace in which all rows have all arguments."""
+    rows = slice(begin, end)
     return replace(
         trace,
-        name_id=trace.name_id[own], cat_id=trace.cat_id[own], track_id=trace.track_id[own],
-        ts_ns=trace.ts_ns[own], dur_ns=trace.dur_ns[own],
-        args={key: ArgColumn(one.rows[: end - begin], one.values[own]) for key, one in trace.args.items()},
+        name_id=trace.name_id[rows], cat_id=trace.cat_id[rows], track_id=trace.track_id[rows],
+        ts_ns=trace.ts_ns[rows], dur_ns=trace.dur_ns[rows],
+        args={key: ArgColumn(arg.rows[: end - begin], arg.values[rows]) for key, arg in trace.args.items()},
     )  # fmt: skip

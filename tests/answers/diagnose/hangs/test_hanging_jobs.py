@@ -39,7 +39,7 @@ def in_pairs(program: Sequence[Do], odd: Sequence[Do]) -> Job:
 
 
 @pytest.mark.parametrize("size", [7, 9])
-def test_of_two_that_differ_the_one_that_groups_alike_do_not_follow(tmp_path: Path, size: int) -> None:
+def test_similar_groups_decide_which_of_two_calls_is_wrong(tmp_path: Path, size: int) -> None:
     job = in_pairs([call("", 4), call("")], [call("", 4), call("", size)])
     hang = hang_of(tmp_path, job)
     assert named(hang) == {"MISMATCH": [3]}
@@ -49,13 +49,13 @@ def test_of_two_that_differ_the_one_that_groups_alike_do_not_follow(tmp_path: Pa
     }
 
 
-def test_who_left_a_call_out_differs_later(tmp_path: Path) -> None:
+def test_a_rank_that_skips_a_call_differs_later(tmp_path: Path) -> None:
     """The second call of rank 2 meets the third one of rank 3, which is alike; their third calls are not."""
     job = in_pairs([call(""), call(""), call("", 5)], [call(""), call("", 5)])
     assert named(hang_of(tmp_path, job)) == {"MISMATCH": [3]}
 
 
-def test_members_of_an_all_to_all_take_what_they_give(tmp_path: Path) -> None:
+def test_an_all_to_all_with_unequal_sums_is_a_mismatch(tmp_path: Path) -> None:
     """Each gives 8; ranks 2 and 3 take 10 and 6, but rank 3 gives 9."""
     sizes = {0: (8, 5), 1: (8, 11), 2: (8, 10), 3: (9, 6), 4: (8, 8), 5: (8, 8)}
     job = in_pairs([], [])
@@ -81,7 +81,7 @@ def ring(n: int) -> Job:
     return Job({"0": ("default_pg", tuple(range(n))), "1": ("CONTEXT", tuple(range(n)))}, programs)
 
 
-def test_in_a_ring_the_rank_that_has_not_come(tmp_path: Path) -> None:
+def test_the_absent_rank_of_a_ring_is_named(tmp_path: Path) -> None:
     """The batches of ranks 0, 1 and 3 are open, though what rank 4 answers of them may be done."""
     hang = hang_of(tmp_path, ring(5), {2: 3})
     assert named(hang) == {"ABSENT": [2]}
@@ -89,7 +89,7 @@ def test_in_a_ring_the_rank_that_has_not_come(tmp_path: Path) -> None:
     assert {rank: list(wait.on) for rank, wait in hang.waits.items() if 2 in wait.on} == {1: [2], 3: [2]}
 
 
-def test_a_ring_in_which_all_are_at_their_batches_may_run(tmp_path: Path) -> None:
+def test_a_ring_with_all_batches_called_may_run(tmp_path: Path) -> None:
     run = Simulation(ring(4), random.Random(1))
     moments = sorted(call.end_ns for call in run.calls[0])
     run.write(tmp_path, lambda _: moments[0] - 1)  # all have called, and nothing is complete
@@ -97,7 +97,7 @@ def test_a_ring_in_which_all_are_at_their_batches_may_run(tmp_path: Path) -> Non
     assert (named(hang), "may still be running" in hang.reason) == ({}, True)
 
 
-def test_a_ring_in_which_some_have_completed_their_batches_may_only_be_slow(tmp_path: Path) -> None:
+def test_a_ring_with_some_batches_complete_may_be_slow(tmp_path: Path) -> None:
     """Ranks 0 and 3 are through with the last batch, ranks 1 and 2 not yet: these seem to wait for those."""
     write_case("lives, at one moment", random.Random("lives, at one moment/64028"), tmp_path)
     hang = find_hang(standings(tmp_path))
@@ -105,7 +105,7 @@ def test_a_ring_in_which_some_have_completed_their_batches_may_only_be_slow(tmp_
 
 
 @pytest.mark.parametrize(("later_ns", "is_hang"), [(10**7, False), (10**9, True)])
-def test_a_job_whose_calls_completed_just_before_it_was_dumped_moves(
+def test_calls_completed_just_before_the_dump_show_progress(
     tmp_path: Path, later_ns: int, is_hang: bool
 ) -> None:
     """A watchdog that looks each 0.1 s has retired the first calls, but not yet those of the last moments."""

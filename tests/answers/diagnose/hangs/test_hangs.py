@@ -69,9 +69,7 @@ def test_a_rank_that_never_enters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("times", "is_sure"), [(1.2, False), (2.5, True)])
-def test_copies_show_a_hang_where_others_wait_twice_as_long_as_a_call_took(
-    times: float, is_sure: bool, tmp_path: Path
-) -> None:
+def test_copies_show_a_hang_after_twice_the_longest_call(times: float, is_sure: bool, tmp_path: Path) -> None:
     hang = hang_of(Run(small_job(), random.Random(1), {2: 9}), tmp_path)
     since_ns = min(root.call.at_ns for root in hang.roots if root.call is not None)
     longest_ns = 100_000_000  # a watchdog that looks each 100 ms finds any call that long
@@ -92,7 +90,7 @@ def test_copies_show_a_hang_where_others_wait_twice_as_long_as_a_call_took(
     assert (hang.doubt == "") == is_sure
 
 
-def test_a_rank_without_a_dump_has_died_where_nothing_else_explains_the_waiting(tmp_path: Path) -> None:
+def test_a_rank_without_a_dump_died_if_nothing_else_explains_the_waits(tmp_path: Path) -> None:
     assert named(hang_of(Run(small_job(), random.Random(1), {2: 9}), tmp_path, (2,))) == {"NO_DUMP": [2]}
     code, answer, _ = run_cli(str(tmp_path))
     assert (code, answer.partition(", and")[0]) == (
@@ -101,7 +99,7 @@ def test_a_rank_without_a_dump_has_died_where_nothing_else_explains_the_waiting(
     )
 
 
-def test_the_peer_of_a_message_may_be_in_no_group_and_without_a_dump(tmp_path: Path) -> None:
+def test_a_peer_outside_any_group_without_a_dump_is_named(tmp_path: Path) -> None:
     groups = {"0": ("default_pg", [0, 1, 2])}
     programs = {rank: [Op("0", "send", (rank + 1) % 3)] for rank in range(3)}
     Run(Made(groups, programs), random.Random(1), {1: 0}).write(tmp_path, (1,), form="json")
@@ -117,7 +115,7 @@ def test_a_lost_dump_of_a_victim_is_not_accused(tmp_path: Path) -> None:
     assert "rank 5 left no dump" in hang.caveat
 
 
-def test_of_two_lost_dumps_the_one_that_nobody_waits_for_is_told(tmp_path: Path) -> None:
+def test_a_lost_dump_that_no_rank_awaits_is_a_caveat(tmp_path: Path) -> None:
     """Ranks 0 and 4 wait for rank 1, and rank 2 for rank 0; rank 3 is awaited by nobody."""
     groups = {"0": ("default_pg", [0, 1, 2, 3, 4]), "1": ("A", [0, 1, 4]), "2": ("B", [2, 3])}
     first, second = Op("1", "all_reduce", waits=True), Op("2", "all_reduce", waits=True)
@@ -128,7 +126,7 @@ def test_of_two_lost_dumps_the_one_that_nobody_waits_for_is_told(tmp_path: Path)
     assert hang.caveat == "rank 3 left no dump: whether they wait, too, is not known"
 
 
-def test_of_one_dump_alone_nobody_is_accused(tmp_path: Path) -> None:
+def test_a_single_dump_accuses_no_rank(tmp_path: Path) -> None:
     hang = hang_of(Run(small_job(), random.Random(1), {2: 9}), tmp_path, (0, 1, 2))
     assert named(hang) == {}
     assert "pass all dumps" in hang.reason
@@ -141,7 +139,7 @@ def test_a_call_that_differs(tmp_path: Path) -> None:
     assert [*hang.roots[0].differ.values()] == [[0, 1, 2], [3]]
 
 
-def test_where_ranks_neither_wait_nor_are_awaited_the_job_may_live(tmp_path: Path) -> None:
+def test_ranks_outside_all_waits_mean_the_job_may_run(tmp_path: Path) -> None:
     """Of the groups of ranks 0 and 1, and of 2 and 3, only the first one waits for a rank."""
     groups = {"0": ("A", [0, 1]), "1": ("B", [2, 3])}
     programs = {rank: [Op(str(rank // 2), "all_reduce", waits=True)] * 4 for rank in range(4)}
@@ -154,7 +152,7 @@ def test_where_ranks_neither_wait_nor_are_awaited_the_job_may_live(tmp_path: Pat
     assert named(find_hang(standings(tmp_path))) == {"ABSENT": [0]}
 
 
-def test_the_place_of_a_peer_in_a_group_without_ranks_is_no_rank(tmp_path: Path) -> None:
+def test_a_peers_index_in_an_unlisted_group_is_no_rank(tmp_path: Path) -> None:
     """Ranks 0 and 1 receive from places 1 and 0 of two groups: from ranks 2 and 3, not from each other."""
     groups = {"0": ("default_pg", [0, 1, 2, 3]), "1": ("PIPELINE", [0, 2]), "2": ("PIPELINE", [3, 1])}
     programs = {
@@ -169,13 +167,13 @@ def test_the_place_of_a_peer_in_a_group_without_ranks_is_no_rank(tmp_path: Path)
     assert hang.reason == "calls are open, and the dumps do not list the ranks of their groups"
 
 
-def test_a_rank_whose_record_stopped_is_named_beside_the_one_that_has_not_come(tmp_path: Path) -> None:
+def test_a_stopped_record_is_named_beside_an_absent_rank(tmp_path: Path) -> None:
     run = Run(small_job(8), random.Random(1), {2: 13})
     hang = hang_of(run, tmp_path, frozen={6: 8})
     assert named(hang) == {"ABSENT": [2], "BEHIND": [6]}
 
 
-def test_dumps_of_different_moments_of_a_job_that_lives(tmp_path: Path) -> None:
+def test_dumps_of_different_moments_show_a_running_job(tmp_path: Path) -> None:
     made = small_job()
     for rank in made.programs:  # each rank's dump is of a moment at which the job was a little further
         Run(made, random.Random(1), dict.fromkeys(made.programs, 4 + 4 * rank)).write(tmp_path, only=rank)
@@ -197,7 +195,7 @@ def test_ranks_that_never_made_a_completed_call_are_all_named(tmp_path: Path, gu
     assert "may only be older" in hang.doubt
 
 
-def test_a_rank_that_never_came_and_one_that_missed_a_completed_call_are_both_named(tmp_path: Path) -> None:
+def test_an_absent_rank_and_one_missing_a_completed_call_are_named(tmp_path: Path) -> None:
     """Rank 3 makes 12 calls, in which all come this far but rank 1: it makes 11."""
     made = small_job()
     for rank in made.programs:
@@ -248,7 +246,7 @@ def test_other_versions_lack_keys_or_write_them_differently(
     assert named(edited(tmp_path, change)) == {"ABSENT": [2]}
 
 
-def test_of_groups_known_by_a_number_alone_one_is_not_behind_the_other(tmp_path: Path) -> None:
+def test_groups_known_by_number_only_are_kept_apart(tmp_path: Path) -> None:
     Run(small_job(), random.Random(1), {2: 9}).write(tmp_path, form="json")
 
     def as_in_version_1(rank: int, document: dict[str, Any]) -> None:
@@ -264,7 +262,7 @@ def test_of_groups_known_by_a_number_alone_one_is_not_behind_the_other(tmp_path:
     assert (named(hang), "do not list the ranks of their groups" in hang.reason) == ({}, True)
 
 
-def test_ranks_that_number_their_own_groups_give_one_name_to_several(tmp_path: Path) -> None:
+def test_groups_with_one_name_on_different_ranks_are_kept_apart(tmp_path: Path) -> None:
     Run(small_job(), random.Random(1), {2: 9}).write(tmp_path, form="json")
 
     def renamed(rank: int, document: dict[str, Any]) -> None:
@@ -278,7 +276,7 @@ def test_ranks_that_number_their_own_groups_give_one_name_to_several(tmp_path: P
     assert hang.roots[0].waiting == [3]
 
 
-def test_messages_that_were_launched_as_one_have_the_state_of_their_launch(tmp_path: Path) -> None:
+def test_batched_messages_have_the_state_of_their_launch(tmp_path: Path) -> None:
     both, last = [Op("0", "send", 1), Op("0", "recv", 1)], Op("0", "all_reduce")
     programs = {0: [*both, last], 1: [op._replace(peer=0) for op in both] + [last], 2: [last]}
     run = Run(Made({"0": ("default_pg", [0, 1, 2])}, programs), random.Random(1), {2: 0})
@@ -301,7 +299,7 @@ def test_messages_that_were_launched_as_one_have_the_state_of_their_launch(tmp_p
     assert named(hang) == {"ABSENT": [2]}
 
 
-def test_a_job_in_which_a_call_still_runs_is_alive(tmp_path: Path) -> None:
+def test_a_job_with_a_running_call_is_alive(tmp_path: Path) -> None:
     groups = {"0": ("default_pg", [0, 1, 2, 3]), "1": ("A", [0, 1]), "2": ("B", [2, 3])}
     programs = {
         rank: [Op(str(1 + rank // 2), "all_reduce")] * 9 + [Op("0", "all_reduce")] for rank in range(4)
@@ -316,7 +314,7 @@ def test_a_job_in_which_a_call_still_runs_is_alive(tmp_path: Path) -> None:
     assert (named(hang), "all_reduce 9 of B (2) may still be running" in hang.reason) == ({}, True)
 
 
-def test_dumps_that_were_written_soon_after_are_of_a_job_that_may_be_slow(tmp_path: Path) -> None:
+def test_dumps_written_soon_may_be_of_a_slow_job(tmp_path: Path) -> None:
     run = Run(small_job(), random.Random(1), {2: 9})
     longest_ns = max(run.done_ns[call] - run.called_ns[call] for call in run.done_ns)
     run.write(tmp_path)
@@ -358,7 +356,7 @@ def test_the_answer_of_the_command_line(tmp_path: Path) -> None:
     assert (answer["waits"][0]["rank"], answer["waits"][0]["state"]) == (2, HangCause.ABSENT.value)
 
 
-def test_waiting_in_completed_calls_is_apart_from_their_transfer(tmp_path: Path) -> None:
+def test_waiting_and_transfer_of_completed_calls_are_separate(tmp_path: Path) -> None:
     groups = {"0": ("default_pg", [0, 1])}
     program = [Op("0", "all_reduce", sizes=(1000,))] * 6
     run = Run(Made(groups, {0: program, 1: program}), random.Random(1))

@@ -54,12 +54,6 @@ def diagnosis(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_an_even_job_names_nobody(tmp_path: Path) -> None:
-    found = diagnosis(write(tmp_path / "job", even))
-    assert found["findings"] == []
-    assert found["iteration_ms"]["median"] == 100
-
-
 def test_a_trace_given_with_a_log_is_no_rank_of_it(tmp_path: Path) -> None:
     log = write(tmp_path / "job", held_up(1, lambda step: 20.0 * (step > 60)))
     document = ask(log, REPO / "examples/lenet/worker_0/0")
@@ -91,7 +85,7 @@ def test_a_late_rank_has_its_span_its_part_and_its_cost(tmp_path: Path) -> None:
     assert finding["lost_s"] == pytest.approx(30 * 0.012)
 
 
-def test_what_a_late_rank_costs_is_a_median_of_all_steps_of_its_span(tmp_path: Path) -> None:
+def test_the_cost_of_a_late_rank_is_the_median_of_its_span(tmp_path: Path) -> None:
     """Rank 2 loads 10, 30, 90, 90 and 20 ms longer in turn: those of 90 alone are no stalls of their own."""
     times = held_up(2, lambda step: (10, 30, 90, 90, 20)[step % 5] * (40 <= step < 90))
     (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
@@ -99,7 +93,7 @@ def test_what_a_late_rank_costs_is_a_median_of_all_steps_of_its_span(tmp_path: P
     assert finding["gain_ms"]["mid"] == pytest.approx(30)
 
 
-def test_slow_steps_some_of_which_are_as_long_as_stalls_are_one_span(tmp_path: Path) -> None:
+def test_slow_steps_as_long_as_stalls_are_one_span(tmp_path: Path) -> None:
     """Rank 2 loads 30 to 50 ms longer in steps 60 to 67; from 40 ms on a step alone would be a stall."""
     more = dict(enumerate((50, 45, 50, 50, 35, 30, 33, 50), 60))
     times = held_up(2, lambda step: more.get(step, 0))
@@ -116,7 +110,7 @@ def test_a_rank_that_is_late_in_all_steps_is_named(tmp_path: Path) -> None:
     assert finding["lost_s"] == pytest.approx(0.012 * N_STEPS, rel=0.06)
 
 
-def test_a_rank_that_waits_longer_because_it_has_less_to_do_is_not_late(tmp_path: Path) -> None:
+def test_a_rank_with_less_work_that_waits_longer_is_not_late(tmp_path: Path) -> None:
     """Rank 2 loads 12 ms less than the others, and so computes for longer, where all wait."""
 
     def times(step: int, rank: int) -> Times:
@@ -128,7 +122,7 @@ def test_a_rank_that_waits_longer_because_it_has_less_to_do_is_not_late(tmp_path
     assert not any(one["scope"]["ranks"] for one in found)
 
 
-def test_rows_that_single_ranks_lack_are_no_steps_that_are_missing(tmp_path: Path) -> None:
+def test_rows_missing_on_single_ranks_are_no_missing_steps(tmp_path: Path) -> None:
     """Each step lacks the row of one rank, or none; rank 1 loads 20 ms longer from step 60 on."""
     folder = write(tmp_path / "job", held_up(1, lambda step: 20 * (step >= 60)))
     for rank, file in enumerate(sorted(folder.iterdir())):
@@ -139,7 +133,7 @@ def test_rows_that_single_ranks_lack_are_no_steps_that_are_missing(tmp_path: Pat
     assert finding["title"] == "rank1 is late from step 60 on: 20.0 ms more in data"
 
 
-def test_what_a_rank_does_between_its_steps_shows_in_the_others_waiting(tmp_path: Path) -> None:
+def test_time_between_a_ranks_steps_shows_as_waiting_of_others(tmp_path: Path) -> None:
     """Of all but rank 3 rows are 30 ms longer in steps 50 to 79, and of all but rank 0 in steps 15 and 95."""
 
     def times(step: int, rank: int) -> Times:
@@ -155,7 +149,7 @@ def test_what_a_rank_does_between_its_steps_shows_in_the_others_waiting(tmp_path
     assert stalls["scope"]["ranks"] == []
 
 
-def test_of_two_ranks_that_are_late_at_once_each_is_named(tmp_path: Path) -> None:
+def test_two_ranks_late_at_the_same_time_are_both_named(tmp_path: Path) -> None:
     """Rank 1 loads 20 ms longer in steps 30 to 69, rank 3 computes 20 ms longer in steps 50 to 89."""
 
     def times(step: int, rank: int) -> Times:
@@ -171,7 +165,7 @@ def test_of_two_ranks_that_are_late_at_once_each_is_named(tmp_path: Path) -> Non
     assert spans == {("rank1", 30, 69), ("rank3", 50, 89)}
 
 
-def test_who_is_a_little_longer_while_another_rank_is_late_is_not_late(tmp_path: Path) -> None:
+def test_a_rank_slightly_longer_during_another_ranks_delay_is_not_late(tmp_path: Path) -> None:
     """Rank 2 holds up steps 40 to 79 by 30 ms; rank 1 loads 4 ms longer in 42 to 46, of which 1.5 ms show."""
 
     def times(step: int, rank: int) -> Times:
@@ -187,7 +181,7 @@ def test_who_is_a_little_longer_while_another_rank_is_late_is_not_late(tmp_path:
     assert finding["scope"]["ranks"] == ["rank2"]
 
 
-def test_the_part_of_a_step_that_no_column_holds(tmp_path: Path) -> None:
+def test_time_outside_the_columns_is_named(tmp_path: Path) -> None:
     def times(step: int, rank: int) -> Times:
         parts = even(step, rank)
         if step >= 60:
@@ -207,7 +201,7 @@ def test_where_all_ranks_grow_no_rank_is_named(tmp_path: Path) -> None:
     assert finding["gain_ms"]["mid"] == pytest.approx(15)
 
 
-def test_of_a_single_rank_the_span_alone_is_told(tmp_path: Path) -> None:
+def test_a_single_rank_has_a_span_without_a_culprit(tmp_path: Path) -> None:
     rows = [f"{step},{115 if step >= 60 else 100}" for step in range(N_STEPS)]
     (tmp_path / "log.csv").write_text("\n".join(["step,step_ms", *rows]))
     (finding,) = diagnosis(tmp_path / "log.csv")["findings"]
@@ -217,7 +211,7 @@ def test_of_a_single_rank_the_span_alone_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_a_column_that_changed_with_it_on_one_rank_is_told(tmp_path: Path) -> None:
+def test_a_column_that_changed_on_the_late_rank_is_named(tmp_path: Path) -> None:
     def times(step: int, rank: int) -> Times:
         parts = even(step, rank) | {"seq": 1024}
         if 30 <= step < 60:
@@ -247,7 +241,7 @@ def test_a_ramp_and_a_stall(tmp_path: Path) -> None:
     assert "rank1 stalls in step 90: 200 ms longer than the steps around" in titles
 
 
-def test_a_rank_is_late_beside_a_drift_of_all_and_two_are_at_different_times(tmp_path: Path) -> None:
+def test_late_ranks_are_found_beside_a_drift_of_all(tmp_path: Path) -> None:
     """All compute 40 % longer in the end; rank 1 loads 20 ms longer in steps 20 to 39, rank 3 in 70 to 99."""
 
     def times(step: int, rank: int) -> Times:
@@ -266,7 +260,7 @@ def test_a_rank_is_late_beside_a_drift_of_all_and_two_are_at_different_times(tmp
     assert [one["gain_ms"]["mid"] for one in found] == [pytest.approx(20, abs=2)] * 2
 
 
-def test_of_a_long_log_figures_are_means_and_the_span_is_still_exact(tmp_path: Path) -> None:
+def test_a_long_log_has_mean_figures_and_exact_spans(tmp_path: Path) -> None:
     """2,500 steps are means of four each; a checkpoint of 500 ms every 250 steps is a stall."""
     for rank in range(N_RANKS):
         rows = []
@@ -303,7 +297,7 @@ FAULTS = (
 
 
 @pytest.mark.parametrize(("name", "ranks", "begin", "last", "cost"), few(2, FAULTS))
-def test_faults_that_were_put_into_recorded_jobs(
+def test_injected_faults_of_recorded_logs_are_found(
     shared_data: Path, name: str, ranks: list[str], begin: int, last: int, cost: float | None
 ) -> None:
     finding = diagnosis(shared_data / "step-logs" / name)["findings"][0]
@@ -324,7 +318,7 @@ def test_a_stall_of_one_rank(shared_data: Path) -> None:
     assert (finding["scope"]["ranks"], finding["scope"]["steps"][0]) == (["rank7"], 100)
 
 
-def test_what_changed_for_all_is_told_by_the_comparison(shared_data: Path) -> None:
+def test_compare_names_a_change_on_all_ranks(shared_data: Path) -> None:
     logs = shared_data / "step-logs"
     comm = next(
         one for one in ask("compare", logs / "d-twin", logs / "d")["operations"] if one["name"] == "comm"
@@ -333,7 +327,7 @@ def test_what_changed_for_all_is_told_by_the_comparison(shared_data: Path) -> No
     assert comm["avg_absolute_ms"] == pytest.approx(10.1, abs=0.3)  # 22.4 - 12.3
 
 
-def test_a_rank_has_two_logs_of_which_one_has_another_column(tmp_path: Path) -> None:
+def test_two_logs_of_a_rank_may_have_different_columns(tmp_path: Path) -> None:
     for part, more in ((0, ""), (1, ', "loss": 0.5')):
         rows = [
             f'{{"step": {n}, "step_ms": 100, "ts": {1_700_000_000 + n}{more}}}'

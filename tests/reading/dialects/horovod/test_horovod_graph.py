@@ -72,13 +72,13 @@ def test_a_negotiation_waits_for_the_rank_that_ticks_last(tmp_path: Path) -> Non
     ]
 
 
-def test_of_a_negotiation_without_ticks_the_last_rank_is_not_known(tmp_path: Path) -> None:
+def test_without_ticks_the_last_rank_is_unknown(tmp_path: Path) -> None:
     job = join([record("rank0", timeline(tmp_path, START_UP, ("w", 1100, 5200, (), 5230, 5330)))])
     assert path_of(job, 0)[0] == ("last rank: computation", "", 5100)
     assert "0 of 2 negotiations" in job.notes[1]
 
 
-def test_the_ticks_that_there_are_tell_who_is_last(tmp_path: Path) -> None:
+def test_recorded_ticks_decide_the_usual_last_rank(tmp_path: Path) -> None:
     first: Tensor = ("w", 1100, 5200, [(0, 1100), (1, 5200)], 5230, 5330)
     second: Tensor = ("w", 6330, 9330, (), 9340, 9350)
     job = join([record("rank0", timeline(tmp_path, START_UP, first, second))])
@@ -105,7 +105,7 @@ def test_computation_waits_only_for_reductions_that_it_never_overtook(tmp_path: 
     assert ("computation", "", 2000) in path_of(job, 1)[3:]  # from b's reduction to the loss
 
 
-def test_who_went_on_while_a_tensor_was_reduced_does_not_wait_for_it_later(tmp_path: Path) -> None:
+def test_a_rank_that_overtook_a_reduction_does_not_wait_for_it_later(tmp_path: Path) -> None:
     # b is ready while a is reduced, and c after that: 3,000 after b, whatever became of a
     start_up: list[Tensor] = [(name, 0, 10, (), 50, 100) for name in ("a", "b", "c")]
     steps: list[Tensor] = [
@@ -158,7 +158,7 @@ def test_the_slow_rank_is_on_the_path(shared_data: Path) -> None:
     assert late > 0.9 * sum(total.values())
 
 
-def test_a_reduction_moves_what_all_tensors_have_that_are_fused_with_it(tmp_path: Path) -> None:
+def test_fused_tensors_are_one_reduction_of_their_bytes(tmp_path: Path) -> None:
     # a and b at the same time, c alone; Horovod tells shapes at the ends
     spans = {
         "a": (10, 20, "[64, 3]", "float32"),

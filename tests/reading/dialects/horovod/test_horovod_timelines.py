@@ -31,12 +31,6 @@ def rounds_of(path: Path) -> list[tuple[float, float]]:
     return [(row["wall_ms"], row["comm_ms"]) for row in rows]
 
 
-def test_a_fragment_without_its_head_has_its_whole_rounds(tmp_path: Path) -> None:
-    path = tmp_path / "timeline.json"
-    path.write_text("\n".join(events(4)[4:]))  # the second tensor of the first round comes first
-    assert rounds_of(path) == [pytest.approx((50.0, 10.0))] * 3
-
-
 def test_a_recorded_fragment_has_its_whole_rounds(shared_data: Path) -> None:
     path = shared_data / "cases" / "headless-horovod" / "timeline.json"
     assert rounds_of(path) == [pytest.approx((100.0, 24.0), rel=0.01)] * 2
@@ -56,8 +50,3 @@ def test_no_saving_where_only_communication_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "timeline.json"
     path.write_text("[\n" + "\n".join(events(6)))
     assert claims(path) == [("communication takes 20 % of the step; its overlap is not recorded", None)]
-
-
-def test_no_saving_in_a_recorded_timeline(shared_data: Path) -> None:
-    path = shared_data / "cases" / "horovod-overlap-unknown" / "timeline.json"
-    assert claims(path) == [("communication takes 24 % of the step; its overlap is not recorded", None)]

@@ -31,7 +31,7 @@ def test_a_made_export_obeys_the_laws_of_systems(tmp_path: Path) -> None:
     system_laws.check_comm(job)
 
 
-def test_steps_are_ranges_called_after_them_and_ranks_are_devices(tmp_path: Path) -> None:
+def test_steps_are_named_ranges_and_ranks_are_devices(tmp_path: Path) -> None:
     path = two_ranks(tmp_path / "job.sqlite")
     even = [("rank0", i, 1000, 400, 200, 400) for i in range(3, 8)]
     late = [("rank1", i, 1000, 500, 100, 400) for i in range(3, 8)]

@@ -65,7 +65,7 @@ def test_a_phase_that_is_forgotten_is_noticed(tmp_path: Path, monkeypatch: pytes
         test_laws(tmp_path)
 
 
-def test_ranks_that_call_what_they_do_together_by_different_names_are_noticed(
+def test_different_names_for_one_collective_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = pipeline_meetings._key
@@ -88,7 +88,7 @@ def test_the_slowdown_of_two_stages_is_what_arithmetic_says(tmp_path: Path) -> N
     assert dict(found.by["stage"]) == pytest.approx({"1": 171 / 141, "0": 126 / 141})
 
 
-def test_what_waits_for_another_stage_is_no_gap(tmp_path: Path) -> None:
+def test_waiting_for_another_stage_is_no_gap(tmp_path: Path) -> None:
     """The first stage waits from 21 ms on for the gradients, which come at 72."""
     loaded = load_steps([write(tmp_path / "job.json", timeline())])
     step = loaded.recording.steps[0]
@@ -98,7 +98,7 @@ def test_what_waits_for_another_stage_is_no_gap(tmp_path: Path) -> None:
     assert (step.gap_ns[received], took, step.work_ns[received]) == (0, 51_000_000, 1_000_000)
 
 
-def test_processes_that_say_all_of_their_place_are_ranks(tmp_path: Path) -> None:
+def test_processes_with_a_full_place_are_ranks(tmp_path: Path) -> None:
     """MegaScan: a process for each rank, ``args.iteration``; iterations follow each other every 100 ms."""
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": 90 + stage, "args": {"name": f"DP0-PP{stage}-TP0"}}

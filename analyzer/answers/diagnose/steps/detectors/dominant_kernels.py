@@ -1,4 +1,4 @@
-"""Kinds of kernels on which a busy device spends most of its time, and what makes these faster."""
+"""Kinds of kernels on which a busy device spends most of its time, and advice for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from analyzer.answers.diagnose.finding import DOMINANT, HALF, Finding, FindingSc
 from analyzer.answers.diagnose.steps.detectors.device import busy_share
 from analyzer.answers.diagnose.steps.evidence import longest_events
 from analyzer.answers.diagnose.steps.job_view import JobView
-from analyzer.base.arrays import Float64
 from analyzer.base.names import named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.reading import dialects
@@ -24,7 +23,7 @@ _FP32_ADVICE = (
     "let matrix products use tensor cores: torch.set_float32_matmul_precision('high') from Ampere on, else "
     "bf16 or fp16 with autocast"
 )
-#: What makes the kernels of a kind faster. Kernels of no known kind have names of their own to look at.
+#: Advice by kind; other kernels are named one by one.
 _ADVICE: Mapping[str, str] = MappingProxyType(
     {
         "GEMM": "compare their FLOP/s with the device's peak: sizes in multiples of 64, larger batches, a "
@@ -45,15 +44,23 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
 
 
 def dominant_kernels(view: JobView) -> Iterator[Finding]:
-    """Find the kinds of kernels that take most of the time of a device that is busy most of the step.
+    """Find the kinds of kernels that take most of the time of a busy device.
 
-    Nothing is claimed to be saved: how far they are from what the device can do is not recorded.
+    No saving is claimed: the peak performance of the device is not recorded.
     """
     if not view.has_device or busy_share(view) < HALF:
         return
-    by_kind, device_ns = _times(view)
+    by_kind: dict[str, float] = {}
+    device_ns = 0.0
+    mean_ns = view.work_by_kind.mean(axis=0) / len(view.recording.owners)
+    for operation, work_ns in zip(view.recording.table.kinds, mean_ns.tolist(), strict=True):
+        if operation.on_device:
+            device_ns += work_ns
+        if operation.is_kernel:
+            kind = kind_of(view, operation)
+            by_kind[kind] = by_kind.get(kind, 0.0) + work_ns
     for kind, kernel_ns in sorted(by_kind.items(), key=lambda item: -item[1]):
-        share = kernel_ns / device_ns
+        share = kernel_ns / max(device_ns, 1.0)
         if share > DOMINANT and kind in _ADVICE:
             yield _finding(view, kind, share, kernel_ns)
 
@@ -62,11 +69,12 @@ def _finding(view: JobView, kind: str, share: float, kernel_ns: float) -> Findin
     chosen = view.which(lambda operation: operation.is_kernel and kind_of(view, operation) == kind)
     by_name = view.by_name(np.where(view.of_kinds(chosen), view.work_by_kind.mean(axis=0), 0.0))
     names = view.longest(by_name)
-    is_fp32 = kind == "GEMM" and _share_of_fp32(view, by_name) > HALF
-    what = "fp32 matrix products" if is_fp32 else f"{kind} kernels"
+    fp32 = np.array([bool(_FP32.match(name)) for name in view.kind_of[0]], np.bool_)
+    is_fp32 = kind == "GEMM" and by_name[fp32].sum() / max(by_name.sum(), 1.0) > HALF
+    kernels = "fp32 matrix products" if is_fp32 else f"{kind} kernels"
     return Finding(
         kind="hot_operation",
-        title=f"the device spends {in_percent(share)} of its time on {what}",
+        title=f"the device spends {in_percent(share)} of its time on {kernels}",
         cause=f"{in_ms(kernel_ns)} of a step, most of it in {named(names)}",
         action=_FP32_ADVICE if is_fp32 else _ADVICE[kind],
         scope=FindingScope(operations=names),
@@ -77,24 +85,5 @@ def _finding(view: JobView, kind: str, share: float, kernel_ns: float) -> Findin
 
 
 def kind_of(view: JobView, operation: Operation) -> str:
-    """Kind of a kernel, as its system tells it."""
+    """Classify a kernel as its system does."""
     return dialects.named(view.loaded.files[0].dialect).category(operation.name, operation.cat)
-
-
-def _times(view: JobView) -> tuple[dict[str, float], float]:
-    """Time of the kernels of each kind in a step, and of all work of devices; means over steps and ranks."""
-    by_kind: dict[str, float] = {}
-    device_ns = 0.0
-    mean_ns = view.work_by_kind.mean(axis=0) / len(view.recording.owners)
-    for operation, work_ns in zip(view.recording.table.kinds, mean_ns.tolist(), strict=True):
-        if operation.on_device:
-            device_ns += work_ns
-        if operation.is_kernel:
-            kind = kind_of(view, operation)
-            by_kind[kind] = by_kind.get(kind, 0.0) + work_ns
-    return by_kind, max(device_ns, 1.0)
-
-
-def _share_of_fp32(view: JobView, by_name: Float64) -> float:
-    is_fp32 = np.array([bool(_FP32.match(name)) for name in view.kind_of[0]], np.bool_)
-    return float(by_name[is_fp32].sum() / max(by_name.sum(), 1.0))

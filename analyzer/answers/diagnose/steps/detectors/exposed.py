@@ -1,4 +1,4 @@
-"""Time that no computation hides: loading of input, transfers, and waiting for other ranks and stages."""
+"""Time without computation: loading of input, transfers, and waiting for other ranks and stages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from replay.whatif.scaling import GONE
 
 
 def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find the rank that most of the waiting in negotiations is for."""
+    """Find the rank that causes most of the waiting in negotiations."""
     if not view.which(is_wait).any():
         yield Skipped("late_rank", "only one rank is recorded, without a peer to compare it with")
         return
@@ -44,20 +44,15 @@ def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
         yield from _waiting(view, float(np.median(np.max(list(waited.values()), axis=0))))
         return
     usual_ns = float(np.median(waits_ns))
-    last = _last(view, computation)
-    is_known = last.rank is not None and not last.is_guess
-    if usual_ns >= (NEGLIGIBLE if is_known else HALF) * view.step_ns:
-        yield _late(view, computation, usual_ns)
-    else:
-        yield from _waiting(view, usual_ns)
-
-
-def _late(view: JobView, computation: str, usual_ns: float) -> Finding:
-    last = _last(view, computation)
+    kinds = view.recording.table.kinds
+    last = next(kind.whose or Whose() for kind in kinds if kind.name == computation)
     is_known = last.rank is not None
+    if usual_ns < (NEGLIGIBLE if is_known and not last.is_guess else HALF) * view.step_ns:
+        yield from _waiting(view, usual_ns)
+        return
     rank = f"rank{last.rank}" if is_known else "the last rank"
     source = " (the ticks of the first negotiations tell which rank)" if last.is_guess else ""
-    return Finding(
+    yield Finding(
         kind="late_rank",
         title=f"{rank} is late in negotiations, and the other ranks wait",
         cause=f"they wait {in_ms(usual_ns)} for it; {rank} is ready with its tensors later "
@@ -71,13 +66,8 @@ def _late(view: JobView, computation: str, usual_ns: float) -> Finding:
     )
 
 
-def _last(view: JobView, computation: str) -> Whose:
-    kinds = view.recording.table.kinds
-    return next(kind.whose or Whose() for kind in kinds if kind.name == computation)
-
-
 def _waiting(view: JobView, usual_ns: float) -> Iterator[Finding]:
-    """Find that negotiations wait for a different rank each time, or for one that is not recorded."""
+    """Report negotiations that wait for a different rank each time, or for an unknown rank."""
     if usual_ns < EXPOSED * view.step_ns:
         return
     yield Finding(
@@ -97,7 +87,7 @@ def _waiting(view: JobView, usual_ns: float) -> Iterator[Finding]:
 
 
 def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find time that passes although all ranks are ready: until the negotiating thread looks again."""
+    """Find time between the last rank's readiness and the next look of the negotiating thread."""
     waits = view.which(is_wait)
     if not waits.any():
         yield Skipped("negotiation", "no negotiation is recorded")
@@ -142,7 +132,7 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def whose_loading(view: JobView) -> str:
-    """Return a caveat where ranks wait for each other in their loading, or load ahead; else ""."""
+    """Write a caveat if ranks wait for each other in their loading, or load ahead; else ""."""
     loads = [kind for kind in view.recording.table.kinds if kind.phase is Phase.INPUT]
     waits = any(kind.is_collective for kind in loads)
     ahead = any(rank.loads_ahead for rank in view.loaded.ranks)
@@ -163,8 +153,23 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
         return
     least = NOTICEABLE * view.step_ns
     largest, is_largest = view.largest(transfers)
-    if on_path > least and not _computation_is_recorded(view):
-        yield _of_unknown_overlap(view, on_path, largest)
+    has_computation = any(  # Horovod's timeline has none
+        kind.is_traced and not kind.is_communication and kind.role is not Role.WAIT
+        for kind in view.recording.table.kinds
+    )
+    if on_path > least and not has_computation:
+        share = on_path / view.step_ns
+        yield Finding(
+            kind="exposed_communication",
+            title=f"communication takes {in_percent(share)} of the step; its overlap is not recorded",
+            cause=f"{in_ms(on_path)} of transfers, mostly {named(largest)}; no computation is recorded, so "
+            "whether it overlaps them is unknown",
+            action="record the computation as well, with the profiler of the framework",
+            scope=FindingScope(operations=largest),
+            caveat="no gain is claimed: only communication is recorded",
+            look=("statistic", "--sub_option", "breakdown"),
+            weight=share,
+        )
     elif on_path > least:
         yield Finding(
             kind="exposed_communication",
@@ -188,30 +193,8 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
         )
 
 
-def _computation_is_recorded(view: JobView) -> bool:
-    """Whether any operation is recorded that could overlap communication: Horovod's timeline has none."""
-    kinds = view.recording.table.kinds
-    return any(kind.is_traced and not kind.is_communication and kind.role is not Role.WAIT for kind in kinds)
-
-
-def _of_unknown_overlap(view: JobView, on_path: float, largest: list[str]) -> Finding:
-    """Report communication beside which nothing else is recorded, without a saving."""
-    share = on_path / view.step_ns
-    return Finding(
-        kind="exposed_communication",
-        title=f"communication takes {in_percent(share)} of the step; its overlap is not recorded",
-        cause=f"{in_ms(on_path)} of transfers, mostly {named(largest)}; no computation is recorded, so "
-        "whether it overlaps them is unknown",
-        action="record the computation as well, with the profiler of the framework",
-        scope=FindingScope(operations=largest),
-        caveat="no gain is claimed: only communication is recorded",
-        look=("statistic", "--sub_option", "breakdown"),
-        weight=share,
-    )
-
-
 def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find a pipeline of which even the busiest stage mostly waits: it fills and drains in each step."""
+    """Find a pipeline in which even the busiest stage is often idle: it fills and drains in each step."""
     if not view.stage.any():
         return
     on_device = view.which(lambda operation: operation.is_kernel)
@@ -236,7 +219,7 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def _pauses_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find pauses for which the others wait, each time on a different rank."""
+    """Find pauses that delay the others, each time on a different rank."""
     gaps, arrivals = view.owner_gap_ns(~view.is_communication), last_arrivals(view)
     more_ns, meets = _above_mean(view, gaps), [len(owner) > 0 for owner, _ in arrivals]
     is_last = gaps.argmax(axis=1)[meets] == longest_awaited(arrivals)
@@ -254,9 +237,9 @@ def _pauses_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def _above_mean(view: JobView, time: Float64) -> float:
-    """Return the excess of the largest `time` of an owner (steps, m) over the mean, the median over steps.
+    """Compute the excess of the largest `time` of an owner (steps, m) over the mean, the median over steps.
 
-    0 where ranks do nothing together.
+    0 if ranks never meet.
     """
     if not any(len(met.meeting) for met in view.meetings):
         return 0.0

@@ -1,8 +1,8 @@
-"""Memory of the devices: whether it grows or nearly fills them."""
+"""Memory of the devices: growth, and nearly full devices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -34,66 +34,44 @@ def memory(view: JobView) -> Iterator[Finding | Skipped]:
         remedy = f"; {setting} records them" if setting else ""
         yield Skipped("memory", _HOST_ONLY if on_host else _NOTHING + remedy)
         return
-    yield from _growing(peaks)
-    yield from _full(peaks, filled)
-
-
-def _growing(peaks: Mapping[str, Float64]) -> Iterator[Finding]:
-    growing = {rank: share for rank, by_step in peaks.items() if (share := _growth(by_step)) > NEGLIGIBLE}
-    if not growing:
-        return
-    worst = max(growing, key=lambda rank: growing[rank])
-    steps = peaks[worst]
-    yield _finding(
-        f"memory grows from step to step on {listed(list(growing))}",
-        f"the peak on {worst} grows from {_gb(steps[0])} to {_gb(steps[-1])} in {len(steps)} steps",
-        "look for what is kept: losses that hold their graph, growing lists, caches",
-        list(growing),
-        growing[worst],
-    )
-
-
-def _full(peaks: Mapping[str, Float64], filled: Mapping[str, float]) -> Iterator[Finding]:
+    growing = {}
+    for name, by_step in peaks.items():
+        growth = float(by_step[-1] / max(by_step[0], 1.0) - 1)
+        if len(by_step) >= FEWEST and (np.diff(by_step) > 0).all() and growth > NEGLIGIBLE:
+            growing[name] = growth
+    if growing:
+        worst = max(growing, key=lambda rank: growing[rank])
+        first, *_, last = peaks[worst]
+        yield _finding(
+            f"memory grows from step to step on {listed(list(growing))}",
+            f"the peak on {worst} grows from {_gb(first)} to {_gb(last)} in {len(peaks[worst])} steps",
+            "look for what is kept: losses that hold their graph, growing lists, caches",
+            list(growing),
+            growing[worst],
+        )
     full = [rank for rank, share in filled.items() if share > FULL]
-    if not full:
-        return
-    worst = max(full, key=lambda rank: filled[rank])
-    yield _finding(
-        f"memory is nearly full on {listed(full)}",
-        f"{_gb(peaks[worst].max())}, {in_percent(filled[worst])}, are allocated on {worst}",
-        "allocations may have to wait for freed blocks: a smaller batch, recomputation, sharded states",
-        full,
-        filled[worst] - FULL,
-    )
+    if full:
+        worst = max(full, key=lambda rank: filled[rank])
+        yield _finding(
+            f"memory is nearly full on {listed(full)}",
+            f"{_gb(peaks[worst].max())}, {in_percent(filled[worst])}, are allocated on {worst}",
+            "allocations may have to wait for freed blocks: a smaller batch, recomputation, sharded states",
+            full,
+            filled[worst] - FULL,
+        )
 
 
 def _finding(title: str, cause: str, action: str, ranks: Sequence[str], weight: float) -> Finding:
-    caveat = "no gain is claimed"
-    return Finding(
-        "memory",
-        title,
-        cause,
-        action,
-        scope=FindingScope(ranks),
-        caveat=caveat,
-        look=BREAKDOWN,
-        weight=weight,
-    )
+    scope, caveat = FindingScope(ranks), "no gain is claimed"
+    return Finding("memory", title, cause, action, scope=scope, caveat=caveat, look=BREAKDOWN, weight=weight)
 
 
 def _gb(n_bytes: float) -> str:
     return f"{n_bytes / 1e9:.2f} GB"
 
 
-def _growth(by_step: Float64) -> float:
-    """Return the share by which the peak grows over the steps, if it grows in each; else 0."""
-    if len(by_step) < FEWEST or (np.diff(by_step) <= 0).any():
-        return 0.0
-    return float(by_step[-1] / max(by_step[0], 1.0) - 1)
-
-
 def _peaks(view: JobView, owner: int, samples: MemorySamples) -> Float64:
-    """Return the most bytes in each whole step of an owner in which any are recorded."""
+    """Find the peak in bytes of each whole step of an owner with samples."""
     peaks = []
     for step in (view.loaded.recording.steps[row] for row in view.rows):
         within = (samples.at_ns >= step.begin_ns[owner]) & (samples.at_ns < step.next_ns[owner])

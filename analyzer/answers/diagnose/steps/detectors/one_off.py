@@ -1,4 +1,4 @@
-"""Time that is not the job's own: the profiler's work, first launches of kernels, captures of graphs."""
+"""Overhead and one-off work: the profiler's work, first launches of kernels, captures of graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from analyzer.answers.diagnose.finding import (
 )
 from analyzer.answers.diagnose.steps.evidence import longest_events
 from analyzer.answers.diagnose.steps.job_view import JobView, names_of
-from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays import Float64
 from analyzer.base.arrays.distributions import FEWEST, median
 from analyzer.base.errors import NoteKind, counted, listed, notes_of
 from analyzer.base.names import brief, named
@@ -37,33 +37,23 @@ _SHOWN = 3
 
 
 def capture_quality(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find flaws of the recording that make the answer less sure than it looks."""
-    yield from _lost_work(view)
-    for title, cause, action in _flaws(view):
-        yield Finding(
-            kind="capture_quality",
-            title=title,
-            cause=cause,
-            action=action,
-            scope=FindingScope(ranks=()),
-            look=BREAKDOWN,
-        )
-
-
-def _lost_work(view: JobView) -> Iterator[Finding]:
-    """Find files with launches whose kernels are not recorded; without any kernel that leads."""
+    """Find flaws of the recording that make the answer less certain."""
     for file in view.loaded.files:
         for note in file.lost_work:
-            yield Finding(
-                kind="capture_quality",
-                title=note.partition(":")[0],
-                cause=f"{file.path.name}: how long the device worked is not known",
-                action="record with the device's activities switched on, no other profiler beside it, and "
+            yield _flaw(
+                note.partition(":")[0],
+                f"{file.path.name}: how long the device worked is not known",
+                "record with the device's activities switched on, no other profiler beside it, and "
                 "fewer steps at a time",
-                scope=FindingScope(ranks=()),
-                look=BREAKDOWN,
                 place=ListPlace.BY_GAIN if view.has_device else ListPlace.FIRST,
             )
+    for flaw in _flaws(view):
+        yield _flaw(*flaw)
+
+
+def _flaw(title: str, cause: str, action: str, place: ListPlace = ListPlace.BY_GAIN) -> Finding:
+    scope = FindingScope(ranks=())
+    return Finding("capture_quality", title, cause, action, scope=scope, look=BREAKDOWN, place=place)
 
 
 def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
@@ -74,14 +64,15 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
             f"{FEWEST} or more are needed for error bars",
             "record ten steps after the warm-up",
         )
-    if missing := _missing(view):
-        yield (
-            listed(missing, 1),
-            "waiting for the missing ranks cannot be seen",
-            "collect the files of all ranks",
-        )
+    loaded = view.loaded
+    missing = [*loaded.unread, *notes_of(NoteKind.MISSING, loaded.job.notes)]
+    if len(loaded.ranks) == 1 and loaded.ranks[0].rank is not None:  # loading does not note a single rank
+        missing += loaded.job.rank_notes([loaded.ranks[0].rank], loaded.ranks[0].world_size or 0)
+    if missing:
+        cause = "waiting for the missing ranks cannot be seen"
+        yield listed(missing, 1), cause, "collect the files of all ranks"
     losses = {}
-    for file in view.loaded.files:
+    for file in loaded.files:
         known = [*notes_of(NoteKind.WHOLE, file.repairs), *file.lost_work]
         if lost := [repair for repair in file.repairs if repair not in known]:
             losses[file.path.name] = lost
@@ -91,25 +82,16 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
             "; ".join(next(iter(losses.values()))),
             "let the profiler finish writing before the job ends",
         )
-    if view.loaded.broken:
-        yield "parts of the recording cannot be used", listed(view.loaded.broken, 1), "record them again"
+    if loaded.broken:
+        yield "parts of the recording cannot be used", listed(loaded.broken, 1), "record them again"
     clocks = notes_of(NoteKind.UNALIGNED, view.recording.notes)
     if clocks:
         yield "the clocks of the ranks are not aligned", listed(clocks, 1), "compare within a rank only"
     yield from _unseen(view)
 
 
-def _missing(view: JobView) -> list[str]:
-    """Return a line for each file or directory without a trace, and for ranks that are missing or doubled."""
-    loaded = view.loaded
-    lines = [*loaded.unread, *notes_of(NoteKind.MISSING, loaded.job.notes)]
-    if len(loaded.ranks) == 1 and loaded.ranks[0].rank is not None:  # loading says nothing of one alone
-        lines += loaded.job.rank_notes([loaded.ranks[0].rank], loaded.ranks[0].world_size or 0)
-    return lines
-
-
 def _unseen(view: JobView) -> Iterator[tuple[str, str, str]]:
-    """Find communication of several ranks that no rule may know."""
+    """Find communication of several ranks that no rule recognises."""
     n_ranks = max([len(view.recording.owners), *(rank.world_size or 0 for rank in view.loaded.ranks)])
     if n_ranks < 2:
         return
@@ -138,7 +120,7 @@ _INSTANTIATES = re.compile(r"(?:cu|cuda|hip)GraphInstantiate\w*")
 
 
 def profiler_cost(view: JobView) -> Iterator[Finding]:
-    """Find work of the profiler on the critical path: it is no part of the job, so no saving is claimed."""
+    """Find work of the profiler on the critical path, which is no part of the job."""
     chosen = view.which(_is_of_profiler)
     cost_ns = _profiler_ns(view)
     share = cost_ns / path_length_ns(view)
@@ -158,9 +140,9 @@ def profiler_cost(view: JobView) -> Iterator[Finding]:
 
 
 def first_launches(view: JobView) -> Iterator[Finding]:
-    """Find the first launches of several kernels, which load their code; their sum is start-up."""
+    """Find the first launches of several kernels, which load their code: start-up."""
     costs = _first_launch_costs(view)
-    if len(costs) < 2:  # a single one is a call that takes nearly all the time of its name
+    if len(costs) < 2:  # `start_up` finds a single one
         return
     start_up_ns = sum(costs.values()) / len(view.rows)
     share = start_up_ns / path_length_ns(view)
@@ -180,7 +162,7 @@ def first_launches(view: JobView) -> Iterator[Finding]:
 
 
 def graph_capture(view: JobView) -> Iterator[Finding]:
-    """Find steps in which a graph of the device is captured: launches then run nothing."""
+    """Find steps in which a graph of the device is captured."""
     captured_ns = _capture_ns(view)
     share = captured_ns / path_length_ns(view)
     if share < NOTICEABLE:
@@ -199,12 +181,12 @@ def graph_capture(view: JobView) -> Iterator[Finding]:
 
 
 def one_off_ns(view: JobView) -> float:
-    """Sum up first launches and captures on the path of a step, the mean over steps."""
+    """Add up first launches and captures on the path of a step, the mean over steps."""
     return _capture_ns(view) + sum(_first_launch_costs(view).values()) / len(view.rows)
 
 
 def not_of_the_job_ns(view: JobView) -> float:
-    """Sum up what a step takes for the profiler and for one-off work."""
+    """Add up the profiler's work and one-off work in a step."""
     return _profiler_ns(view) + one_off_ns(view)
 
 
@@ -213,7 +195,7 @@ def _profiler_ns(view: JobView) -> float:
 
 
 def path_length_ns(view: JobView) -> float:
-    """Add up work and gaps on the path of a step: the whole of which shares of the path are."""
+    """Add up work and gaps on the path of a step, the denominator of shares."""
     return max(float(view.path.work_ns.sum() + view.path.gap_ns.sum()), 1.0)
 
 
@@ -227,7 +209,7 @@ def _is_of_profiler(operation: Operation) -> bool:
 
 
 def _path_ns(step: StepGraph, *, gaps: bool = False) -> Float64:
-    """Work of each event (n,) on the critical path of a step, and the `gaps` before it."""
+    """Compute the work of each event (n,) on the critical path of a step, with the `gaps` before it."""
     path = critical_path(step)
     chosen = (path.event >= 0) & (path.is_work | (gaps & path.is_gap))
     lasts_ns = (path.end_ns - path.start_ns)[chosen]
@@ -235,50 +217,39 @@ def _path_ns(step: StepGraph, *, gaps: bool = False) -> Float64:
 
 
 def _first_launch_costs(view: JobView) -> dict[str, float]:
-    """Time on the paths of all steps of first launches of kernels that take far longer than usual."""
+    """Add up the time on all steps' paths of first launches that take far longer than usual, by kernel."""
     kernels = view.which(lambda operation: operation.is_kernel)
     names, number = view.kind_of
     seen = np.zeros((len(view.recording.owners), len(names)), np.bool_)
     costs: dict[str, float] = {}
     for step in view.steps:
-        call, kernel = _launches(step, kernels)
+        call, kernel = step.edges[kinds_of(step.edges) == EdgeKind.LAUNCH, :2].T
+        chosen = kernels[step.operation[kernel]]
+        order = np.argsort(step.start_ns[call[chosen]], kind="stable")
+        call, kernel = call[chosen][order], kernel[chosen][order]
+        if not len(call):
+            continue
         owner, kind = step.owner[kernel], number[step.operation[kernel]]
-        is_first = ~seen[owner, kind] & (step.work_ns[call] > SPIKY * max(_usual_ns(step, call), LAUNCH_NS))
+        far_ns = SPIKY * max(median(step.work_ns[call]), LAUNCH_NS)
+        is_first = ~seen[owner, kind] & (step.work_ns[call] > far_ns)
         seen[owner, kind] = True
         if not is_first.any():
             continue
         on_path_ns = _path_ns(step)
-        for event, of_kind in dict(
-            zip(call[is_first].tolist(), kind[is_first].tolist(), strict=True)
-        ).items():
-            name = names[of_kind]
-            costs[name] = costs.get(name, 0.0) + float(on_path_ns[event])
+        kind_of_call = dict(zip(call[is_first].tolist(), kind[is_first].tolist(), strict=True))
+        for event, of_call in kind_of_call.items():
+            costs[names[of_call]] = costs.get(names[of_call], 0.0) + float(on_path_ns[event])
     return {name: cost_ns for name, cost_ns in costs.items() if cost_ns}
 
 
-def _launches(step: StepGraph, kernels: Bool) -> tuple[Int64, Int64]:
-    """List the calls (k,) that launch `kernels` (n,) in a step, in order, and these kernels (k,)."""
-    call, kernel = step.edges[kinds_of(step.edges) == EdgeKind.LAUNCH, :2].T
-    chosen = kernels[step.operation[kernel]]
-    order = np.argsort(step.start_ns[call[chosen]], kind="stable")
-    return call[chosen][order], kernel[chosen][order]
-
-
-def _usual_ns(step: StepGraph, calls: Int64) -> float:
-    return median(step.work_ns[calls]) if len(calls) else 0.0
-
-
 def _capture_ns(view: JobView) -> float:
-    """Time on the path of a step in which a host captures a graph, the mean over steps."""
-    begins, ends = view.which(_begins_capture), view.which(_ends_capture)
+    """Compute the time on the path of a step in which a host captures a graph, the mean over steps."""
+    begins = view.which(lambda operation: not operation.on_device and is_capture_begin(operation.name))
+    ends = view.which(_ends_capture)
     if not begins.any():
         return 0.0
     captured_ns = [_path_ns(step, gaps=True)[_captured(step, begins, ends)].sum() for step in view.steps]
     return float(np.mean(captured_ns))
-
-
-def _begins_capture(operation: Operation) -> bool:
-    return not operation.on_device and is_capture_begin(operation.name)
 
 
 def _ends_capture(operation: Operation) -> bool:
@@ -287,7 +258,7 @@ def _ends_capture(operation: Operation) -> bool:
 
 
 def _captured(step: StepGraph, begins_capture: Bool, ends_capture: Bool) -> Bool:
-    """Mark the events (n,) of a host that run while it captures a graph, or makes it ready to run.
+    """Mask the events (n,) of a host between the begin and the last end of a capture.
 
     `begins_capture` and `ends_capture` (k,) are of operations.
     """
@@ -295,14 +266,10 @@ def _captured(step: StepGraph, begins_capture: Bool, ends_capture: Bool) -> Bool
     ends = np.flatnonzero(ends_capture[step.operation])
     captured = np.zeros(len(step), np.bool_)
     for begin in begins.tolist():
-        later = ends[(step.owner[ends] == step.owner[begin]) & (step.start_ns[ends] >= step.start_ns[begin])]
-        until_ns = _end_of_first(step, later, begins[step.start_ns[begins] > step.start_ns[begin]])
-        during = (step.start_ns >= step.start_ns[begin]) & (step.end_ns <= until_ns)
-        captured |= during & (step.owner == step.owner[begin])
+        begin_ns, start_ns = step.start_ns[begin], step.start_ns[begins]
+        next_ns = start_ns[start_ns > begin_ns].min(initial=np.iinfo(np.int64).max)
+        is_of_this = (step.start_ns[ends] >= begin_ns) & (step.start_ns[ends] < next_ns)
+        of_host = step.owner == step.owner[begin]
+        until_ns = step.end_ns[ends[is_of_this & of_host[ends]]].max(initial=-1)
+        captured |= (step.start_ns >= begin_ns) & (step.end_ns <= until_ns) & of_host
     return captured
-
-
-def _end_of_first(step: StepGraph, ends: Int64, later_begins: Int64) -> int:
-    """End of the last call that ends a capture before another one begins."""
-    before_ns = int(step.start_ns[later_begins].min(initial=np.iinfo(np.int64).max))
-    return int(step.end_ns[ends[step.start_ns[ends] < before_ns]].max(initial=-1))

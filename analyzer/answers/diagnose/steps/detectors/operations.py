@@ -74,19 +74,20 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
 def _grown(view: JobView, row: int) -> Evidence:
     """Find the part of a step's critical path that exceeds its usual length most.
 
-    That is an operation's work, its gaps, or the step's tail; of an operation the longest of its events, or
-    of the gaps before them. What grew elsewhere has waited for that, as far as the recording tells.
+    It is an operation's work, its gaps, or the step's tail; of an operation the longest event or gap.
     """
     recording = view.recording
     step, usual = recording.steps[row], at_usual_length(recording, [row]).steps[row]
     of_event = view.kind_of[1][step.operation] * len(recording.owners) + step.owner
     path = critical_path(step)
-    lengths = [
-        np.bincount(path.event[chosen], (path.end_ns - path.start_ns)[chosen], len(step))
-        for chosen in ((path.event >= 0) & stretches for stretches in (path.is_work, path.is_gap))
-    ]
-    grown = (step.work_ns - usual.work_ns, step.gap_ns - usual.gap_ns)
-    more = [np.minimum(of_part, on_path) for of_part, on_path in zip(grown, lengths, strict=True)]
+    more = []
+    for is_part, grown_ns in (
+        (path.is_work, step.work_ns - usual.work_ns),
+        (path.is_gap, step.gap_ns - usual.gap_ns),
+    ):
+        chosen = (path.event >= 0) & is_part
+        on_path = np.bincount(path.event[chosen], (path.end_ns - path.start_ns)[chosen], len(step))
+        more.append(np.minimum(grown_ns, on_path))
     by_kind = [np.bincount(of_event, more_ns, 1) for more_ns in more]
     tail = (step.tail_ns - usual.tail_ns) * (np.arange(len(step.tail_ns)) == path.owner)
     most = int(np.argmax([more_ns.max() for more_ns in (*by_kind, tail)]))
@@ -97,21 +98,17 @@ def _grown(view: JobView, row: int) -> Evidence:
 
 
 def slower_span(view: JobView) -> Iterator[Finding]:
-    """Find since when, or from when to when, steps take longer."""
-    kept = np.delete(np.arange(len(view.rows)), view.far_longer)  # a finding of their own
+    """Find a span of longer steps."""
+    kept = np.delete(np.arange(len(view.rows)), view.far_longer)  # these have a finding of their own
     if len(kept) < 2 * LEAST_STEPS:
         return
     sure = float(np.sqrt(2 * np.log(len(kept) ** 2)))
     for begin, end in higher_spans(view.job_ns[kept], NOTICEABLE * view.step_ns, sure)[:1]:
         inside, outside = kept[begin:end], np.delete(kept, np.s_[begin:end])
-        if _are_apart(view.job_ns[inside], view.job_ns[outside]):
+        slow, usual = view.job_ns[inside], view.job_ns[outside]
+        middle_ns = (float(np.median(slow)) + float(np.median(usual))) / 2
+        if min(np.mean(slow > middle_ns), np.mean(usual < middle_ns)) >= NEARLY_ALL:
             yield _slower(view, inside, outside, "on" if end == len(kept) else "")
-
-
-def _are_apart(slow: Float64, usual: Float64) -> bool:
-    """Whether nearly all slow steps are longer than nearly all others, so not by chance more of one kind."""
-    middle_ns = (float(np.median(slow)) + float(np.median(usual))) / 2
-    return bool(min(np.mean(slow > middle_ns), np.mean(usual < middle_ns)) >= NEARLY_ALL)
 
 
 def _slower(view: JobView, inside: Int64, outside: Int64, until: str) -> Finding:
@@ -139,7 +136,7 @@ def _slower(view: JobView, inside: Int64, outside: Int64, until: str) -> Finding
 
 
 def start_up(view: JobView) -> Iterator[Finding]:
-    """Find a warm-up, and calls that take nearly all the time of their name as they are the first."""
+    """Find a warm-up, and first calls that take nearly all the time of their name."""
     yield from _warm_up(view)
     launches = list(first_launches(view))
     yield from launches
@@ -189,17 +186,14 @@ def _warm_up(view: JobView) -> Iterator[Finding]:
 
 # ---- operations
 
-#: Roles of what a job computes, unlike calls that only hand work to a device.
+#: Roles of a job's computation, without calls that only hand work to a device.
 _OF_THE_JOB = (Role.COMPUTE, Role.HOST, Role.UPDATE)
-#: If a phase has no more operations and one takes nearly all of its time, this one is the whole phase.
+#: If a phase has at most so many operations and one takes nearly all of its time, it is the whole phase.
 _FEW = 3
 
 
 def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find the operation that makes up much of the critical path.
-
-    Neither an annotation, whose own time is something else's, nor a call of the runtime is one.
-    """
+    """Find the operation that makes up much of the critical path, not an annotation or a runtime call."""
     names, kind = view.kind_of
     works = view.which(
         lambda operation: computes(operation) and not operation.is_span and operation.role in _OF_THE_JOB

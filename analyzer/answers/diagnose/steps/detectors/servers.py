@@ -1,4 +1,4 @@
-"""BytePS's servers: one that is slow, pulls that take longer than their bytes, the order of the tensors."""
+"""BytePS's servers: a slow server, pulls that take longer than their bytes, the order of the tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_LINKS = "no links to servers are recorded"
 
 
 def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find the server that takes longer than the others: a machine that is busy, a slow network card."""
+    """Find a server that is slower than the others: a busy machine, a slow network card."""
     pace = slowest_server(view.job)
     if pace is None:
         return
@@ -43,7 +43,7 @@ def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find pulls that take longer than their bytes although everything was pushed: the server's own time."""
+    """Find pulls that take longer than their bytes after the last push: the server's time."""
     recording = view.recording
     if not view.which(is_pull).any():
         yield Skipped("server", _NO_LINKS)
@@ -73,13 +73,16 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
 
 def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:
     """Find tensors that the next step needs first and that are sent last."""
-    if not view.recording.links:
+    recording = view.recording
+    if not recording.links:
         yield Skipped("priority_inversion", _NO_LINKS)
         return
-    late = _overtaken(view)
-    if late is None:
+    waited = _overtaken(view)
+    if not waited:
         return
-    first, share = late
+    lowest = min(waited)
+    first = next(kind.main for kind in recording.table.kinds if kind.transfer.tensor == lowest)
+    share = waited[lowest] / len(view.rows)
     yield Finding(
         kind="priority_inversion",
         title=f"{first} is needed first but waits behind others",
@@ -94,10 +97,9 @@ def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def _overtaken(view: JobView) -> tuple[str, float] | None:
-    """Return the tensor of the lowest index that waited for another on its link, and the share of steps."""
-    recording = view.recording
-    index = recording.column(lambda operation: operation.transfer.tensor)
+def _overtaken(view: JobView) -> dict[int, int]:
+    """Count the steps in which each tensor waited for one of a higher number on its link."""
+    index = view.recording.column(lambda operation: operation.transfer.tensor)
     waited: dict[int, int] = {}
     for step in view.steps:
         moving = np.flatnonzero((step.link != NO_LINK) & (step.end_ns - step.start_ns > step.work_ns))
@@ -109,8 +111,4 @@ def _overtaken(view: JobView) -> tuple[str, float] | None:
                 late.add(int(index[step.operation[event]]))
         for tensor in late:
             waited[tensor] = waited.get(tensor, 0) + 1
-    if not waited:
-        return None
-    lowest = min(waited)
-    name = next(kind.main for kind in recording.table.kinds if kind.transfer.tensor == lowest)
-    return name, waited[lowest] / len(view.rows)
+    return waited
