@@ -7,7 +7,7 @@ milliseconds from here on (`_ns` inside the analysis).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal, NamedTuple
 
 from analyzer.base.lazy_sequence import LazySequence
@@ -27,8 +27,8 @@ class Command(str):
 class Column(NamedTuple):
     """One column of a table: its JSON/CSV key, its header (with the unit) and the format of its cells.
 
-    `value` takes the cell from an item (see `Table.of`); the default is the item's attribute `key`. In tables
-    of a document a cell may be a list.
+    `value` takes the cell from an item (see `Table.of`); the default is the item's attribute or entry `key`.
+    In tables of a document a cell may be a list.
     """
 
     key: str
@@ -69,8 +69,9 @@ class Table(NamedTuple):
         **settings: Any,
     ) -> Table:
         """Make a row for each item: columns take their cells from it, and `sort_by` the row's `order`."""
-        cells = [column.value or attrgetter(column.key) for column in columns]
         items = items if isinstance(items, Sequence) else list(items)
+        of_key: Callable[[str], Any] = itemgetter if items and isinstance(items[0], Mapping) else attrgetter
+        cells = [column.value or of_key(column.key) for column in columns]
         rows = LazySequence(items, lambda item: [cell(item) for cell in cells])
         order = LazySequence(items, sort_by) if sort_by else ()
         return cls(name, title, columns, rows, order=order, **settings)
