@@ -62,9 +62,7 @@ def run(args: Namespace) -> Result:
     steps = [run.iteration_ns for run in loaded]
     iteration_ms = [float(of_run.mean()) / 1e6 if len(of_run) else None for of_run in steps]
     tables = (
-        Table.of(
-            "operations", "Operations", (Column("name", "operation"), *columns), rows, sort_by=_by_longest
-        ),
+        Table.of("operations", "Operations", (Column("name", "operation"), *columns), rows, _by_longest),
         Table.of("categories", "Categories", columns, categories),
         Table("runs", "Iteration time", _RUNS, list(zip(names, map(len, steps), iteration_ms, strict=True))),
     )
@@ -76,7 +74,7 @@ def run(args: Namespace) -> Result:
             "paths": [str(path) for path in args.path],
             "iteration_ms": iteration_ms,
             "categories": Table.of("", "", _RECORD[1:], categories).records(),
-            "operations": Table.of("", "", _RECORD, rows, sort_by=_by_longest),
+            "operations": Table.of("", "", _RECORD, rows, _by_longest),
             "output": str(output),
         },
         headline=_headline(names, iteration_ms),

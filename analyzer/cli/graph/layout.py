@@ -84,16 +84,16 @@ def _positions(
 
 
 def _fill(column: list[int], row: list[int], spine: Collection[int], before: Sequence[Sequence[int]]) -> None:
-    """Give every node of a layer a row: the spine the first, other nodes the free row nearest their inputs."""
+    """Give every node of a layer a row: the spine the first, others the free row nearest their inputs."""
     first = next((node for node in column if node in spine), None)  # its row stays 0
     wanted = []
     for node in column:
         if node != first:
             rows = [row[source] for source in before[node]]
-            wanted.append((max(round(sum(rows) / len(rows)), 1) if rows else 1, node))
-    free = set(range(1, len(column) + max((mean for mean, _ in wanted), default=0) + 1))
+            wanted.append((sum(rows) / len(rows) if rows else 1.0, node))
+    free = set(range(1, len(column) + round(max(wanted, default=(0.0, 0))[0]) + 1))
     for mean, node in sorted(wanted):
-        row[node] = min(free, key=lambda n: (abs(n - mean), n))
+        row[node] = min((abs(n - max(round(mean), 1)), n) for n in free)[1]
         free.remove(row[node])
 
 
