@@ -16,7 +16,7 @@ _FUNCTION = (
     r"(\S.*::.*|\S*\w<.*>.*|(?<=void ).*|\w+\([A-Za-z_][\w:<> ]*[*&,][\w:<>,*& ]*\))"
 )
 _NAMESPACE = r"(?:\b\w+|\(anonymous namespace\)|<unnamed>|\{[^{}]*\})::"
-#: Functions that only run what their template says.
+#: Functions that run the function in their template.
 _RUNS_ANOTHER = re.compile(r"[Kk]ernel\d?|device_kernel|launch\w*")
 #: Words of a template that identify a kernel; shorter words, and these prefixes, are types and adaptors.
 _TELLING = re.compile(
@@ -108,7 +108,7 @@ QUEUES = (
 LAST, FIRST = ("STEP", "UPDATE"), ("FW", "I/O")
 COMM, FORWARD, OUTPUT = "Comm", "FW", "OUTPUT"
 
-_N = "0|[1-9][0-9]{0,18}"  # no leading zero: what is printed is what was read; 64 bits
+_N = "0|[1-9][0-9]{0,18}"  # of 64 bits, without a leading zero, so that printing inverts parsing
 _GRAMMAR = re.compile(
     rf"(?:host(?P<host>{_N})\.rank(?P<hrank>{_N})->"
     rf"|(?:wk(?P<wk>{_N})\.)?(?:rank(?P<rank>{_N})\.)?)"

@@ -44,7 +44,7 @@ analyze.py --help lists all options, analyze.py OPTION --help the flags of one.
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line with the flags of its option; UsageError where it is wrong."""
+    """Parse a command line with the flags of its option; raise UsageError."""
     if not argv and not os.environ.get(_DIRECTORY):
         sys.stderr.write(_BRIEF)
         raise SystemExit(UsageError.exit_code)

@@ -1,4 +1,4 @@
-"""A step as a timeline, with the critical path through it; of many ranks those that matter."""
+"""A step as a timeline with its critical path; of many ranks, those on the path and the most different."""
 
 from __future__ import annotations
 
@@ -127,18 +127,15 @@ def _kind(operation: Operation, n_owners: int) -> str:
 
 def _is_part(recording: Recording) -> Bool:
     """Mark the operations (n,) to draw: all except communications whose parts are drawn."""
-    divided = {
-        (operation.owner, operation.transfer.whole)
-        for operation in recording.operations
-        if operation.transfer.whole
-    }
+    transfers = [(operation.owner, operation.transfer.whole) for operation in recording.operations]
+    divided = {(owner, whole) for owner, whole in transfers if whole}
     return recording.which(lambda operation: (operation.owner, operation.name) not in divided)
 
 
 def _words(name: str, operation: Operation, *, is_idle: bool) -> str:
     """Name a stretch of the path, with the stage of a transfer and without decoration.
 
-    ``PULL dense0_weight``; ``idle before Memset`` where nothing ran; ``forward`` for ``## forward ##``.
+    ``PULL dense0_weight``; ``idle before Memset`` for a gap; ``forward`` for ``## forward ##``.
     """
     name = brief(name)
     if is_idle:
@@ -174,24 +171,13 @@ def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: boo
     keys = [key_of(label.owner, label.name) for label in named.labels]
     first = np.sort(np.argsort(-named.dur_ns, kind="stable")[:MOST_STRETCHES])
     dur_ms = np.add.reduceat(named.dur_ns, first) / 1e6
-    columns = (
-        beside[first],
-        named.start_ns[first] / 1e6,
-        dur_ms,
-        named.label[first],
-        path.cat[first] > 0,
-        item[first],
-    )
-    return [
-        OnPath(
-            event,
-            start,
-            duration,
-            _words(named.labels[label].name, recording.operations[step.operation[event]], is_idle=is_idle),
-            is_idle,
-            (keys[label], stretch_key(number)),
-        )
-        for event, start, duration, label, is_idle, number in zip(
-            *(column.tolist() for column in columns), strict=True
-        )
-    ]
+    start_ms, is_idle = named.start_ns[first] / 1e6, path.cat[first] > 0
+    columns = (beside[first], start_ms, dur_ms, named.label[first], is_idle, item[first])
+    marks = []
+    for event, start, duration, label, idle, number in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        operation = recording.operations[step.operation[event]]
+        words = _words(named.labels[label].name, operation, is_idle=idle)
+        marks.append(OnPath(event, start, duration, words, idle, (keys[label], stretch_key(number))))
+    return marks

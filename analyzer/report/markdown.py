@@ -1,4 +1,4 @@
-"""Markdown for a chat or a pull request: the headline, the tables, what was found and what to do."""
+"""Markdown for a chat or a pull request: the headline, the tables and the findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--option collect`: from what the profilers wrote to the final trace, its DAG and the iteration time."""
+"""`--option collect`: from the profilers' files to the final trace, its DAG and the iteration time."""
 
 from __future__ import annotations
 

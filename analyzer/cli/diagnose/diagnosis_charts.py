@@ -1,4 +1,4 @@
-"""The pictures of a diagnosis: what each fix would save, where the time goes, and the steps it is about."""
+"""The charts of a diagnosis: the critical path by kind of work, the lengths of steps, timelines of steps."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A layer is a column, time runs to the right; a graph of many layers is folded like lines of text into
 bands, so that a long chain still fills a page. In every layer the node of the longest path has the first
-row; any other takes the row of what it waits for where that is free, so that chains run straight.
+row; the other nodes take the rows of their inputs if these are free, so that chains run straight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`--option replay`: simulate the recorded steps, and those of a job that was not run."""
+"""`--option replay`: simulate the recorded steps, as they are or edited."""
 
 from __future__ import annotations
 

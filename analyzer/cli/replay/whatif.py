@@ -1,4 +1,4 @@
-"""What-if questions: the edits there are, those that save most, and the forecast of some of them."""
+"""What-if questions: the list of edits, the most helpful edits, and forecasts."""
 
 from __future__ import annotations
 

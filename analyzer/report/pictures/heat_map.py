@@ -20,7 +20,7 @@ _ROW, _COLUMN = 18, 48  # pixels of a cell
 _WIDEST_NAME = 300
 _NAME = 44  # columns
 _TICK, _MOST_TICKS = 24, 14  # columns of a name in 3-D, and names of an axis
-#: The scale ends at this quantile of the values if the largest is so many times as large.
+#: The scale ends at this quantile of the values if the largest value is this many times as large.
 _USUAL, _FAR_LARGER = 0.99, 4
 
 

@@ -46,7 +46,7 @@ def paint(chart: Network, _: float) -> Drawing:
 
 
 def looks(chart: Network) -> list[tuple[int, int, str]]:
-    """List the edges to draw; those of the path have the kind ``critical``."""
+    """List the edges to draw; edges of the path have the kind ``critical``."""
     path = set(chart.path)
     return [(a, b, "critical" if (a, b) in path else kind) for a, b, kind in chart.edges]
 

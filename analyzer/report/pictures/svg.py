@@ -24,7 +24,7 @@ _ILLEGAL_XML = "[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 class Drawing(NamedTuple):
-    """The shapes of a chart, from (0, 0) to the right and down, and what its colours mean."""
+    """The shapes of a chart, from (0, 0) to the right and down, and its legend."""
 
     shapes: Sequence[str]
     width: float
@@ -108,9 +108,9 @@ def text_width(words: str, size: float = _TEXT) -> float:
 def mark(label: str, colour: str, box: Sequence[float], step: str | None = None) -> str:
     """Draw a rectangle (x, y, width, height) with its label and its step."""
     of_step = "" if step is None else f' data-step="{escaped(bounded(step))}"'
-    said = f'role="graphics-symbol" aria-label="{escaped(label)}"{of_step}'
+    role = f'role="graphics-symbol" aria-label="{escaped(label)}"{of_step}'
     x, y, width, height = (f"{side:.2f}" for side in box)
-    return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{colour}" {said}/>'
+    return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{colour}" {role}/>'
 
 
 def line(x0: float, y0: float, x1: float, y1: float, kind: str) -> str:
