@@ -150,7 +150,6 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
         "title": chart.title,
         "narrow": is_small,
         "svg": plot.painted(chart, SMALL if is_small else WIDTH).svg,
-        "note": chart.note if isinstance(chart, Network) else "",
         "large": isinstance(chart, Network),
         "figure": heat_map.figure(chart) if _is_in_3d(chart) else None,
     }

@@ -119,7 +119,6 @@ class HeatMap(NamedTuple):
     columns: Sequence[str]
     rows: Sequence[str]
     values: Sequence[Sequence[float | None]]  # values[row][column]
-    unit: str = "ms"
     by_step: bool = False  # columns are steps, which a page lets users pick
     in_3d: bool = False  # a page offers it in 3-D
 
@@ -187,7 +186,6 @@ class Network(NamedTuple):
     title: str
     nodes: Sequence[GraphNode]
     edges: Sequence[tuple[int, int, str]]  # source, target, kind
-    note: str = ""
     path: Collection[tuple[int, int]] = ()  # (source, target)
 
 

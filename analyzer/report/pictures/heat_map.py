@@ -32,7 +32,7 @@ def paint(chart: HeatMap, width: float) -> Drawing:
     wide = min((width - left) / max(len(chart.columns), 1), max(_COLUMN, widest))
     low, high, over = _ends(chart)
     shapes = [*_names(chart, rows, left, wide), *_cells(chart, left, wide, low, high)]
-    label = f"{chart.label} ({chart.unit})" if chart.label else chart.unit
+    label = f"{chart.label} (ms)" if chart.label else "ms"
     legend = [(swatch(shade), "") for shade in _SHADES]
     legend[0] = (legend[0][0], in_digits(low))
     legend[-1] = (legend[-1][0], bounded(f"{in_digits(high)}{over} {label}"))
@@ -76,7 +76,7 @@ def _cells(chart: HeatMap, left: float, wide: float, low: float, high: float) ->
 
 
 def _description(chart: HeatMap, row: str, column: str, value: float) -> str:
-    return f"{bounded(row)}, {chart.x_label} {bounded(column)}: {in_digits(value)} {chart.unit}"
+    return f"{bounded(row)}, {chart.x_label} {bounded(column)}: {in_digits(value)} ms"
 
 
 # ---- in 3-D
@@ -100,7 +100,7 @@ def figure(chart: HeatMap) -> dict[str, Any]:
     scene = {
         "xaxis": _axis(chart.columns, chart.x_label),
         "yaxis": _axis(chart.rows, chart.y_label),
-        "zaxis": {"title": {"text": chart.unit}},
+        "zaxis": {"title": {"text": "ms"}},
         "aspectmode": "manual",
         "aspectratio": {"x": 1, "y": 1.6, "z": 0.8},
         "camera": {"eye": {"x": 1.6, "y": -1.6, "z": 0.95}},

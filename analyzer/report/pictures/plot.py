@@ -21,8 +21,7 @@ def write(result: Result, path: Path) -> None:
     Raises AnalyzeError if vl-convert, which turns SVG into PNG and PDF, is missing.
     """
     chart = next(chart for chart in result.charts if not isinstance(chart, Timeline))
-    note = chart.note if isinstance(chart, Network) else ""
-    drawn = painted(chart, WIDTH, [result.headline, chart.title, note])
+    drawn = painted(chart, WIDTH, [result.headline, chart.title])
     with open_output(path) as stream:
         stream.write(_encoded(drawn, path.suffix.lower()))
 
