@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         abandon(sys.stdout)
         return 0
-    except OSError as error:  # raised where no code has translated it
+    except OSError as error:  # that no code has translated
         return _failed(": ".join(filter(None, (error.filename, error.strerror or str(error)))))
     except MemoryError:
         return _failed("not enough memory; --jobs 1 needs less")
@@ -80,9 +80,8 @@ def _set_up_logging(level: int) -> None:
     logging.captureWarnings(True)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("analyze.py: %(levelname)s: %(message)s"))
-    handler.addFilter(
-        lambda record: record.name == "root" or level <= logging.DEBUG
-    )  # libraries log only for debugging
+    # libraries log only for debugging
+    handler.addFilter(lambda record: record.name == "root" or level <= logging.DEBUG)
     logging.basicConfig(level=level, handlers=[handler])
 
 

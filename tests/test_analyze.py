@@ -32,6 +32,8 @@ WHAT_IF = ("--option", "replay", "--sub_option", "whatif", "--path", LENET)
     ("words", "flags"),
     [
         (("a",), ("--path", "a")),
+        (("a",), ("diagnose", "a")),
+        (("--type", "graph", "--path", "a"), ("graph", "a")),
         (("statistic", "a", "b", "--sort"), ("--option", "statistic", "--path", "a", "b", "--sort")),
         (("--sort", "statistic", "a"), ("--option", "statistic", "--path", "a", "--sort")),
         (("compare", "./compare"), ("--option", "compare", "--path", "./compare")),
@@ -59,12 +61,6 @@ def test_a_path_with_an_equals_sign_that_exists_is_no_edit(
     assert (args.path, args.set) == ([Path("lr=0.1")], ["BW=2"])
 
 
-@pytest.mark.slow
-def test_without_an_option_the_job_is_diagnosed() -> None:
-    job = REPO / "examples" / "lenet"
-    assert run_cli("--path", job) == run_cli("--option", "diagnose", "--path", job)
-
-
 def test_help_imports_nothing_heavy() -> None:
     heavy = "msgspec|numpy|networkx|scipy|plotly|vl_convert|scapy|xlsxwriter|distributed"
     script = (
@@ -77,10 +73,6 @@ def test_help_imports_nothing_heavy() -> None:
         [sys.executable, "-c", script], cwd=REPO, capture_output=True, text=True, check=True
     )
     assert done.stderr.strip() == "[]"
-
-
-def test_type_is_the_older_name_of_option(trace: Path) -> None:
-    assert run_cli("--type", "statistic", "--path", trace)[0] == 0
 
 
 def test_paths_by_comma_by_word_and_repeated(tmp_path: Path) -> None:

@@ -73,22 +73,8 @@ statistic missing --save no/x.json
     ! --save no/x.json: cannot be written: there is no directory HERE/no
 statistic lenet --sub_option collectives --peak 50
     --peak was removed: compare the column bus (GB/s) with your links
-statistic lenet --comm_backend NCCL
-    --comm_backend was removed: the traces tell how ranks communicate: analyze.py JOB
-replay lenet --platform MXNET
-    --platform was removed: the traces tell which framework wrote them: analyze.py JOB
 collect lenet --clean
     --clean was removed: nothing is kept between runs; analyze.py collect JOB renews each final trace
-collect lenet --sub_option straggler
-    --sub_option: straggler was removed: analyze.py diagnose JOB (see --help)
-collect lenet --sub_option gap
-    --sub_option: gap was removed: analyze.py breakdown JOB (see --help)
-collect lenet --sub_option bottleneck
-    --sub_option: bottleneck was removed: analyze.py diagnose JOB (see --help)
-collect lenet --sub_option combine
-    --sub_option: combine was removed: analyze.py combine JOB (see --help)
-replay lenet --sub_option compare
-    --sub_option: compare was removed: analyze.py replay JOB --html (see --help)
 replay lenet --sub_option theory
     --sub_option: theory was removed: analyze.py whatif JOB bandwidth=10Gbit (see --help)
 diagnose lenet --picture a.svg

@@ -1,4 +1,4 @@
-"""Words for the user: the exceptions that end a run with one line, notes, numbers with nouns."""
+"""Words for the user: exceptions that end a run with one line, notes, numbers with nouns."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 PROGRAM = "analyze.py"  # in messages, and the mark of files that it wrote
 _LONGEST = 300  # characters of a message, on one line
 _MOST_DIGITS = 18
-_LEAST_PART = 3  # letters of a word that is looked for in longer ones
-#: Least similarity, as of difflib, of a name that was perhaps meant: with 0.6 ``--open`` is taken for another
-#: flag, with 0.8 ``stats`` not for ``statistic``.
+_LEAST_PART = 3  # least letters of a word to look for in longer words
+#: Least similarity (difflib's) of a suggestion: 0.6 takes ``--open`` for another flag, 0.8 does not take
+#: ``stats`` for ``statistic``.
 SIMILAR = 0.7
 
 
 def as_sentence(clause: str) -> str:
-    """Make a clause a sentence; the name of a rank or an operation stays as it is."""
+    """Make a clause a sentence; the name of a rank or an operation stays unchanged."""
     first = clause.split(" ", 1)[0]
     is_word = first.isalpha() and first.islower()
     return f"{clause[:1].upper() if is_word else clause[:1]}{clause[1:].removesuffix('.')}."
@@ -29,13 +29,13 @@ def counted(n: int, noun: str) -> str:
 
 
 def listed(words: Sequence[str], most: int = 3) -> str:
-    """Join words: ``a, b and c``; of many the first, and how many more."""
+    """Join words: ``a, b and c``; of many the first, and the number of the others."""
     shown = list(words) if len(words) <= most else [*words[:most], f"{len(words) - most:,} more"]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def in_words(ranks: Sequence[int], kind: str = "rank") -> str:
-    """Name ranks, neighbours as a span.
+    """Name ranks; neighbours become a span.
 
     >>> in_words([9, 1, 4, 5, 6]), in_words([3], "local rank")
     ('ranks 1, 4 to 6 and 9', 'local rank 3')
@@ -48,7 +48,7 @@ def in_words(ranks: Sequence[int], kind: str = "rank") -> str:
 
 
 def summed_up(lines: Sequence[str], most: int = 10) -> list[str]:
-    """Join lines ``file: text`` of more than `most` files with one text into one, which names three files.
+    """Join lines ``file: text`` of more than `most` files with the same text into one line of three files.
 
     >>> summed_up(["a: empty", "b: cut", "c: empty", "d: empty"], most=2)
     ['a, c and d: empty', 'b: cut']
@@ -62,7 +62,7 @@ def summed_up(lines: Sequence[str], most: int = 10) -> list[str]:
 
 
 def whole_number(text: str) -> int | None:
-    """Read a number of at most 18 digits, which 64 bits hold; None for any other text."""
+    """Read a number of at most 18 digits, so that 64 bits hold it; None for any other text."""
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
@@ -80,7 +80,7 @@ def shortened(text: str, longest: int) -> str:
 
 
 def meant(word: str, words: Iterable[str], most: int = 1) -> str:
-    """Ask which of `words` was meant: those that contain `word`, else the most similar; "" without any.
+    """Suggest words for a wrong `word`: words that contain it, else the most similar; "" without any.
 
     >>> meant("conv1", ["FW.conv1", "BW.conv1", "Comm.conv1_bias", "Comm.conv1_weight"], most=3)
     '; did you mean BW.conv1, FW.conv1, Comm.conv1_bias or one of 1 more?'
@@ -100,75 +100,75 @@ def meant(word: str, words: Iterable[str], most: int = 1) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape all that is not printable: control characters, lone surrogates."""
+    """Escape unprintable characters: control characters, lone surrogates."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 class NoteKind(Enum):
-    """The kind of a note, for those who act on it."""
+    """The kind of a note, for code that acts on it."""
 
-    OTHER = "nothing that anyone asks for"
-    UNMARKED = "no steps are marked: the whole recording stands for one"
-    UNALIGNED = "the clocks of some ranks are not known to each other"
-    MISSING = "a rank or its trace is missing, empty, or there twice"
+    OTHER = "no code acts on it"
+    UNMARKED = "no steps are marked: the whole recording is one step"
+    UNALIGNED = "the offsets between the clocks of some ranks are unknown"
+    MISSING = "a rank or its trace is missing, empty, or duplicated"
     LOST_WORK = "launches whose work on the device the profiler lost"
-    WHOLE = "a repair that lost nothing: what ran when the recording began or ended, clocks that were tied"
+    WHOLE = "a repair without loss: slices cut at the recording's ends, aligned clocks"
 
 
 class Note(str):
-    """A sentence for the user that knows its kind, so that nobody reads it to find out."""
+    """A sentence for the user with its kind."""
 
     kind: NoteKind
 
     def __new__(cls, text: str, kind: NoteKind = NoteKind.OTHER) -> Note:
-        """Return the note."""
+        """Make the note."""
         note = super().__new__(cls, text)
         note.kind = kind
         return note
 
 
 def notes_of(kind: NoteKind, notes: Iterable[str]) -> list[str]:
-    """Return the notes of a kind."""
+    """Select the notes of a kind."""
     return [note for note in notes if isinstance(note, Note) and note.kind is kind]
 
 
 class Repairs:
-    """Collects what was repaired or skipped: a line for each file, and any other lines, in order."""
+    """Collects repairs and skipped input: a line for each file, and any other lines, in order."""
 
     def __init__(self, lines: Sequence[str] = ()) -> None:
         self._of: dict[str, dict[str, None]] = {line: {} for line in lines}
 
-    def add(self, path: object, *what: str) -> None:
-        """Note what was done to the file `path`; without anything, `path` is a line that tells it."""
-        self._of.setdefault(str(path), {}).update(dict.fromkeys(what))
+    def add(self, path: object, *repairs: str) -> None:
+        """Add repairs of the file `path`; without repairs, `path` is a whole line."""
+        self._of.setdefault(str(path), {}).update(dict.fromkeys(repairs))
 
     @property
     def lines(self) -> list[str]:
-        """The lines."""
-        return [f"{path}: {'; '.join(what)}" if what else path for path, what in self._of.items()]
+        """A line for each file, and the other lines."""
+        return [f"{path}: {'; '.join(repairs)}" if repairs else path for path, repairs in self._of.items()]
 
 
 class AnalyzeError(Exception):
-    """Something the user can mend; `analyze.py` prints it and exits with `exit_code`.
+    """A mistake of the user; `analyze.py` prints it and exits with `exit_code`.
 
-    The message names the file or operation, says what is wrong and, where there is one, the remedy.
+    The message names the file or operation, says what is wrong and, if there is a remedy, what to do.
     """
 
     exit_code = 1
 
 
 class UsageError(AnalyzeError):
-    """The command line asks for something that makes no sense (exit code 2)."""
+    """The command line is wrong (exit code 2)."""
 
     exit_code = 2
 
 
 class TraceError(AnalyzeError):
-    """A recording, its graph, or a path that should hold one, cannot be used."""
+    """A recording, its graph, or its path cannot be used."""
 
 
 def missing(path: Path) -> TraceError:
-    """Return the error of a path that does not exist, and the name most like its first missing part."""
+    """Make the error of a path that does not exist, with the name most like its first missing part."""
     first = next((part for part in (path, *path.parents) if part.parent.is_dir()), path)
     try:
         names = [beside.name for beside in first.parent.iterdir() if beside != first]

@@ -1,4 +1,4 @@
-"""Opens the files that this program did not make, names them, and says why one cannot be read."""
+"""Opens and names input files, and explains why a file cannot be read."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ _DIGITS = re.compile(r"(\d{1,18})")
 
 
 def opened(path: Path) -> BinaryIO:
-    """Open a regular file for reading bytes.
-
-    OSError for all else: a pipe may keep its reader waiting for ever, and a device need not have an end.
-    """
+    """Open a regular file for reading bytes; OSError for pipes and devices, which may never end."""
     file = open(path, "rb", opener=_open)  # noqa: SIM115  (the caller closes it)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -51,7 +48,7 @@ def unreadable(path: Path, error: OSError) -> TraceError:
 
 
 def absent(path: Path) -> TraceError:
-    """Make the error of a path that does not exist, which may be the address of a file elsewhere."""
+    """Make the error of a path that does not exist, or is the address of a remote file."""
     address = _ADDRESS.match(str(path))
     if address is None:
         return missing(path)
@@ -63,7 +60,7 @@ def absent(path: Path) -> TraceError:
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
-    """Names of paths: of each as many last parts as tell all of them apart.
+    """Name paths by their last parts, by as many as make the names unique.
 
     >>> short_names([Path("a/x/trace.json"), Path("a/y/trace.json")])
     ['x/trace.json', 'y/trace.json']

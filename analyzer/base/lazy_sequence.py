@@ -1,4 +1,4 @@
-"""Sequences that compute their items when they are asked for."""
+"""Sequences that compute their items on access."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class LazySequence(Sequence[_T]):
         return len(self._items)
 
     @overload
-    def __getitem__(self, at: int) -> _T: ...
+    def __getitem__(self, index: int) -> _T: ...
     @overload
-    def __getitem__(self, at: slice) -> LazySequence[_T]: ...
-    def __getitem__(self, at: int | slice) -> _T | LazySequence[_T]:
-        if isinstance(at, slice):
-            return LazySequence(self._items[at], self._make)
-        return self._make(self._items[at])
+    def __getitem__(self, index: slice) -> LazySequence[_T]: ...
+    def __getitem__(self, index: int | slice) -> _T | LazySequence[_T]:
+        if isinstance(index, slice):
+            return LazySequence(self._items[index], self._make)
+        return self._make(self._items[index])
 
     def __iter__(self) -> Iterator[_T]:
         return map(self._make, self._items)
 
     def tolist(self) -> list[_T]:
-        """Return all of them."""
+        """Compute all items."""
         return list(self)

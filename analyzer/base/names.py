@@ -16,9 +16,9 @@ _FUNCTION = (
     r"(\S.*::.*|\S*\w<.*>.*|(?<=void ).*|\w+\([A-Za-z_][\w:<> ]*[*&,][\w:<>,*& ]*\))"
 )
 _NAMESPACE = r"(?:\b\w+|\(anonymous namespace\)|<unnamed>|\{[^{}]*\})::"
-#: Functions that only run what their template says.
+#: Functions that run the function in their template.
 _RUNS_ANOTHER = re.compile(r"[Kk]ernel\d?|device_kernel|launch\w*")
-#: Words of a template that say what it does: shorter ones, and these, are types and adaptors.
+#: Words of a template that identify a kernel; shorter words, and these prefixes, are types and adaptors.
 _TELLING = re.compile(
     r"(?<!\w)(?!gpu_|cu(?:blas|dnn)|unsigned|complex|BFloat16|OpaqueType|[AB]?UnaryF|BinaryF|ReduceOp|func_wrapper|Tensor[IL]|operator|enable_)"
     r"[A-Za-z]\w{6,}"
@@ -28,14 +28,13 @@ MOST = 72  # characters of a name in a sentence
 
 
 def without_parameters(name: str, *, namespaces: bool = False) -> str:
-    """Cut ``void`` and the parameters from a function of C++, and its namespaces unless these are wanted."""
+    """Cut ``void`` and the parameters from a function of C++, and its namespaces unless `namespaces`."""
     function = re.fullmatch(_FUNCTION, name)
     if function is None:
         return name
     owner, rest = function.groups()
     bare = re.sub(r"\(anonymous namespace\)::" if namespaces else _NAMESPACE, "", rest)
-    words = _split(bare, "(")
-    return owner + (words[0] or bare)
+    return owner + (_split(bare, "(")[0] or bare)
 
 
 def plain(name: str) -> str:
@@ -49,7 +48,7 @@ def plain(name: str) -> str:
 
 @lru_cache(maxsize=65536)  # ranks have the same kernels
 def brief(name: str) -> str:
-    """Cut a name to what identifies it, for a sentence; words around a function of C++ stay.
+    """Shorten a name for a sentence; words around a function of C++ stay.
 
     >>> brief("void at::native::elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)")
     'elementwise_kernel<CUDAFunctor_add>'
@@ -68,12 +67,12 @@ def brief(name: str) -> str:
 
 
 def named(names: Iterable[str], most: int = 3) -> str:
-    """Join names cut to what identifies them: ``a, b and c``; of many the first."""
+    """Join short names: ``a, b and c``; of many the first."""
     return listed(list(dict.fromkeys(map(brief, names))), most)
 
 
 def _identity(function: str) -> str:
-    """Cut a function of C++ to its name and the first long word of its template; an edit's ratio stays."""
+    """Cut a function of C++ to its name and the first telling word of its template; an edit's ratio stays."""
     bare = _split(re.sub(_NAMESPACE, "", function), "(")[0]
     name, _, template = bare.partition("<")
     if not name:
@@ -98,36 +97,18 @@ def _split(text: str, by: str) -> list[str]:
 
 #: BytePS's queue stages in the order in which a partition passes them, then the other stages of dPRO.
 QUEUES = (
-    "COORDINATE_REDUCE",
-    "REDUCE",
-    "COPYD2H",
-    "PCIE_REDUCE",
-    "COORDINATE_PUSH",
-    "COMPRESS",
-    "PUSH",
-    "PULL",
-    "DECOMPRESS",
-    "COPYH2D",
-    "COORDINATE_BROADCAST",
-    "BROADCAST",
-    *(
-        "PUSH_REQ",
-        "PUSH_RES",
-        "PULL_REQ",
-        "PULL_RES",
-        "COPY_FIRST",
-        "SUM",
-        "COPY_MERGED",
-    ),  # messages, servers
-    *("NEGOTIATE_ALLREDUCE", "ALLREDUCE", "Sync", "QUEUE", "MEMCPY_IN_FUSION_BUFFER", "NCCL_ALLREDUCE"),
-    *("MEMCPY_OUT_FUSION_BUFFER", "SEND", "RECV"),  # Horovod and NCCL
-)
+    "COORDINATE_REDUCE", "REDUCE", "COPYD2H", "PCIE_REDUCE", "COORDINATE_PUSH", "COMPRESS", "PUSH",
+    "PULL", "DECOMPRESS", "COPYH2D", "COORDINATE_BROADCAST", "BROADCAST",
+    "PUSH_REQ", "PUSH_RES", "PULL_REQ", "PULL_RES", "COPY_FIRST", "SUM", "COPY_MERGED",  # messages, servers
+    "NEGOTIATE_ALLREDUCE", "ALLREDUCE", "Sync", "QUEUE", "MEMCPY_IN_FUSION_BUFFER", "NCCL_ALLREDUCE",
+    "MEMCPY_OUT_FUSION_BUFFER", "SEND", "RECV",  # Horovod and NCCL
+)  # fmt: skip
 
-#: Categories that end a step, the model's update: what follows belongs to the next one. Those that begin one.
+#: Categories that end a step (the model's update), and those that begin a step.
 LAST, FIRST = ("STEP", "UPDATE"), ("FW", "I/O")
 COMM, FORWARD, OUTPUT = "Comm", "FW", "OUTPUT"
 
-_N = "0|[1-9][0-9]{0,18}"  # no leading zero: what is printed is what was read; 64 bits
+_N = "0|[1-9][0-9]{0,18}"  # of 64 bits, without a leading zero, so that printing inverts parsing
 _GRAMMAR = re.compile(
     rf"(?:host(?P<host>{_N})\.rank(?P<hrank>{_N})->"
     rf"|(?:wk(?P<wk>{_N})\.)?(?:rank(?P<rank>{_N})\.)?)"
@@ -140,13 +121,12 @@ _GRAMMAR = re.compile(
     re.DOTALL,
 )
 
-_NUMBERS = ("host", "hrank", "wk", "rank", "key")
-#: What a name within the grammar begins with.
+#: Beginnings of the names within the grammar.
 _BEGINNINGS = ("host", "wk", "rank", "Comm.", "FW", "BW", "STEP", "I/O", "OUTPUT", "UPDATE")
 
 
 def may_be_within(text: str) -> bool:
-    """Check whether a name may be within the grammar: a quick test, because names can be many."""
+    """Test quickly if a name may be within the grammar."""
     return text.startswith(_BEGINNINGS) or "~>" in text
 
 
@@ -181,7 +161,7 @@ class OpName(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """``wk<i>.rank<r>.``, or what of it is known; ``host<i>.rank<r>->`` in dPRO's form."""
+        """``wk<i>.rank<r>.``, or the known part; ``host<i>.rank<r>->`` in dPRO's form."""
         if self.arrow:
             return f"host{self.worker}.rank{self.rank}->"
         worker = "" if self.worker is None else f"wk{self.worker}."
@@ -194,7 +174,7 @@ class OpName(NamedTuple):
 
     @property
     def main(self) -> OpName:
-        """The whole communication that a sub-task belongs to; every other name as it is."""
+        """The whole communication of a sub-task; any other name unchanged."""
         return self._replace(queue=None, key=None)
 
     @property
@@ -203,13 +183,13 @@ class OpName(NamedTuple):
         return self.cat == "Comm"
 
     def bare(self) -> OpName:
-        """Return the name without worker and rank."""
+        """Drop worker and rank."""
         return self._replace(worker=None, rank=None, arrow=False)
 
     def aliases(self) -> tuple[str, ...]:
-        """Return the names by which a user may call this operation, or the whole that it is a part of.
+        """List the names that select this operation: its own, its stage's, its main task's.
 
-        Its own, its stage over all partitions, its main task's; each with and without worker and rank.
+        Each name is with and without worker and rank.
         """
         bare = self.bare()
         return tuple(dict.fromkeys(map(str, (self, self.main, bare, bare._replace(key=None), bare.main))))
@@ -228,7 +208,8 @@ def _parse(text: str) -> OpName:
     match = _GRAMMAR.fullmatch(text)
     assert match is not None  # the foreign branch takes any text
     field = match.groupdict()
-    number = {name: None if text is None else int(text) for name, text in field.items() if name in _NUMBERS}
+    numbers = ("host", "hrank", "wk", "rank", "key")
+    number = {name: None if field[name] is None else int(field[name]) for name in numbers}
     arrow = field["host"] is not None
     cat = field["comm"] or field["cat"] or field["tailed"]
     return OpName(
@@ -244,18 +225,18 @@ def _parse(text: str) -> OpName:
 
 
 def partition_key(declared_key: int, partition: int) -> int:
-    """Return BytePS's key of one partition: ``declared_key << 16 | partition``."""
+    """Make BytePS's key of a partition: ``declared_key << 16 | partition``."""
     return declared_key << 16 | partition
 
 
 def split_key(key: int) -> tuple[int, int]:
-    """Return (declared key, partition) of a partition key; inverse of `partition_key`."""
+    """Split a partition key into (declared key, partition); inverse of `partition_key`."""
     return key >> 16, key & 0xFFFF
 
 
 @lru_cache(maxsize=65536, typed=True)  # ranks have the same names and keys
 def with_key(name: str, tid: object) -> str:
-    """Return a sub-task's name with its partition key, which `tid` holds; every other name as it is."""
+    """Add the partition key in `tid` to a sub-task's name; any other name stays unchanged."""
     op = OpName.parse(name)
     if op.queue is None or op.key is not None or (key := whole_number(str(tid))) is None:
         return name

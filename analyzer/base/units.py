@@ -4,15 +4,15 @@ from __future__ import annotations
 
 
 def ms_of(ns: float | None) -> float | None:
-    """Return milliseconds; None stays."""
+    """Convert to milliseconds; None stays."""
     return None if ns is None else ns / 1e6
 
 
 def in_digits(value: float, decimals: int = 6, *, sign: str = "") -> str:
-    """Return a number as people read it: in three significant digits, and no more than so many `decimals`.
+    """Format a number with three significant digits and at most `decimals`.
 
-    Digits before the decimal point are never left out, and what rounds to nothing is 0; `sign` is that of a
-    format. `page.js` has the same rules.
+    Digits before the decimal point are always shown, and a number that rounds to zero is 0; `sign` is that
+    of a format specification. `page.js` has the same rules.
 
     >>> in_digits(1234.5), in_digits(-16), in_digits(0.0391, 3), in_digits(2.5, 1, sign="+")
     ('1,234', '−16.0', '0.039', '+2.5')
@@ -23,10 +23,10 @@ def in_digits(value: float, decimals: int = 6, *, sign: str = "") -> str:
 
 
 def in_ms(ns: float, *, unit: str = " ms", sign: str = "") -> str:
-    """Return a duration as sentences have it: ``144 ms``, ``3.90 ms``, ``0.000120 ms``."""
+    """Format a duration: ``144 ms``, ``3.90 ms``, ``0.000120 ms``."""
     return in_digits(ns / 1e6, sign=sign) + unit
 
 
 def in_percent(share: float, decimals: int = 0, *, sign: str = "") -> str:
-    """Return a share as sentences have it: ``50 %``; a change has a `sign`."""
+    """Format a share: ``50 %``; a change has a `sign`."""
     return f"{in_digits(100 * share, decimals, sign=sign)} %"

@@ -1,7 +1,7 @@
-"""The registry: every value of `--option` and the module that answers it, in the order of `--help`.
+"""The registry: every value of `--option` and its module, in the order of `--help`.
 
-A module is an `Option`. It imports what is heavy inside `run`, so that `--help` and a wrong argument
-answer at once.
+A module is an `Option`. It imports heavy modules inside `run`, so that `--help` and a wrong argument answer
+at once.
 """
 
 from __future__ import annotations
@@ -22,19 +22,8 @@ from analyzer.report.result import Command, Result
 if TYPE_CHECKING:
     from trace_utils import Request, TraceFile
 
-MODULES = {
-    "diagnose": "analyzer.cli.diagnose",
-    "statistic": "analyzer.cli.statistic",
-    "graph": "analyzer.cli.graph",
-    "combine": "analyzer.cli.combine",
-    "compare": "analyzer.cli.compare",
-    "critical": "analyzer.cli.critical",
-    "replay": "analyzer.cli.replay",
-    "collect": "analyzer.cli.collect",
-    "3dcompare": "analyzer.cli.compare3d",
-}
-
-
+_NAMES = ("diagnose", "statistic", "graph", "combine", "compare", "critical", "replay", "collect")
+MODULES = {**{name: f"analyzer.cli.{name}" for name in _NAMES}, "3dcompare": "analyzer.cli.compare3d"}
 #: The variant of `replay` that takes edits as words.
 WHAT_IF = "whatif"
 #: Short words for an option with a flag.
@@ -48,19 +37,14 @@ SHORT: Mapping[str, tuple[str, Mapping[str, str]]] = {
 INSTALLED = "analyze"
 #: Values of `--group_by` that group the work of devices.
 GROUPS = ("operator", "module", "annotation", "kernel_kind")
-#: Damaged files that a note names.
-_NAMED = 3
-#: The shared flags that say how a job is read; see `asked`.
+#: The words that choose an option at the beginning of a command line.
+NAMES = (*MODULES, *SHORT)
+#: The shared flags on how to read a job; see `asked`.
 READING = ("filter", "comm", "step_by", "rank_by")
 
 
-def names() -> Sequence[str]:
-    """List the words that can choose an option at the beginning of a command line."""
-    return (*MODULES, *SHORT)
-
-
 def option_of(name: str) -> str:
-    """Name the option that one of `names` stands for."""
+    """Name the option of one of `NAMES`."""
     return SHORT[name][0] if name in SHORT else name
 
 
@@ -71,14 +55,14 @@ class Option(Protocol):
     EXAMPLE: str  # one command
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the flags that not every option has; those of `SHARED` with `add_flags`."""
+        """Declare the option's flags; flags of `SHARED` with `add_flags`."""
 
     def run(self, args: Namespace) -> Result:
-        """Answer; raise `AnalyzeError` for what the user can mend."""
+        """Answer; raise `AnalyzeError` for the user's mistakes."""
 
 
 def load(name: str) -> Option:
-    """Import the module that answers ``--option name``, one of `names`."""
+    """Import the module that answers ``--option name``, one of `NAMES`."""
     return cast("Option", importlib.import_module(MODULES[option_of(name)]))
 
 
@@ -107,7 +91,7 @@ REMOVED = {
 def above_zero(
     what: str, number: Callable[[str], float | None], *, or_zero: bool = False
 ) -> Callable[[str], Any]:
-    """Make the type of a flag: a number above 0; `number` reads it (None or ValueError: not a number)."""
+    """Make the type of a flag: a number above 0. `number` reads it; None or ValueError is no number."""
     least = "" if or_zero else " above 0"
 
     def parsed(text: str) -> float:
@@ -123,10 +107,6 @@ def above_zero(
 whole_above_zero = above_zero("whole number", whole_number)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part for part in text.split(",") if part)
-
-
 def _part_of_a_name(text: str) -> str:
     if not text.strip():
         raise ArgumentTypeError("a part of a name is expected")
@@ -135,7 +115,11 @@ def _part_of_a_name(text: str) -> str:
 
 #: Flags that several options have.
 SHARED: Mapping[str, Mapping[str, Any]] = {
-    "filter": {"metavar": "A,B", "type": _names, "help": "of communications, keep only these"},
+    "filter": {
+        "metavar": "A,B",
+        "type": lambda text: tuple(filter(None, text.split(","))),
+        "help": "of communications, keep only these",
+    },
     "comm": {
         "metavar": "NAME",
         "type": _part_of_a_name,
@@ -200,20 +184,20 @@ def add_variants(parser: ArgumentParser, variants: Mapping[str, str]) -> None:
 
 
 def refuse(args: Namespace, why: str, *flags: str) -> None:
-    """Refuse (`UsageError`) flags that this run of the option cannot honour."""
+    """Raise `UsageError` for flags without effect in this run."""
     for flag in flags:
         if getattr(args, flag) not in (None, False, (), []):
             raise UsageError(f"--{flag} {why}")
 
 
 def variant_of(args: Namespace) -> str:
-    """Make the reason why this variant refuses a flag; see `refuse`."""
+    """Write why this variant refuses a flag; see `refuse`."""
     variant = f"--sub_option {args.sub_option}" if args.sub_option else f"a plain --option {args.option}"
     return f"has no effect with {variant}"
 
 
 def name_files(args: Namespace, beside: Path) -> None:
-    """Name the workbook and the page that are asked for without a name: beside a file, or in a directory."""
+    """Name the workbook and the page requested without a name: beside a file, or in a directory."""
     from analyzer.base.outputs.rules import default_file
 
     for flag in ("xlsx", "html"):
@@ -222,7 +206,7 @@ def name_files(args: Namespace, beside: Path) -> None:
 
 
 def asked(args: Namespace) -> Request:
-    """Collect the flags that say how a job is read."""
+    """Collect the flags on how to read a job."""
     from trace_utils import Request
 
     return Request(
@@ -236,44 +220,35 @@ def asked(args: Namespace) -> Request:
 
 
 def damage_notes(files: Iterable[TraceFile]) -> list[str]:
-    """Name the files that lost events, and say what to do."""
+    """Name the files that lost events, with the remedy."""
     return damage_of(
         [file.path for file in files if len(notes_of(NoteKind.WHOLE, file.repairs)) < len(file.repairs)]
     )
 
 
 def damage_of(paths: Sequence[Path]) -> list[str]:
-    """Name damaged files, if there are any, and say what to do."""
+    """Name damaged files, if there are any, with the remedy."""
     if not paths:
         return []
-    names = listed([path.name for path in paths], _NAMED)
-    what = f"{counted(len(paths), 'damaged file')} ({names}): the result lacks the lost events."
-    return [f"{what} Let the profiler finish writing before the job ends."]
+    files = f"{counted(len(paths), 'damaged file')} ({listed([path.name for path in paths])})"
+    remedy = "Let the profiler finish writing before the job ends."
+    return [f"{files}: the result lacks the lost events. {remedy}"]
 
 
 # ---- commands that answers print, to be typed where this program was started
 
 
 def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) -> Command:
-    """Write the command that asks an option, or `whatif`, about these paths, or other `paths`.
-
-    The flags that say how the recording is read go with it.
-    """
+    """Write a command of an option, or `whatif`, for the same paths or other `paths`, read alike."""
     words = [f"./{path}" if str(path).startswith("-") else str(path) for path in paths or args.path]
-    read = {
-        "filter": [",".join(args.filter)],
-        "comm": args.comm,
-        "step_by": [args.step_by],
-        "rank_by": [args.rank_by],
-    }
-    flags = [
-        word for flag, values in read.items() for value in values if value for word in (f"--{flag}", value)
-    ]
+    values = [("filter", ",".join(args.filter)), *(("comm", part) for part in args.comm)]
+    values += [("step_by", args.step_by), ("rank_by", args.rank_by)]
+    flags = [word for flag, value in values if value for word in (f"--{flag}", value)]
     return Command(shlex.join([*_program(), name, *words, *rest, *flags]))
 
 
 def _program() -> list[str]:
-    """List the words that started this program, or the usual ones if another program imported it."""
+    """List the words that started this program, or the usual words if another program imported it."""
     script = sys.argv[0]
     if Path(script).name == INSTALLED:
         return [INSTALLED if shutil.which(INSTALLED) == script else script]

@@ -1,4 +1,4 @@
-"""The command line: ``[OPTION] PATH... [flags]``, or the same by flags; help, and what was perhaps meant."""
+"""The command line: ``[OPTION] PATH... [flags]``, or the same by flags; help, and suggestions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ analyze.py --help lists all options, analyze.py OPTION --help the flags of one.
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line with the flags of its option; UsageError where it is wrong."""
+    """Parse a command line with the flags of its option; raise UsageError."""
     if not argv and not os.environ.get(_DIRECTORY):
         sys.stderr.write(_BRIEF)
         raise SystemExit(UsageError.exit_code)
@@ -56,7 +56,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     args, unknown = parser.parse_known_intermixed_args(words)
     if unknown:
         raise UsageError(_unrecognized(unknown[0], words, args, parser))
-    _check_first_word(option, args.words)
+    for word in args.words[:1] if option is None else ():
+        near = "" if os.path.exists(word) or "," in word else meant(word, [*cli.NAMES, "--version", "--help"])
+        if near:
+            raise UsageError(f"{word}: no such file or directory, nor an option{near}")
     args.path = expand_paths(_paths(args))
     del args.words
     return args
@@ -72,7 +75,7 @@ def _split_option(argv: Sequence[str]) -> tuple[str | None, list[str]]:
     first = next((i for i, word in enumerate(argv) if not word.startswith("-")), len(argv))
     for i, word in enumerate(argv):
         follows_flag = i > 0 and argv[i - 1].startswith("-")
-        if word in cli.names() and (i == first or not (follows_flag or os.path.exists(word))):
+        if word in cli.NAMES and (i == first or not (follows_flag or os.path.exists(word))):
             return word, [*argv[:i], *argv[i + 1 :]]
     return None, list(argv)
 
@@ -97,14 +100,6 @@ def _unrecognized(
         is_what_if = args.sub_option == WHAT_IF
         near = f"; did you mean {edit}?" if is_what_if else f"; for an edit: analyze.py whatif JOB {edit}"
     return f"{message}{near or ' (see --help)'}"
-
-
-def _check_first_word(option: str | None, words: Sequence[str]) -> None:
-    """Refuse (`UsageError`) a first word that is neither a path nor an option, but nearly one."""
-    if option is None and words and not os.path.exists(words[0]) and "," not in words[0]:
-        near = meant(words[0], [*cli.names(), "--version", "--help"])
-        if near:
-            raise UsageError(f"{words[0]}: no such file or directory, nor an option{near}")
 
 
 def _paths(args: argparse.Namespace) -> list[str]:
@@ -136,10 +131,7 @@ def _is_edit(word: str) -> bool:
 
 
 def expand_paths(words: Sequence[str]) -> list[Path]:
-    """Split words at their commas into paths; a word that exists as written is one path.
-
-    Raises UsageError where no path is left. Whoever opens a path reports that it does not exist.
-    """
+    """Split words at their commas into paths; a word that exists as written is one path."""
     parts = [part for word in words for part in ([word] if os.path.exists(word) else word.split(","))]
     paths = [Path(part) for part in parts if part]
     if not paths:
@@ -152,14 +144,9 @@ def expand_paths(words: Sequence[str]) -> list[Path]:
 
 def help_of_all() -> str:
     """Write the page of ``--help``: examples, options, and the flags that most options have."""
-    names = [f"  {name:<12}{_summary(cli.load(name).HELP)}" for name in cli.MODULES]
-    names += [f"  {name:<12}{text}" for name, text in _SHORT_HELP.items()]
+    first_clauses = {name: re.split(r"[:;(]", cli.load(name).HELP)[0].strip() for name in cli.MODULES}
+    names = [f"  {name:<12}{text}" for name, text in {**first_clauses, **_SHORT_HELP}.items()]
     return "\n".join((_ALL_HEAD, *names, _ALL_TAIL))
-
-
-def _summary(text: str) -> str:
-    """Take the first clause."""
-    return re.split(r"[:;(]", text)[0].strip()
 
 
 _ALL_HEAD = """\
@@ -257,7 +244,7 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
 
 
 def _option(text: str) -> str:
-    if text not in cli.names():
+    if text not in cli.NAMES:
         near = meant(text, cli.MODULES) or f"; there are {', '.join(cli.MODULES)}"
         raise argparse.ArgumentTypeError(f"{text!r} is not an option{near}")
     return text

@@ -20,7 +20,7 @@ EXAMPLE = "analyze.py combine worker_0 worker_1 --output combined.json.gz"
 
 _WORKERS = (
     Column("path", "worker"),
-    Column("ranks", "ranks"),
+    Column("ranks", "ranks", value=lambda worker: ", ".join(map(str, worker["ranks"]))),
     Column("offset_us", "offset added (us)", "float"),
     Column("bound_us", "± bound (us)", "float"),
     Column("anchors", "anchors", "int"),
@@ -79,16 +79,13 @@ def run(args: Namespace) -> Result:
             progress=args.progress,
         )
     notes = [*job.notes, *lines]
-    if (
-        not dialects.named(combined.dialect).has_workers and len(members) > 1
-    ):  # otherwise the directories show missing ranks
+    # directories of workers show missing ranks
+    if not dialects.named(combined.dialect).has_workers and len(members) > 1:
         owned = {(m.host, rank) for m, rank in zip(combined.members, combined.ranks, strict=True)}
         ranks = [rank for _, rank in sorted(owned, key=str) if rank is not None]
         notes += job.rank_notes(ranks, combined.world_size)
     workers = _workers(combined)
     name_files(args, output.parent)
-    shown = [{**worker, "ranks": ", ".join(map(str, worker["ranks"]))} for worker in workers]
-    rows = [[worker[column.key] for column in _WORKERS] for worker in shown]
     return Result(
         "combine",
         f"Combined {counted(len(combined.members), 'trace')} of {counted(len(workers), 'worker')}",
@@ -99,7 +96,7 @@ def run(args: Namespace) -> Result:
             "aligned_by": combined.aligned_by,
         },
         headline=_headline(combined, workers, asked=args.align == "auto"),
-        tables=(Table("workers", "Workers", _WORKERS, rows),),
+        tables=(Table.of("workers", "Workers", _WORKERS, workers),),
         figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),
         notes=[
             f"Wrote {output}; open it in chrome://tracing or Perfetto.",

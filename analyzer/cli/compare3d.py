@@ -27,7 +27,7 @@ _RUNS = (
     Column("steps", "steps", "int"),
     Column("iteration_ms", "iteration (ms)", "float"),
 )
-_MOST_ROWS = 80  # operations in a map at most
+_MOST_ROWS = 80  # of a map
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -39,9 +39,7 @@ def run(args: Namespace) -> Result:
     """Put the runs side by side, in the order given."""
     check_runs(args)
     output = Path("3dcompare.html") if args.output is None else args.output
-    if args.html is True and output == Path(
-        "3dcompare.html"
-    ):  # the page of the result would have the same name
+    if args.html is True and output == Path("3dcompare.html"):  # two files cannot have one name
         args.html = Path("3dcompare-page.html")
     name_files(args, output.parent)
     if output.suffix.lower() not in _SUFFIXES:
@@ -64,7 +62,7 @@ def run(args: Namespace) -> Result:
     steps = [run.iteration_ns for run in loaded]
     iteration_ms = [float(of_run.mean()) / 1e6 if len(of_run) else None for of_run in steps]
     tables = (
-        Table.of("operations", "Operations", (Column("name", "operation"), *columns), rows, sort_by=_shorter),
+        Table.of("operations", "Operations", (Column("name", "operation"), *columns), rows, _by_longest),
         Table.of("categories", "Categories", columns, categories),
         Table("runs", "Iteration time", _RUNS, list(zip(names, map(len, steps), iteration_ms, strict=True))),
     )
@@ -76,7 +74,7 @@ def run(args: Namespace) -> Result:
             "paths": [str(path) for path in args.path],
             "iteration_ms": iteration_ms,
             "categories": Table.of("", "", _RECORD[1:], categories).records(),
-            "operations": Table.of("", "", _RECORD, rows, sort_by=_shorter),
+            "operations": Table.of("", "", _RECORD, rows, _by_longest),
             "output": str(output),
         },
         headline=_headline(names, iteration_ms),
@@ -105,8 +103,8 @@ def _headline(names: Sequence[str], iteration_ms: Sequence[float | None]) -> str
     return f"{sentence}."
 
 
-def _shorter(row: SweepRow) -> float:
-    """Make a sort key: the operation with the longest average in any run comes first."""
+def _by_longest(row: SweepRow) -> float:
+    """Make the sort key of the longest average in any run first."""
     return -max((mean for mean in row.mean_ns if mean is not None), default=0.0)
 
 
@@ -115,10 +113,8 @@ def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Seq
     from analyzer.reading.dialects.system import is_frame_of_all
 
     order = {row.cat: number for number, row in enumerate(categories)}
-    parts = [
-        row for row in rows if not is_frame_of_all(row.name)
-    ] or rows  # frames would dwarf the operations in them
-    shown = sorted(sorted(parts, key=_shorter)[:_MOST_ROWS], key=lambda row: order[row.cat])
+    parts = [row for row in rows if not is_frame_of_all(row.name)] or rows  # frames dwarf their operations
+    shown = sorted(sorted(parts, key=_by_longest)[:_MOST_ROWS], key=lambda row: order[row.cat])
     operations, values = [row.name for row in shown], [_ms(row) for row in shown]
     title = "Average time per operation and run"
     return [HeatMap(title, "average", "run", "operation", names, operations, values, in_3d=True)]
@@ -133,9 +129,8 @@ def _notes(rows: Sequence[SweepRow], output: Path) -> list[str]:
     return [*notes, f"Picture: {output}"]
 
 
-def _average(i: int, name: str) -> Column:
-    """Make the column of the i-th run; names of runs are unique."""
-    return Column(f"avg_ms {name}", f"{name} (ms)", "float", value=lambda row: _ms(row)[i])
+def _average(run: int, name: str) -> Column:
+    return Column(f"avg_ms {name}", f"{name} (ms)", "float", value=lambda row: _ms(row)[run])
 
 
 def _ms(row: SweepRow) -> list[float | None]:

@@ -13,11 +13,8 @@ from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, damage_not
 from analyzer.report.result import Cell, Chart, Column, Result, Table, key_of, ms_column, stretch_key
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from analyzer.model.graph.path_summary import OperationSlack
-    from analyzer.model.graph.step_graph import Recording, StepGraph
-    from dag_utils import CriticalPath, LoadedSteps, NamedPath, Scope
+    from dag_utils import LoadedSteps, NamedPath, Scope
 
 HELP = "the chain of operations that sets the length of a step, and the slack of the others"
 EXAMPLE = "analyze.py critical TRACE_DIR --head 10"
@@ -52,9 +49,7 @@ PATH = (
 )
 #: Columns of `NamedPath.rows` with the rules.
 PATH_WITH_RULES = (*PATH, Column("rule", "rule", "sentence"))
-#: The kind of work, which tables show in place of the category.
-KIND = Column("kind", "kind", value=lambda share: share.kind)
-_MOST_SCOPES = 4  # scopes in the key figures at most
+_MOST_SCOPES = 4  # in the key figures
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -67,9 +62,7 @@ def run(args: Namespace) -> Result:
     """Find the path of every scope; with `--output`, write the recorded timeline with the path marked."""
     from analyzer.reading.formats.gml import is_gml
 
-    if args.step == "mean" or any(is_gml(path) for path in args.path):
-        return _mean(args)
-    return _recorded(args)
+    return (_mean if args.step == "mean" or any(map(is_gml, args.path)) else _recorded)(args)
 
 
 def step_number(text: str | None) -> int | None:
@@ -101,10 +94,15 @@ def _recorded(args: Namespace) -> Result:
     slack = _slack_table(loaded.operations(step))
     shares, stretches = widest.by_name(), widest.rows(why=args.why)
     about = [(key_of(share.owner, share.name),) for share in shares]
-    columns = (BY_NAME[0], KIND, *BY_NAME[2:])
+    several = len(recording.owners) > 1  # then the names have prefixes
+    slack_keys = LazySequence(
+        slack.rows, lambda row: (row[0] if several else key_of(recording.owners[0], row[0]),)
+    )
+    kind = Column("kind", "kind", value=lambda share: share.kind)  # of work, in place of the category
+    columns = (BY_NAME[0], kind, *BY_NAME[2:])
     tables = [
         Table.of("by_name", "Critical path by operation", columns, shares, about=about),
-        slack._replace(about=_about_operations(recording, slack), full=None if args.sort else True),
+        slack._replace(about=slack_keys, full=None if args.sort else True),
         Table(
             "path",
             "Critical path",
@@ -114,7 +112,6 @@ def _recorded(args: Namespace) -> Result:
             about=LazySequence(range(len(stretches)), lambda row: (stretch_key(row),)),
         ),
     ]
-    several = len(recording.owners) > 1
     document = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
@@ -124,30 +121,32 @@ def _recorded(args: Namespace) -> Result:
     notes = [*recording.notes, *damage_notes(loaded.files)]
     wide = [scope for scope in scopes if scope.kind != "GPU"] or scopes
     if args.output not in (None, NO_FILE):
-        _write_timeline(args.output, loaded, step, path)
+        from analyzer.reading.formats.chrome_writer import write_timeline
+
+        rows, zero = loaded.marked_rows(step, path)
+        write_timeline(args.output, rows, baseTimeNanoseconds=zero)
         notes.append(f"timeline written to {args.output}")
+    charts: list[Chart] = []
+    if args.html:
+        from analyzer.cli.step_timeline import step_timeline
+
+        title = f"Step {step.number} and its critical path"
+        charts = [step_timeline(title, recording, step, path, parts=args.del_queue)]
     return Result(
         "critical",
         ", ".join(map(str, args.path)),
         document,
         headline=widest.headline(recording, step, path),
         tables=tables,
-        charts=_drawn(args, recording, step, path) if args.html else (),
+        charts=charts,
         figures=[(scope.name, in_ms(scope.length_ns)) for scope in wide[-_MOST_SCOPES:]],
         notes=[*notes, command(args, WHAT_IF)],
         repairs=loaded.repairs,
     )
 
 
-def _drawn(args: Namespace, recording: Recording, step: StepGraph, path: CriticalPath) -> list[Chart]:
-    from analyzer.cli.step_timeline import step_timeline
-
-    title = f"Step {step.number} and its critical path"
-    return [step_timeline(title, recording, step, path, parts=args.del_queue)]
-
-
 def _document(scope: Scope, *, owned: bool, why: bool) -> dict[str, Any]:
-    """Show a scope for JSON; `owned` and `why` as for `NamedPath.rows`."""
+    """Make a scope's entry in the document; `owned` and `why` as for `NamedPath.rows`."""
     path = scope.path()
     return {
         "scope": scope.name,
@@ -160,35 +159,16 @@ def _document(scope: Scope, *, owned: bool, why: bool) -> dict[str, Any]:
 
 
 def records(path: NamedPath, *, owned: bool, why: bool = False) -> LazySequence[dict[str, Cell]]:
-    """Show the path for JSON; `owned` and `why` as for `NamedPath.rows`."""
-    keys = [column.key for column in (PATH_WITH_RULES if why else PATH)]
-    return LazySequence(path.rows(owned=owned, why=why), lambda row: dict(zip(keys, row, strict=True)))
+    """Make the path's entries in the document; `owned` and `why` as for `NamedPath.rows`."""
+    columns = PATH_WITH_RULES if why else PATH
+    return Table("", "", columns, path.rows(owned=owned, why=why)).records()
 
 
 def _slack_table(operations: Sequence[OperationSlack]) -> Table:
-    return Table.of(
-        "operations",
-        "Slack",
-        _OPERATIONS,
-        operations,
-        sort_by=lambda operation: (operation.slack_ns, -operation.dur_ns),
-    )
+    def key(operation: OperationSlack) -> tuple[float, float]:
+        return operation.slack_ns, -operation.dur_ns
 
-
-def _about_operations(recording: Recording, slack: Table) -> LazySequence[Sequence[str]]:
-    """List the keys of the operations in a table of slack; with several ranks the names have prefixes."""
-    several = len(recording.owners) > 1
-    return LazySequence(
-        slack.rows,
-        lambda row: (str(row[0]) if several else key_of(recording.owners[0], str(row[0])),),
-    )
-
-
-def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: CriticalPath) -> None:
-    from analyzer.reading.formats.chrome_writer import write_timeline
-
-    rows, zero = loaded.marked_rows(step, path)
-    write_timeline(output, rows, baseTimeNanoseconds=zero)
+    return Table.of("operations", "Slack", _OPERATIONS, operations, key)
 
 
 def _mean(args: Namespace) -> Result:
@@ -204,11 +184,9 @@ def _mean(args: Namespace) -> Result:
         raise TraceError(
             f"{args.path[0]}: the graph has no durations{why}; give the GPU's directory with its trace"
         )
-    scopes: list[Scope] = []
-    operations: list[OperationSlack] = []
-    for scope, slack in loaded.chains():
-        scopes.append(scope)
-        operations += slack
+    chains = list(loaded.chains())
+    scopes = [scope for scope, _ in chains]
+    operations = [operation for _, slack in chains for operation in slack]
     longest = max(scopes, key=lambda scope: scope.length_ns)
     worker = "" if longest.worker is None or len(scopes) == 1 else f"worker-{longest.worker} "
     path = longest.path()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.base.errors import UsageError
-from analyzer.base.inputs import is_digest
+from analyzer.base.inputs import is_digest, short_names
 from analyzer.cli import GROUPS, asked
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def group_of(args: Namespace) -> str | None:
-    """Get the `--group_by` that groups the work of devices; None for other rows."""
+    """Get the `--group_by` of device work; None for other rows."""
     return args.group_by if args.group_by in GROUPS else None
 
 
 def check_digests(args: Namespace) -> None:
-    """Refuse (`UsageError`) what needs single events of a digest, and a digest of less than a whole job."""
+    """Raise `UsageError` for flags that need a digest's events, and for a digest of a part of a job."""
     digests = [path for path in args.path if is_digest(path)]
     by = f"--group_by {group_of(args)}" if group_of(args) else ""
     part = "--filter" if args.filter else by
@@ -41,7 +41,7 @@ def check_digests(args: Namespace) -> None:
 
 
 def check_grouped(args: Namespace, run: JobFigures) -> None:
-    """Refuse (`UsageError`) a `--group_by` where the recording does not tell what it asks for."""
+    """Raise `UsageError` for a `--group_by` without data in the recording."""
     if group_of(args) is not None and not run.n_slices:
         raise UsageError(
             f"--group_by {args.group_by}: {run.path} lacks that; it needs work of a device, recorded "
@@ -50,7 +50,7 @@ def check_grouped(args: Namespace, run: JobFigures) -> None:
 
 
 def saved(args: Namespace, paths: Sequence[Path]) -> JobFigures:
-    """Work out all figures of the job at `paths`, and write them to the digest that `--save` names."""
+    """Compute all figures of the job at `paths`, and write them to the digest `--save`."""
     from analyzer.model.figures.digest import IN_DIGEST, save_digest
     from analyzer.model.figures.job_figures import load_figures
 
@@ -65,7 +65,7 @@ def digest_note(args: Namespace, name: str = "") -> list[str]:
 
 
 def check_runs(args: Namespace) -> None:
-    """Refuse (`UsageError`) a single path, files among directories, and a variant."""
+    """Raise `UsageError` for a single path, and for files among directories."""
     paths: list[Path] = args.path
     if len(paths) < 2:
         raise UsageError(f"{args.option} needs two paths or more: analyze.py {args.option} BASE NEW")
@@ -100,15 +100,8 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
 
 
 def labels(paths: Sequence[Path]) -> list[str]:
-    """Name each run by the last part of its path, by more parts where that is ambiguous.
-
-    A run that is given again gets `` (2)``, `` (3)``, … after the name.
-    """
-    parts = [path.resolve().parts for path in paths]
-    depth, deepest = 1, max(map(len, parts))
-    while depth < deepest and len({part[-depth:] for part in parts}) < len(set(parts)):
-        depth += 1
-    names = ["/".join(part[-depth:]) for part in parts]
+    """Name each run by the last parts of its path; a repeated run gets `` (2)``, `` (3)``, … ."""
+    names = short_names([path.resolve() for path in paths])
     turns = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [name if turn == 1 else f"{name} ({turn})" for name, turn in zip(names, turns, strict=True)]
 

@@ -1,14 +1,12 @@
-"""A step as a timeline, with the critical path through it; of many ranks those that matter."""
+"""A step as a timeline with its critical path; of many ranks, those on the path and the most different."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from analyzer.base.arrays import Int64
-from analyzer.base.arrays.numbering import unique
 from analyzer.base.errors import listed
 from analyzer.base.names import brief
 from analyzer.base.units import in_ms
@@ -17,22 +15,15 @@ from analyzer.reading.dialects.step_parts import Operation
 from analyzer.report.result import OnPath, Span, Timeline, key_of, stretch_key
 from dag_utils import CriticalPath, NamedPath, step_length
 
-#: Most ranks and boxes in a drawing: those on the path and the longest.
+#: Most ranks and boxes in a drawing.
 MOST_RANKS = 16
 MOST_BOXES = 8_000
-#: Most stretches of the path in a drawing: the longest; each also covers the shorter ones after it.
+#: Most stretches of the path in a drawing: the longest; each covers the shorter stretches after it, too.
 MOST_STRETCHES = 3_000
 #: Most ranks with a lane for each stage of communication.
 _EACH_STAGE = 4
-#: Share of the step; a clock bound above it is visible in the drawing and gets a note.
+#: Share of the step; a larger clock bound is visible in the drawing and gets a note.
 _FAR_OFF = 0.05
-
-
-class _Lanes(NamedTuple):
-    """The lanes of a timeline in their order, and which of them each operation (n,) is drawn in."""
-
-    names: Sequence[str]
-    of: Int64
 
 
 def step_timeline(
@@ -47,17 +38,12 @@ def step_timeline(
 ) -> Timeline:
     """Draw `step` to scale, from its start on the owner that ends last.
 
-    Parameters
-    ----------
-    parts : as for `NamedPath.of`, whose names are the keys of the path's stretches
-    first : the owners to be shown in any case; of more than 16 those on the path come next, then those whose
-        work differs most from the median's
-    lasts_ns : as of `step_length`, for the title
-
-    Of very many boxes those that are not on the path are left out, the shortest first.
+    The owners `first` are always drawn. If there are more than 16, the owners on the path come next, then
+    those whose work differs most from the median. If there are too many boxes, the shortest boxes beside the
+    path are left out. `parts` is that of `NamedPath.of`, `lasts_ns` that of `step_length`.
     """
     owners = _shown(recording, step, path, first)
-    lanes = _lanes(recording, step, owners)
+    lanes, lane_of = _lanes(recording, step, owners)
     marks = _marks(recording, step, path, parts)
     on_path = np.zeros(len(step), np.bool_)
     on_path[[mark.span for mark in marks]] = True
@@ -66,33 +52,33 @@ def step_timeline(
     events = np.flatnonzero(is_drawn)
     events = events[np.lexsort((step.start_ns[events] - step.end_ns[events], ~on_path[events]))]
     left_out, events = len(events[MOST_BOXES:]), np.sort(events[:MOST_BOXES])
+    events = events[np.lexsort((step.start_ns[events], lane_of[step.operation[events]]))]
     zero = int(step.begin_ns[path.owner])
-    spans = [_span(recording, step, lanes, event, zero) for event in events.tolist()]
+    spans = []
+    for event in events.tolist():
+        operation = recording.operations[step.operation[event]]
+        lane, owner = lanes[lane_of[step.operation[event]]], recording.owners[operation.owner]
+        start, end = int(step.start_ns[event]), int(step.end_ns[event])
+        times = ((start - zero) / 1e6, (end - start) / 1e6)
+        keys = dict.fromkeys((key_of(owner, operation.main), key_of(owner, operation.label)))
+        spans.append(Span(lane, brief(operation.label), *times, group_of(operation), (*keys,)))
     index = {event: i for i, event in enumerate(events.tolist())}
-    n = len(recording.owners)
-    notes = [*_apart(recording, owners, path)]
-    if n > len(owners):
-        notes.insert(
-            0, f"{len(owners)} of {n:,} ranks are drawn: those on the path, then those that differ most."
-        )
-    if left_out:
-        notes.append(f"{left_out:,} boxes are left out: the shortest beside the path.")
-    row = {name: i for i, name in enumerate(lanes.names)}
-    order = sorted(range(len(spans)), key=lambda i: (row[spans[i].lane], spans[i].start_ms))
-    moved = {old: new for new, old in enumerate(order)}
-    drawn = [mark._replace(span=moved[index[mark.span]]) for mark in marks if mark.span in index]
+    drawn = [mark._replace(span=index[mark.span]) for mark in marks if mark.span in index]
     title = f"{title}: {step_length(recording, step, path, lasts_ns)}"
-    return Timeline(title, [spans[i] for i in order], path=drawn, note=" ".join(notes))
+    return Timeline(title, spans, path=drawn, note=" ".join(_notes(recording, owners, path, left_out)))
 
 
-def _apart(recording: Recording, owners: Sequence[int], path: CriticalPath) -> Iterator[str]:
-    """Yield a note that names the owners with loosely tied clocks, and how far their boxes may be off."""
-    bounds = recording.clock_bounds_ns
-    far = [owner for owner in owners if bounds and bounds[owner] > _FAR_OFF * path.length_ns]
-    if far:
+def _notes(recording: Recording, owners: Sequence[int], path: CriticalPath, left_out: int) -> Iterator[str]:
+    """Yield notes on ranks that are not drawn, loosely tied clocks, and boxes left out."""
+    n, bounds = len(recording.owners), recording.clock_bounds_ns
+    if n > len(owners):
+        yield f"{len(owners)} of {n:,} ranks are drawn: those on the path, then those that differ most."
+    if far := [owner for owner in owners if bounds and bounds[owner] > _FAR_OFF * path.length_ns]:
         most = in_ms(max(bounds[owner] for owner in far))
         names = listed([recording.owners[owner] for owner in far])
         yield f"{names} may lie up to {most} to either side: the clocks cannot be tied closer."
+    if left_out:
+        yield f"{left_out:,} boxes are left out: the shortest beside the path."
 
 
 def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Collection[str]) -> list[int]:
@@ -109,26 +95,26 @@ def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Col
 # ---- lanes
 
 
-def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int]) -> _Lanes:
-    """Give each owner its lanes: input, computation, device, communication."""
+def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int]) -> tuple[list[str], Int64]:
+    """Name the lanes of the owners in order; return also the lane of each operation (n,).
+
+    Each owner has lanes for input, computation, device and, by their first start, communication.
+    """
     kinds = [_kind(operation, len(owners)) for operation in recording.operations]
-    begin = np.full(len(kinds), np.iinfo(np.int64).max)
-    of_shown = np.isin(step.owner, owners)
-    np.minimum.at(begin, step.operation[of_shown], step.start_ns[of_shown])
     begun: dict[str, int] = {}
-    for number in unique(step.operation[of_shown]).tolist():
-        begun[kinds[number]] = min(begun.get(kinds[number], int(begin[number])), int(begin[number]))
-    fixed = ("input", "computation", "device")
-    known = {kind: i for i, kind in enumerate(fixed)}
-    order = sorted(begun, key=lambda kind: (known.get(kind, len(fixed)), begun[kind]))
+    events = np.flatnonzero(np.isin(step.owner, owners))
+    for event in events[np.argsort(step.start_ns[events], kind="stable")].tolist():
+        begun.setdefault(kinds[step.operation[event]], len(begun))
+    fixed = {"input": -3, "computation": -2, "device": -1}
+    order = sorted(begun, key=lambda kind: fixed.get(kind, begun[kind]))
     several = len(recording.owners) > 1
     names = [f"{recording.owners[owner]} {kind}" if several else kind for owner in owners for kind in order]
     column, row = {kind: i for i, kind in enumerate(order)}, {owner: i for i, owner in enumerate(owners)}
-    of = [
+    lane_of = [
         row.get(operation.owner, 0) * len(order) + column.get(kind, 0)
         for operation, kind in zip(recording.operations, kinds, strict=True)
     ]
-    return _Lanes(names, np.array(of, np.int64))
+    return names, np.array(lane_of, np.int64)
 
 
 def _kind(operation: Operation, n_owners: int) -> str:
@@ -141,38 +127,15 @@ def _kind(operation: Operation, n_owners: int) -> str:
 
 def _is_part(recording: Recording) -> Bool:
     """Mark the operations (n,) to draw: all except communications whose parts are drawn."""
-    divided = {
-        (operation.owner, operation.transfer.whole)
-        for operation in recording.operations
-        if operation.transfer.whole
-    }
+    transfers = [(operation.owner, operation.transfer.whole) for operation in recording.operations]
+    divided = {(owner, whole) for owner, whole in transfers if whole}
     return recording.which(lambda operation: (operation.owner, operation.name) not in divided)
-
-
-# ---- boxes
-
-
-def _span(recording: Recording, step: StepGraph, lanes: _Lanes, event: int, zero: int) -> Span:
-    number = int(step.operation[event])
-    operation = recording.operations[number]
-    owner = recording.owners[operation.owner]
-    keys = dict.fromkeys((key_of(owner, operation.main), key_of(owner, operation.label)))
-    start, end = int(step.start_ns[event]), int(step.end_ns[event])
-    lane = lanes.names[lanes.of[number]]
-    return Span(
-        lane,
-        brief(operation.label),
-        (start - zero) / 1e6,
-        (end - start) / 1e6,
-        group_of(operation),
-        (*keys,),
-    )
 
 
 def _words(name: str, operation: Operation, *, is_idle: bool) -> str:
     """Name a stretch of the path, with the stage of a transfer and without decoration.
 
-    ``PULL dense0_weight``; ``idle before Memset`` where nothing ran; ``forward`` for ``## forward ##``.
+    ``PULL dense0_weight``; ``idle before Memset`` for a gap; ``forward`` for ``## forward ##``.
     """
     name = brief(name)
     if is_idle:
@@ -194,7 +157,7 @@ def group_of(operation: Operation) -> str:
 def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: bool) -> list[OnPath]:
     """Choose the stretches to draw; their `span` is still the number of an event.
 
-    One without an event is drawn beside the next one that has, or the last.
+    A stretch without an event is drawn beside the next event, or the last.
     """
     named = NamedPath.of(recording, path, parts=parts, merged=False)
     n = len(named)
@@ -206,28 +169,15 @@ def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: boo
     ]
     item = np.cumsum(np.diff(named.label, prepend=named.label[:1]) != 0)  # number in the merged path
     keys = [key_of(label.owner, label.name) for label in named.labels]
-    first = np.arange(n)
-    if n > MOST_STRETCHES:
-        first = np.sort(np.argsort(-named.dur_ns, kind="stable")[:MOST_STRETCHES])
+    first = np.sort(np.argsort(-named.dur_ns, kind="stable")[:MOST_STRETCHES])
     dur_ms = np.add.reduceat(named.dur_ns, first) / 1e6
-    columns = (
-        beside[first],
-        named.start_ns[first] / 1e6,
-        dur_ms,
-        named.label[first],
-        path.cat[first] > 0,
-        item[first],
-    )
-    return [
-        OnPath(
-            event,
-            start,
-            duration,
-            _words(named.labels[label].name, recording.operations[step.operation[event]], is_idle=is_idle),
-            is_idle,
-            (keys[label], stretch_key(number)),
-        )
-        for event, start, duration, label, is_idle, number in zip(
-            *(column.tolist() for column in columns), strict=True
-        )
-    ]
+    start_ms, is_idle = named.start_ns[first] / 1e6, path.cat[first] > 0
+    columns = (beside[first], start_ms, dur_ms, named.label[first], is_idle, item[first])
+    marks = []
+    for event, start, duration, label, idle, number in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        operation = recording.operations[step.operation[event]]
+        words = _words(named.labels[label].name, operation, is_idle=idle)
+        marks.append(OnPath(event, start, duration, words, idle, (keys[label], stretch_key(number))))
+    return marks

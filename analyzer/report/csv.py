@@ -14,13 +14,8 @@ from analyzer.report.result import Cell, Result
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """Print the first table: the columns' keys, then the rows; numbers in full, gaps empty.
 
-    Names are data and stay exact, even one that a spreadsheet would take for a formula (``=1+1``); the
-    workbook keeps it text.
-
-    Raises
-    ------
-    AnalyzeError
-        The result has no table.
+    Names stay exact, even a name that a spreadsheet takes for a formula (``=1+1``). Raises AnalyzeError
+    without a table.
     """
     if not result.files_tables:
         raise AnalyzeError(f"--format csv: {result.option} has no table here; use --format json")
@@ -31,7 +26,7 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
 
 
 class _Lines:
-    """Writes the rows of `csv.writer`, which end in CR LF, so that it quotes names with either, as lines."""
+    """Ends rows in LF; `csv.writer` ends them in CR LF, so that it quotes names with CR and with LF."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

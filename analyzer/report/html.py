@@ -62,13 +62,8 @@ def write(result: Result, path: Path) -> None:
     """Write `result` as one self-contained page, whole or not at all.
 
     The page carries the data as JSON and builds itself from text nodes, so that no name in a trace
-    can become markup. Bars and heat maps are drawings (SVG of shapes and texts only); plotly's script
-    is in the page only for a map that can be seen in 3-D.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
+    can become markup. Bars and heat maps are drawings (SVG of shapes and texts only). The page holds plotly's
+    script only if it has a map in 3-D.
     """
     title = html.escape(beginning(result.headline or result.title, _TAB) or result.option)
     head = _PAGE.format(policy=_POLICY, title=title, style=_asset("page.css"))
@@ -79,8 +74,8 @@ def write(result: Result, path: Path) -> None:
         if any(map(_is_in_3d, result.charts)):
             stream.write(b'<script type="text/plain" id="plotly">\n')  # `drawing.js` runs it
             stream.write(_plotly() + b"</script>\n")
-        stream.write(b"<script>\n" + _script().encode() + b"</script>\n")
-        stream.write(b"</body>\n</html>\n")
+        script = "".join(map(_asset, _SCRIPTS))
+        stream.write(f'<script>\n"use strict";\n{script}build();\n</script>\n</body>\n</html>\n'.encode())
 
 
 def _document(result: Result) -> dict[str, Any]:
@@ -89,11 +84,11 @@ def _document(result: Result) -> dict[str, Any]:
     cards = [_card(card, keys) for card in result.cards]
     charts = [_payload(chart, keys) for chart in result.charts]
     return {
-        "option": result.option,
         "title": result.headline or result.title,
         "subject": result.title if result.headline and result.title else f"analyze.py {result.option}",
         "further": result.further,
-        **{key: getattr(result, key) for key in ("figures", "repairs")},
+        "figures": result.figures,
+        "repairs": result.repairs,
         "cards": cards,
         "notes": result.sentences,
         "charts": [{"id": f"chart-{i}", **chart} for i, chart in enumerate(charts, start=1)],
@@ -129,13 +124,11 @@ def _table(table: Table, keys: dict[str, int]) -> dict[str, Any]:
 
 
 def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
-    about = [keys[key] for key in card.about]
     lines = [
         (label, *(_command(text) if isinstance(text, Command) else (text,))) for label, text in card.lines
     ]
-    seen = {"step": card.step, "seen": keys[card.seen] if card.seen else None}
-    figures = {"figure": card.figure, "bar": card.bar}
-    return {"title": card.title, **figures, "lines": lines, "about": about, **seen}
+    about, seen = [keys[key] for key in card.about], keys[card.seen] if card.seen else None
+    return {**card._asdict(), "lines": lines, "about": about, "seen": seen}
 
 
 def _command(text: str) -> tuple[str, str]:
@@ -143,9 +136,8 @@ def _command(text: str) -> tuple[str, str]:
     program = re.search(rf"\S*{re.escape(PROGRAM)}", text)
     if program is None:  # the command of an installed copy
         return text.strip(), f"cd {shlex.quote(str(Path.cwd()))} && {text.strip()}"
-    after = text[program.end() :]
-    typed = shlex.join([sys.executable, program[0]])
-    return f"{PROGRAM}{after}", f"cd {shlex.quote(str(Path.cwd()))} && {typed}{after}"
+    flags, typed = text[program.end() :], shlex.join([sys.executable, program[0]])
+    return f"{PROGRAM}{flags}", f"cd {shlex.quote(str(Path.cwd()))} && {typed}{flags}"
 
 
 def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
@@ -158,7 +150,6 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
         "title": chart.title,
         "narrow": is_small,
         "svg": plot.painted(chart, SMALL if is_small else WIDTH).svg,
-        "note": chart.note if isinstance(chart, Network) else "",
         "large": isinstance(chart, Network),
         "figure": heat_map.figure(chart) if _is_in_3d(chart) else None,
     }
@@ -206,7 +197,7 @@ def _known(texts: Iterable[str], keys: Mapping[str, int]) -> list[int]:
 
 
 class _Numbered(dict[str, int]):
-    """Texts and their numbers; a new text gets the next one."""
+    """Texts and their numbers; a new text gets the next number."""
 
     def __missing__(self, text: str) -> int:
         self[text] = len(self)
@@ -221,10 +212,6 @@ def _all_printable(value: Any) -> Any:
     if isinstance(value, Collection):
         return [item if isinstance(item, float | int) else _all_printable(item) for item in value]
     return value
-
-
-def _script() -> str:
-    return '"use strict";\n' + "".join(map(_asset, _SCRIPTS)) + "build();\n"
 
 
 def _plotly() -> bytes:

@@ -15,21 +15,16 @@ _INDENT = 2
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """Print the document, ``option`` and ``headline`` first, ``repairs`` last; NaN and infinity as null."""
-    headline = result.headline or result.title
-    document = {
-        "option": result.option,
-        "headline": headline,
-        **result.document,
-        "repairs": list(result.repairs),
-    }
+    head = {"option": result.option, "headline": result.headline or result.title}
+    document = {**head, **result.document, "repairs": list(result.repairs)}
     stream.write(encode(document, indent=_INDENT).decode() + "\n")
 
 
 def encode(document: Any, indent: int = 0) -> bytes:
     """Encode `document` as JSON in UTF-8, with numpy's scalars and arrays, and paths.
 
-    The fast encoder refuses lone surrogates, integers over 64 bits and some keys; the standard
-    library's takes them.
+    The fast encoder refuses lone surrogates, integers over 64 bits and some keys; the standard library
+    encodes them.
     """
     import msgspec
 
@@ -42,11 +37,7 @@ def encode(document: Any, indent: int = 0) -> bytes:
 
 def _plain(value: Any) -> Any:
     """Convert values unknown to JSON: numpy's scalars and arrays, paths, notes."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if hasattr(value, "__fspath__") or isinstance(value, str):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _all_plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Markdown for a chat or a pull request: the headline, the tables, what was found and what to do."""
+"""Markdown for a chat or a pull request: the headline, the tables and the findings."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
 def _rows(table: Table, n_rows: int | None) -> Iterator[str]:
     """Yield the lines of a table; a column without a value in any row is left out."""
     rows = with_short_functions(table.rows[:n_rows])
-    texts = [cell_texts(column, [row[at] for row in rows]) for at, column in enumerate(table.columns)]
-    kept = [at for at, cells in enumerate(texts) if not {"", NO_VALUE}.issuperset(cells)]
-    columns = [table.columns[at] for at in kept]
-    yield _line(column.title for column in columns)
-    yield f"| {' | '.join('---' if is_text(column) else '---:' for column in columns)} |"
-    yield from (_line(row) for row in zip(*(texts[at] for at in kept), strict=True))
+    texts = [(column, cell_texts(column, [row[i] for row in rows])) for i, column in enumerate(table.columns)]
+    texts = [(column, cells) for column, cells in texts if not {"", NO_VALUE}.issuperset(cells)]
+    yield _line(column.title for column, _ in texts)
+    yield f"| {' | '.join('---' if is_text(column) else '---:' for column, _ in texts)} |"
+    yield from (_line(row) for row in zip(*(cells for _, cells in texts), strict=True))
     if len(rows) < len(table.rows):
         yield f"\n{len(rows)} of {len(table.rows):,} rows; --full shows all"
     if table.note:

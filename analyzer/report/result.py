@@ -7,7 +7,7 @@ milliseconds from here on (`_ns` inside the analysis).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal, NamedTuple
 
 from analyzer.base.lazy_sequence import LazySequence
@@ -19,15 +19,15 @@ Cell = str | int | float | bool | None
 
 
 class Command(str):
-    """A line of a result that ends in a command, to be typed as it stands wherever it is shown."""
+    """A line of a result that ends in a command; every format shows it unbroken."""
 
     __slots__ = ()
 
 
 class Column(NamedTuple):
-    """One column of a table: its JSON/CSV key, its header (with the unit) and how its cells look.
+    """One column of a table: its JSON/CSV key, its header (with the unit) and the format of its cells.
 
-    `value` takes the cell from an item (see `Table.of`); without it, that is the item's attribute `key`.
+    `value` takes the cell from an item (see `Table.of`); the default is the item's attribute or entry `key`.
     In tables of a document a cell may be a list.
     """
 
@@ -42,8 +42,8 @@ class Column(NamedTuple):
 class Table(NamedTuple):
     """Named rows; a cell of None is a gap. `percent` cells are fractions (0.098 shows as 9.8 %).
 
-    `certain` is the key of a boolean column: rows in which it is not true are not significant, and have no
-    colours. `order` has a key for each row, by which `--sort` sorts.
+    `certain` is the key of a boolean column that marks the significant rows; other rows have no colours.
+    `order` has the sort key of each row for `--sort`.
     """
 
     name: str  # key in documents, sheet name, heading: "operations"
@@ -51,10 +51,10 @@ class Table(NamedTuple):
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
-    detail: bool = False  # only in the files (CSV, XLSX, HTML), not on standard output
-    full: bool | None = None  # on standard output only with `--full` (True), or only without (False)
+    detail: bool = False  # only in files (CSV, XLSX, HTML)
+    full: bool | None = None  # on standard output only with `--full` (True), or only without it (False)
     certain: str = ""
-    brief: bool = False  # only on standard output, in place of one of the files
+    brief: bool = False  # only on standard output
     order: Sequence[Any] = ()
     about: Sequence[Collection[str]] = ()  # for each row the keys of its boxes in a timeline
 
@@ -69,8 +69,9 @@ class Table(NamedTuple):
         **settings: Any,
     ) -> Table:
         """Make a row for each item: columns take their cells from it, and `sort_by` the row's `order`."""
-        cells = [column.value or attrgetter(column.key) for column in columns]
         items = items if isinstance(items, Sequence) else list(items)
+        of_key: Callable[[str], Any] = itemgetter if items and isinstance(items[0], Mapping) else attrgetter
+        cells = [column.value or of_key(column.key) for column in columns]
         rows = LazySequence(items, lambda item: [cell(item) for cell in cells])
         order = LazySequence(items, sort_by) if sort_by else ()
         return cls(name, title, columns, rows, order=order, **settings)
@@ -81,7 +82,7 @@ class Table(NamedTuple):
 
     @property
     def certain_at(self) -> int | None:
-        """The place of the column that tells which rows are certain; None where all are."""
+        """The index of the column `certain`; None if all rows are certain."""
         return next((i for i, column in enumerate(self.columns) if column.key == self.certain), None)
 
     def records(self) -> LazySequence[dict[str, Cell]]:
@@ -91,10 +92,10 @@ class Table(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """Bars below each other, each with a name, made of a part for each series. None is a gap.
+    """Stacked bars with a part for each series. None is a gap.
 
-    Those `by_step` stand upright, and their names are the numbers of steps. `between` has for each bar the
-    lowest and the highest that it may be. A line across, with a name, stands at a `level` of upright ones.
+    Bars `by_step` stand upright; their names are step numbers, and a named line crosses them at `level`.
+    `between` has the bounds of each bar's value.
     """
 
     title: str
@@ -109,7 +110,7 @@ class Bars(NamedTuple):
 
 
 class HeatMap(NamedTuple):
-    """A grid of values, the larger the darker. None is a gap."""
+    """A grid of values; larger values are darker. None is a gap."""
 
     title: str
     label: str  # of the values
@@ -118,8 +119,7 @@ class HeatMap(NamedTuple):
     columns: Sequence[str]
     rows: Sequence[str]
     values: Sequence[Sequence[float | None]]  # values[row][column]
-    unit: str = "ms"
-    by_step: bool = False  # columns are steps, which can be picked in a page
+    by_step: bool = False  # columns are steps, which a page lets users pick
     in_3d: bool = False  # a page offers it in 3-D
 
 
@@ -134,7 +134,7 @@ def stretch_key(number: int) -> str:
 
 
 class Span(NamedTuple):
-    """One coloured box of a timeline; rows of tables with one of its `keys` are about it (`Table.about`)."""
+    """One coloured box of a timeline; its `keys` link it to rows of tables (`Table.about`)."""
 
     lane: str
     name: str
@@ -147,7 +147,7 @@ class Span(NamedTuple):
 class OnPath(NamedTuple):
     """A stretch of a path through the boxes of a timeline."""
 
-    span: int  # the box around it, or the next one
+    span: int  # the box around the stretch, or the next box
     start_ms: float
     dur_ms: float
     name: str
@@ -158,7 +158,7 @@ class OnPath(NamedTuple):
 class Timeline(NamedTuple):
     """Boxes on lanes, to scale; the stretches of `path` are in the order of time.
 
-    Of timelines with a `step` a page shows the first, and the one whose step is picked.
+    A page shows the timelines without a `step` and the timeline of the picked step, at first the first step.
     """
 
     title: str
@@ -181,34 +181,33 @@ class GraphNode(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A drawn graph; the edges in `path` are steps of the critical path. No two nodes share layer and row."""
+    """A drawn graph; `path` has the edges of the critical path. No two nodes share layer and row."""
 
     title: str
     nodes: Sequence[GraphNode]
     edges: Sequence[tuple[int, int, str]]  # source, target, kind
-    note: str = ""
     path: Collection[tuple[int, int]] = ()  # (source, target)
 
 
 class Card(NamedTuple):
-    """One thing that was found: a short name, and what there is to say of it, each with its label."""
+    """A finding: a short title and labelled texts."""
 
     title: str
     figure: str  # the saving, with its unit
     lines: Sequence[tuple[str, str]] = ()  # label ("" for none) and text
-    bar: tuple[float, float | None, float | None] | None = None  # the saving and its bounds, to be drawn
+    bar: tuple[float, float | None, float | None] | None = None  # the saving and its bounds (ms)
     about: Collection[str] = ()  # keys, as of `Table.about`
-    step: str = ""  # the step of the evidence,
-    seen: str = ""  # and its key there
+    step: str = ""  # the step of the evidence
+    seen: str = ""  # the key of the evidence in that step
 
     def texts(self, number: int) -> Iterator[str]:
-        """Yield the lines that a reader of plain text gets; `number` counts from 1."""
+        """Yield the card as lines of text; `number` counts from 1."""
         plain = " ".join(text for label, text in self.lines if not label)
         yield f"{number}. {self.title}. {plain}".rstrip()
         widest = max((len(label) for label, _ in self.lines), default=0)
         for label, text in self.lines:
             if label:
-                yield type(text)(f"   {label:<{widest}}  {text}")  # a `Command` stays one
+                yield type(text)(f"   {label:<{widest}}  {text}")  # a `Command` stays a `Command`
 
 
 Chart = Bars | HeatMap | Timeline | Network
@@ -217,11 +216,11 @@ Chart = Bars | HeatMap | Timeline | Network
 class Result(NamedTuple):
     """The result of one run of an option.
 
-    `headline` is the answer in one sentence, and `further` what is to be said next; `title` is what they are
-    of, and without a headline the heading.
+    `headline` is the answer in one sentence, `further` the next sentences, and `title` the subject, which is
+    the heading if there is no headline.
     `document` is the JSON answer with the keys documented in docs/options/*.md (without ``option``,
     ``headline`` and ``repairs``, which report/json.py adds); a `Table` in it becomes a list of
-    objects. The first table is the one that CSV carries. A `Command` among the notes is what one asks next.
+    objects. CSV carries the first table. A `Command` among the notes is a next step.
     """
 
     option: str
@@ -239,7 +238,7 @@ class Result(NamedTuple):
 
     @property
     def files_tables(self) -> list[Table]:
-        """The tables of files, whole."""
+        """The tables that files carry."""
         return [table for table in self.tables if not table.brief]
 
     @property
@@ -254,11 +253,6 @@ class Result(NamedTuple):
 
 
 def ms_column(key: str, title: str, of: str, **settings: Any) -> Column:
-    """Make a column of milliseconds; `of` is the attribute of its items that holds nanoseconds."""
+    """Make a column of milliseconds; `of` is the attribute of the items in nanoseconds."""
     get = attrgetter(of)
     return Column(key, f"{title} (ms)", "float", value=lambda item: ms_of(get(item)), **settings)
-
-
-def card_texts(cards: Iterable[Card]) -> list[str]:
-    """Write the cards as lines of text."""
-    return [text for number, card in enumerate(cards, 1) for text in card.texts(number)]

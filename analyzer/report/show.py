@@ -41,52 +41,35 @@ PICTURES = {
 
 
 def show(result: Result, args: Namespace, outputs: Outputs) -> None:
-    """Complete the files of the command, then print `result` on standard output in the chosen format.
+    """Write the files of the command, then print `result` on standard output in the chosen format.
 
-    Where a file cannot be written none appears; that does not keep the answer from being printed, and is
-    reported after.
-
-    Parameters
-    ----------
-    outputs : what was prepared so far, within its block; the formats that were asked for are added
-
-    Raises
-    ------
-    OutputError
-        A file, or standard output, cannot be written.
-    UsageError
-        A file must not be replaced, or is written twice.
+    `outputs` holds the files prepared so far. If one file cannot be written, none appears; the answer is
+    printed all the same, before the error is raised. Raises OutputError and UsageError.
     """
     result = arranged(result, args)
     summary = result._replace(repairs=summed_up(result.repairs))
     for line in summary.repairs:
         logging.warning("%s", one_line(line))
-    failed = _write_files(summary, args, outputs)
+    failure = None
+    try:
+        files = list(_wanted_files(args))
+        for path, module in files:
+            import_module(module).write(summary, path)
+        outputs.commit()
+        for path, _ in files:
+            logging.info("wrote %s", path)
+    except AnalyzeError as error:
+        failure = type(error)(f"{error}; no file was written")
     try:
         _print(result if args.format == "json" else summary, args)
     except BrokenPipeError:  # the reader (`… | head`) has enough, which is no error
         abandon(sys.stdout)
-    if failed is not None:
-        raise failed
-
-
-def _write_files(result: Result, args: Namespace, outputs: Outputs) -> AnalyzeError | None:
-    """Write the files that were asked for and complete all of `outputs`; return an error, raise none."""
-    written = []
-    try:
-        for path, module in _wanted_files(args):
-            import_module(module).write(result, path)
-            written.append(path)
-        outputs.commit()
-    except AnalyzeError as error:
-        return type(error)(f"{error}; no file was written")
-    for path in written:
-        logging.info("wrote %s", path)
-    return None
+    if failure is not None:
+        raise failure
 
 
 def _wanted_files(args: Namespace) -> Iterator[tuple[Path, str]]:
-    """Yield (path, module that writes it) for each file that was asked for."""
+    """Yield (path, module that writes it) for each requested file."""
     for suffix, module in FILES.items():
         wanted = getattr(args, suffix)
         if wanted is not None:
@@ -119,28 +102,18 @@ def _print(result: Result, args: Namespace) -> None:
 
 def arranged(result: Result, args: Namespace) -> Result:
     """Sort and cut the tables of a result and of its document, and choose those for standard output."""
-    return result._replace(
-        tables=[chosen(_rows(table, args), full=args.full) for table in result.tables],
-        document=_document(result.document, args),
-    )
-
-
-def ordered(table: Table) -> Table:
-    """Sort the rows by the table's `order`, the least first; without one they stay."""
-    if not table.order:
-        return table
-    places = sorted(range(len(table.rows)), key=table.order.__getitem__)
-    about = [table.about[row] for row in places] if table.about else ()
-    return table._replace(rows=LazySequence(places, table.rows.__getitem__), about=about, order=())
-
-
-def chosen(table: Table, *, full: bool) -> Table:
-    """Keep a table for the other kind of answer, with `--full` or without, from standard output."""
-    return table if table.full in (None, full) else table._replace(detail=True)
+    tables = [_rows(table, args) for table in result.tables]
+    tables = [t if t.full in (None, args.full) else t._replace(detail=True) for t in tables]
+    return result._replace(tables=tables, document=_document(result.document, args))
 
 
 def _rows(table: Table, args: Namespace) -> Table:
-    return (ordered(table) if args.sort else table).first(args.head)
+    """Sort the rows by the table's `order` if `--sort` is given, and keep the first `--head`."""
+    if args.sort and table.order:
+        rows = sorted(range(len(table.rows)), key=table.order.__getitem__)
+        about = [table.about[row] for row in rows] if table.about else ()
+        table = table._replace(rows=LazySequence(rows, table.rows.__getitem__), about=about, order=())
+    return table.first(args.head)
 
 
 def _document(value: Any, args: Namespace) -> Any:

@@ -28,7 +28,7 @@ from analyzer.report.cells import (
 )
 from analyzer.report.result import Bars, Card, Cell, Column, Command, Result, Table
 
-_HEADER = 6  # columns of a header at least, if it has long words
+_HEADER = 6  # least columns of a header with long words
 _SPACE = "  "
 _LEGIBLE = 20  # columns of words; a narrower column is hidden
 _LEAST_ROOM = 20  # columns of a figure, however long its label
@@ -36,66 +36,50 @@ _MOST_ROWS = 20  # rows of a table without `--full` and `--head`
 _LEAD = r"(\d+\. )?( *)(\w+ {2,})?"  # number or label of a line; continuation lines are indented below it
 _UNIT = re.compile(r"(?<=\d) (?=(?:ms|%)(?!\w))")
 _BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
-_WIDE = 100  # columns of a drawing where the width is unlimited
+_WIDE = 100  # columns of a drawing if the width is unlimited
 _WIDEST = 10_000  # columns: wider than all terminals
-_LEAST_BARS, _FEWEST_BARS = 20, 3  # columns of all bars in a line, and parts that it keeps
+_LEAST_BARS, _FEWEST_BARS = 20, 3  # least columns of all bars in a line, and least bars
 _REST = "rest"
 _Style = Callable[[Iterable[str]], list[str]]
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
-    """Print `result` for reading.
+    """Print `result` for people.
 
-    On a terminal (or where COLUMNS says how wide one is) tables are fitted to its width; a file or
-    pipe gets every name in full. The headline comes first, on a terminal bold, and changes that are
-    certain are red (more) or green there. Of each table come 20 rows, the first or, by
-    size, the largest; more with `--full` or a larger `--head`. `--quiet` leaves out the title.
+    On a terminal, or where COLUMNS gives a width, tables are fitted to the width; files and pipes get names
+    in full. On a terminal the headline is bold, and significant changes are red (more) or green (less). A
+    table has 20 rows; `--full` or a larger `--head` shows more. `--quiet` leaves out the title.
     """
     width = _width(stream)
     colour = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    for block in _blocks(result, width, most_rows(args), quiet=args.quiet, colour=colour):
-        stream.write(block)
+    blocks = _blocks(result, width, most_rows(args), quiet=args.quiet, colour=colour)
+    stream.write("\n".join("".join(f"{line}\n" for line in block) for block in blocks if any(block)))
 
 
 def _blocks(
     result: Result, width: int | None, n_rows: int | None, *, quiet: bool, colour: bool
-) -> Iterator[str]:
-    """Yield the parts of the page, in order, an empty line between them."""
+) -> Iterator[list[str]]:
+    """Yield the lines of each part of the answer."""
     bold, dim = (partial(_styled, style) if colour else list for style in (_BOLD, _DIM))
     if width is not None and n_rows is not None and len(result.cards) > 1:
         more = f"--full says why and what to do for {counted(len(result.cards) - 1, 'more finding')}."
         result = result._replace(cards=result.cards[:1], notes=[more, *result.notes])
-    between = ""
-    for part in _parts(result, width, n_rows, bold, dim, quiet=quiet, colour=colour):
-        yield "".join([between, *(f"{line}\n" for line in part)])
-        between = "\n"
-
-
-def _parts(
-    result: Result,
-    width: int | None,
-    n_rows: int | None,
-    bold: _Style,
-    dim: _Style,
-    *,
-    quiet: bool,
-    colour: bool,
-) -> list[list[str]]:
-    """Write the parts of the page, in lines."""
-    shown = shown_tables(result)
-    headline = bold(_wrapped([result.headline] if result.headline else [], width))
-    parts = [[*headline, *_wrapped([result.further] if result.further else [], width)]]
-    if not quiet:
-        parts.append([*_wrapped([] if result.headline else [result.title], width)])
-    parts += [_shares(chart, width) for chart in result.charts[:1] if isinstance(chart, Bars)]
-    parts.append([*_figures(result.figures, width)])
-    headed = len(shown) > 1
-    parts += [[*_table(table, width, n_rows, headed=headed, colour=colour)] for table in shown]
-    parts += [_card(card, number, width, bold) for number, card in enumerate(result.cards, 1)]
+    title = "" if quiet or result.headline else result.title
+    headline, further, heading = (
+        [*_wrapped(filter(None, [text]), width)] for text in (result.headline, result.further, title)
+    )
+    yield [*bold(headline), *further]
+    yield heading
+    yield from (_shares(chart, width) for chart in result.charts[:1] if isinstance(chart, Bars))
+    yield [*_figures(result.figures, width)]
+    tables = shown_tables(result)
+    for table in tables:
+        yield [*_table(table, width, n_rows, headed=len(tables) > 1, colour=colour)]
+    for number, card in enumerate(result.cards, 1):
+        yield _card(card, number, width, bold)
     asked = [Command(f"next: {text}") for text in result.commands if width is not None and not quiet]
     notes, last = [*_wrapped(result.sentences, width)], dim(_wrapped(asked, width))
-    parts += [[*dim(notes), *last]] if result.cards else [notes, last]
-    return [*filter(any, parts)]
+    yield from [[*dim(notes), *last]] if result.cards else [notes, last]
 
 
 def _styled(style: str, lines: Iterable[str]) -> list[str]:
@@ -103,10 +87,7 @@ def _styled(style: str, lines: Iterable[str]) -> list[str]:
 
 
 def _shares(chart: Bars, width: int | None) -> list[str]:
-    """Write a single stacked bar as one line; its last parts are joined where the line has no room.
-
-    Nothing for other bars.
-    """
+    """Write a single stacked bar as one line; its last parts are joined where the line has no room."""
     if len(chart.names) > 1:
         return []
     short = labels([*chart.series], IN_A_LANE)
@@ -119,22 +100,20 @@ def _shares(chart: Bars, width: int | None) -> list[str]:
             break
         least = [name for name in values if name != _REST][-1]
         values[_REST] = values.pop(least) + values.pop(_REST, 0.0)
-    parts = [f"{name} {bar_of(value / whole, room)} {words[name]}" for name, value in values.items()]
+    parts = [f"{name} {_bar(value / whole, room)} {words[name]}" for name, value in values.items()]
     return ["  ".join(map(printable, parts))]
 
 
 def _card(card: Card, number: int, width: int | None, bold: _Style) -> list[str]:
-    """Write a card: its title and cause, then each further text behind its label."""
-    head, *rest = card.texts(number)
-    lines = [*_wrapped([head], width)]
+    lines = [*_wrapped(card.texts(number), width)]
     title = f"{number}. {card.title}"
     if lines[0].startswith(title):
         lines[0] = "".join(bold([title])) + lines[0][len(title) :]
-    return [*lines, *_wrapped(rest, width)]
+    return lines
 
 
 def _width(stream: TextIO) -> int | None:
-    """Measure the terminal; None where nothing limits the width."""
+    """Measure the terminal; None if the width is unlimited."""
     if not stream.isatty() and not os.environ.get("COLUMNS"):
         return None
     import shutil
@@ -153,7 +132,7 @@ def _figures(figures: Sequence[tuple[str, str]], width: int | None) -> Iterator[
             head = " " * len(head)
 
 
-def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
+def _wrapped(sentences: Iterable[str], width: int | None) -> Iterator[str]:
     for sentence in sentences:
         text = printable(sentence)
         if width is None or isinstance(sentence, Command):
@@ -206,14 +185,14 @@ def _table(
         yield from _wrapped([table.note], width)
 
 
-def bar_of(share: float, width: int) -> str:
+def _bar(share: float, width: int) -> str:
     """Draw a bar for a share of `width` columns, to an eighth of a column."""
     full, eighths = divmod(round(share * max(width, 0) * 8), 8)
     return "█" * full + " ▏▎▍▌▋▊▉"[eighths].strip()
 
 
 def most_rows(args: Namespace) -> int | None:
-    """Limit the rows of a table for people; None shows all."""
+    """Choose the maximum rows of a printed table; None for all."""
     return None if args.full else max(args.head or 0, _MOST_ROWS)
 
 
@@ -227,18 +206,14 @@ def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, is_t
     parts = []
     for column, values in zip(columns, zip(*rows, strict=True), strict=True):
         cells = cell_texts(column, values)
-        cells = _pointed(cells) if column.kind == "float" else cells
+        if column.kind == "float":  # decimal points stand below each other
+            decimals = [len(cell) - cell.find(".") if "." in cell else 0 for cell in cells]
+            cells = [cell + " " * (max(decimals) - n) for cell, n in zip(cells, decimals, strict=True)]
         widest = max(map(display_width, cells))
         title = printable(column.title)
         header = _stacked(title, widest) if is_tall else [title]
         parts.append(_Part(column, header, cells, max(widest, *map(display_width, header))))
     return parts
-
-
-def _pointed(cells: Sequence[str]) -> list[str]:
-    """Pad numbers so that, aligned to the right, their decimal points are below each other."""
-    after = [len(cell) - at if (at := cell.find(".")) >= 0 else 0 for cell in cells]
-    return [cell + " " * (max(after) - n) for cell, n in zip(cells, after, strict=True)]
 
 
 def _stacked(title: str, width: int) -> list[str]:
@@ -249,49 +224,36 @@ def _stacked(title: str, width: int) -> list[str]:
 def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     """Fit columns into `width` by shortening words; return also the columns left out.
 
-    Empty ones go without a word, then those to the right; the first stays.
+    Empty columns go first, unmentioned, then those to the right; the first column stays.
     """
-    parts = [part for at, part in enumerate(parts) if at == 0 or not {"", NO_VALUE}.issuperset(part.cells)]
+    parts = [part for i, part in enumerate(parts) if i == 0 or not {"", NO_VALUE}.issuperset(part.cells)]
     left_out: list[_Part] = []
-    while len(parts) > 1 and _total(map(_narrowest, parts)) > width:
+    while True:
+        texts = [part for part in parts if is_text(part.column)]
+        between = len(_SPACE) * (len(parts) - 1)
+        least = sum(min(part.width, _LEGIBLE) if is_text(part.column) else part.width for part in parts)
+        if len(parts) == 1 or least + between <= width:
+            break
         left_out.insert(0, parts.pop())
-    texts = [part for part in parts if is_text(part.column)]
-    room = width - _total(part.width for part in parts) + sum(part.width for part in texts)
+    room = width - between - sum(part.width for part in parts if not is_text(part.column))
     cap = max(_even_share([part.width for part in texts], room), 1)
     for part in texts:
         part.width = min(part.width, cap)
-        part.cells = (_folded if part.column.kind == "sentence" else short_names)(part.cells, part.width)
+        if part.column.kind == "sentence":
+            wrapped = [textwrap.wrap(cell, part.width) for cell in part.cells]
+            part.cells = ["\n".join(shorten(line, part.width) for line in lines) for lines in wrapped]
+        else:
+            part.cells = short_names(part.cells, part.width)
         part.header = [
             shorten(line, part.width) for line in _stacked(printable(part.column.title), part.width)
         ]
         lines = [line for cell in part.cells for line in cell.split("\n")]
         part.width = max(map(display_width, [*lines, *part.header]))
-    return _unfolded(parts), left_out
-
-
-def _folded(sentences: Sequence[str], width: int) -> list[str]:
-    """Break sentences into lines of `width` columns."""
-    return [
-        "\n".join(shorten(line, width) for line in textwrap.wrap(sentence, width)) for sentence in sentences
-    ]
-
-
-def _unfolded(parts: list[_Part]) -> list[_Part]:
-    """Give each line of a cell a row of its own."""
-    rows = zip(*(part.cells for part in parts), strict=True)
-    lines = [line for row in rows for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")]
-    for part, cells in zip(parts, zip(*lines, strict=True), strict=True):
+    rows = zip(*([cell.split("\n") for cell in part.cells] for part in parts), strict=True)
+    lines_of_rows = [line for row in rows for line in zip_longest(*row, fillvalue="")]
+    for part, cells in zip(parts, zip(*lines_of_rows, strict=True), strict=True):
         part.cells = list(cells)
-    return parts
-
-
-def _narrowest(part: _Part) -> int:
-    return min(part.width, _LEGIBLE) if is_text(part.column) else part.width
-
-
-def _total(widths: Iterable[int]) -> int:
-    each = list(widths)
-    return sum(each) + len(_SPACE) * (len(each) - 1)
+    return parts, left_out
 
 
 def _even_share(widths: Sequence[int], room: int) -> int:
@@ -307,46 +269,34 @@ def _even_share(widths: Sequence[int], room: int) -> int:
 def _colours(table: Table, rows: Sequence[Sequence[Cell]]) -> dict[str, list[str]]:
     """Choose the colours of each column of changes, by its key; only significant rows have one."""
     certain = table.certain_at
-    is_certain = [certain is None or row[certain] is True for row in rows]
+
+    def colour_of(row: Sequence[Cell], change: Cell) -> str:
+        is_certain = certain is None or row[certain] is True
+        if not is_certain or not isinstance(change, int | float) or not change:
+            return ""
+        return _BAD if change > 0 else _GOOD
+
     return {
-        column.key: [_colour(row[at]) if sure else "" for row, sure in zip(rows, is_certain, strict=True)]
-        for at, column in enumerate(table.columns)
+        column.key: [colour_of(row, row[i]) for row in rows]
+        for i, column in enumerate(table.columns)
         if column.scale == "diverging"
     }
-
-
-def _colour(change: Cell) -> str:
-    if not isinstance(change, int | float) or not change:
-        return ""
-    return _BAD if change > 0 else _GOOD
 
 
 def _lines(parts: Sequence[_Part], colours: Mapping[str, Sequence[str]]) -> Iterator[str]:
     tall = max(len(part.header) for part in parts)
     headers = [_aligned(part, [""] * (tall - len(part.header)) + part.header) for part in parts]
-    yield from _joined(headers)
+    columns = [_aligned(part, part.cells) for part in parts]
+    for i, part in enumerate(parts):
+        if shades := colours.get(part.column.key):
+            pairs = zip(columns[i], shades, strict=True)
+            columns[i] = [f"{colour}{cell}{_PLAIN}" if colour else cell for cell, colour in pairs]
+    yield from (_SPACE.join(row).rstrip() for row in zip(*headers, strict=True))
     yield _SPACE.join("─" * part.width for part in parts)
-    yield from _joined(
-        [_coloured(_aligned(part, part.cells), colours.get(part.column.key)) for part in parts]
-    )
-
-
-def _coloured(cells: list[str], colours: Sequence[str] | None) -> list[str]:
-    if colours is None:
-        return cells
-    return [
-        f"{colour}{cell}{_PLAIN}" if colour else cell for cell, colour in zip(cells, colours, strict=True)
-    ]
-
-
-def _joined(columns: Sequence[list[str]]) -> Iterator[str]:
-    return (_SPACE.join(row).rstrip() for row in zip(*columns, strict=True))
+    yield from (_SPACE.join(row).rstrip() for row in zip(*columns, strict=True))
 
 
 def _aligned(part: _Part, texts: Sequence[str]) -> list[str]:
-    return [_padded(text, part.width, left=is_text(part.column)) for text in texts]
-
-
-def _padded(text: str, width: int, *, left: bool) -> str:
-    blank = " " * (width - display_width(text))
-    return text + blank if left else blank + text
+    """Pad texts to the column's width: words on the right, numbers on the left."""
+    pairs = [(text, " " * (part.width - display_width(text))) for text in texts]
+    return [text + blank if is_text(part.column) else blank + text for text, blank in pairs]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import logging
 import math
@@ -12,7 +11,7 @@ from typing import Any
 from analyzer.base.errors import PROGRAM, OutputError, printable
 from analyzer.base.outputs.atomic import open_output, temporary_directory
 from analyzer.report.cells import cell_texts, display_width, is_text, shorten
-from analyzer.report.result import Cell, Column, Result, Table, card_texts
+from analyzer.report.result import Cell, Column, Result, Table
 
 #: Limits of the file format.
 ROWS_A_SHEET = 1_048_576
@@ -35,13 +34,8 @@ _BY_CHANGE = {
 def write(result: Result, path: Path) -> None:
     """Write a summary and every table of `result` to the workbook `path`, whole or not at all.
 
-    Rows that a sheet cannot hold are left out, text that a cell cannot hold is cut; either is said in a
-    warning. Text stays text, whatever it looks like.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
+    Rows beyond a sheet's limit are left out and texts beyond a cell's limit are cut, with a warning. Text
+    stays text, whatever it looks like. Raises OutputError.
     """
     from xlsxwriter.exceptions import XlsxWriterException
 
@@ -57,51 +51,45 @@ def write(result: Result, path: Path) -> None:
 
 
 def _fill(packed: io.BytesIO, result: Result) -> int:
-    """Write the workbook row by row; return how many texts had to be cut."""
+    """Write the workbook row by row; count the texts that were cut."""
     from xlsxwriter import Workbook
 
+    n_cut, taken = 0, {_SUMMARY.casefold()}
+    with temporary_directory() as scratch:
+        options = {"constant_memory": True, "tmpdir": str(scratch)}
+        with Workbook(packed, options) as workbook:
+            _write_summary(workbook, result)
+            for table in result.files_tables:
+                sheet = workbook.add_worksheet(sheet_name(table.name, taken))
+                if left_out := max(len(table.rows) + 1 - ROWS_A_SHEET, 0):
+                    logging.warning("%s: %d rows are left out of the workbook", table.name, left_out)
+                n_cut += _write_sheet(workbook, sheet, table.first(ROWS_A_SHEET - 1))
+    return n_cut
+
+
+def _write_summary(workbook: Any, result: Result) -> None:
+    """Fill the first sheet: the answer, the key figures, findings, notes and repairs."""
     title = _legal(result.headline or result.title)
-    options = {"constant_memory": True}
-    with temporary_directory() as scratch, Workbook(packed, {**options, "tmpdir": str(scratch)}) as workbook:
-        workbook.set_properties({"title": title, "author": PROGRAM})
-        formats = _Formats(workbook)
-        _write_summary(workbook.add_worksheet(_SUMMARY), formats, result, title)
-        taken = {_SUMMARY.casefold()}
-        return sum(
-            _write_sheet(workbook.add_worksheet(sheet_name(table.name, taken)), formats, _cut(table))
-            for table in result.files_tables
-        )
-
-
-def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) -> None:
-    """Fill the first sheet: the answer, the key figures, notes, and what was read and repaired."""
+    workbook.set_properties({"title": title, "author": PROGRAM})
+    sheet = workbook.add_worksheet(_SUMMARY)
+    large = workbook.add_format({"bold": True, "font_size": 14, "text_wrap": True, "valign": "top"})
+    wrapped = workbook.add_format({"text_wrap": True, "valign": "top"})
     labels = [label for label, _ in result.figures]
     first = min(max([_SUMMARY_WIDTH[0], *(display_width(label) + 2 for label in labels)]), _WIDEST)
     sheet.set_column(0, 0, first)
     sheet.set_column(1, 1, _SUMMARY_WIDTH[1])
-    sheet.merge_range(0, 0, 0, 1, "", formats.title)  # merged text would be taken for a formula
-    sheet.write_string(0, 0, title[:_CELL_CHARACTERS], formats.title)
+    sheet.merge_range(0, 0, 0, 1, "", large)  # merged text would be taken for a formula
+    sheet.write_string(0, 0, title[:_CELL_CHARACTERS], large)
     sheet.set_row(0, _TITLE_LINE * math.ceil(len(title) / _TITLE_CHARACTERS))
-    lines = [
-        *([("", result.further)] if result.further else []),
-        *result.figures,
-        *(("" if at else "Findings", text) for at, text in enumerate(card_texts(result.cards))),
-        *(("" if at else "Notes", note) for at, note in enumerate(result.sentences)),
-        *(("" if at else "Repaired or left out", line) for at, line in enumerate(result.repairs)),
-    ]
+    lines = [*([("", result.further)] if result.further else []), *result.figures]
+    findings = [text for number, card in enumerate(result.cards, 1) for text in card.texts(number)]
+    groups = {"Findings": findings, "Notes": result.sentences, "Repaired or left out": result.repairs}
+    for label, texts in groups.items():
+        lines += [("" if i else label, text) for i, text in enumerate(texts)]
     for row, (label, text) in enumerate(lines[: ROWS_A_SHEET - 2], start=2):
         if label:
             sheet.write_string(row, 0, _legal(label)[:_CELL_CHARACTERS])
-        sheet.write_string(row, 1, _legal(text)[:_CELL_CHARACTERS], formats.words)
-
-
-def _cut(table: Table) -> Table:
-    """Cut a table to the rows of a sheet, and say so."""
-    if len(table.rows) < ROWS_A_SHEET:
-        return table
-    most = ROWS_A_SHEET - 1
-    logging.warning("%s: %d rows are left out of the workbook", table.name, len(table.rows) - most)
-    return table.first(most)
+        sheet.write_string(row, 1, _legal(text)[:_CELL_CHARACTERS], wrapped)
 
 
 def sheet_name(wanted: str, taken: set[str]) -> str:
@@ -123,34 +111,25 @@ def sheet_name(wanted: str, taken: set[str]) -> str:
     return legal
 
 
-class _Formats:
-    """The workbook's cell formats, each made once."""
-
-    def __init__(self, workbook: Any) -> None:
-        self._add = functools.cache(lambda layout: workbook.add_format({"num_format": layout}))
-        edges = {"bold": True, "bottom": 1, "text_wrap": True, "valign": "bottom"}
-        self.words_header = workbook.add_format(edges)
-        self.number_header = workbook.add_format({**edges, "align": "right"})
-        self.title = workbook.add_format({"bold": True, "font_size": 14, "text_wrap": True, "valign": "top"})
-        self.words = workbook.add_format({"text_wrap": True, "valign": "top"})
-
-    def of(self, column: Column) -> Any:
-        """Choose the format of the column's cells; None for text."""
-        if is_text(column):
-            return None
-        if column.kind == "id":
-            return self._add("0")
-        decimals = "." + "0" * column.digits if column.digits and column.kind != "int" else ""
-        return self._add(f"0{decimals}%" if column.kind == "percent" else f"#,##0{decimals}")
+def _number_format(column: Column) -> str:
+    if column.kind == "id":
+        return "0"
+    decimals = "." + "0" * column.digits if column.digits and column.kind != "int" else ""
+    return f"0{decimals}%" if column.kind == "percent" else f"#,##0{decimals}"
 
 
-def _write_sheet(sheet: Any, formats: _Formats, table: Table) -> int:
-    """Fill one sheet; return how many texts had to be cut."""
-    cell_formats = [formats.of(column) for column in table.columns]
+def _write_sheet(workbook: Any, sheet: Any, table: Table) -> int:
+    """Fill one sheet; count the texts that were cut."""
+    cell_formats: list[Any] = []
     for index, column in enumerate(table.columns):
+        header = {"bold": True, "bottom": 1, "text_wrap": True, "valign": "bottom"}
+        if is_text(column):
+            cell_formats.append(None)
+        else:
+            header["align"] = "right"
+            cell_formats.append(workbook.add_format({"num_format": _number_format(column)}))
         sheet.set_column(index, index, _width(table, index))
-        header = formats.words_header if cell_formats[index] is None else formats.number_header
-        sheet.write_string(0, index, _legal(column.title), header)
+        sheet.write_string(0, index, _legal(column.title), workbook.add_format(header))
     sheet.freeze_panes(1, 1)
     cut = last = 0
     for last, row in enumerate(table.rows, start=1):
@@ -164,7 +143,7 @@ def _write_sheet(sheet: Any, formats: _Formats, table: Table) -> int:
 
 
 def _write_cell(sheet: Any, row: int, column: int, cell: Cell, cell_format: Any) -> bool:
-    """Write one cell, nothing for a gap; return whether its text was cut."""
+    """Write one cell, nothing for a gap; True if its text was cut."""
     if isinstance(cell, str):
         text = _legal(cell)
         sheet.write_string(row, column, text[:_CELL_CHARACTERS])

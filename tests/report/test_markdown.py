@@ -22,15 +22,9 @@ def test_headline_table_and_what_to_do() -> None:
     table = Table("operations", "Operations", columns, [("FW.a", 2.25, None), ("BW.b", 1000.0, None)])
     card = Card("It is slow", "3.00 ms", [("", "Because."), ("Try", Command("   a.py x"))])
     result = Result(
-        "o",
-        "title",
-        {},
-        (table,),
-        cards=[card],
-        notes=["Said.", Command("a.py y_")],
-        headline="A step takes 5 ms.",
-        further="So.",
-    )
+        "o", "title", {}, (table,), cards=[card], notes=["Said.", Command("a.py y_")],
+        headline="A step takes 5 ms.", further="So.",
+    )  # fmt: skip
     assert shown(result) == (
         "**A step takes 5 ms.**\n\nSo.\n\n"
         "| operation | took (ms) |\n| --- | ---: |\n| FW.a | 2.2 |\n| BW.b | 1,000 |\n\n"

@@ -32,21 +32,12 @@ TABLE = Table(
 )
 
 
-def arguments(**given: Any) -> Namespace:
+def arguments(**flags: Any) -> Namespace:
     defaults = {
-        "format": "table",
-        "quiet": False,
-        "full": False,
-        "head": None,
-        "xlsx": None,
-        "html": None,
-        "picture": None,
-        "output": None,
-        "option": "o",
-        "sort": False,
-        "path": [],
+        **dict.fromkeys(("head", "xlsx", "html", "picture", "output")),
+        **dict.fromkeys(("quiet", "full", "sort"), False),
     }
-    return Namespace(**{**defaults, **given})
+    return Namespace(**{"format": "table", "option": "o", "path": [], **defaults, **flags})
 
 
 def json_of(document: dict[str, Any], repairs: tuple[str, ...] = (), headline: str = "") -> Any:
@@ -75,7 +66,7 @@ def test_json_understands_numpy_paths_lone_surrogates_and_huge_integers() -> Non
     assert json_of(document) == {"option": "o", "headline": "T", **plain, "repairs": []}
 
 
-def test_what_is_made_is_made_when_it_is_asked_for() -> None:
+def test_a_lazy_sequence_computes_items_on_access() -> None:
     asked: list[int] = []
     made = LazySequence(range(4), lambda at: asked.append(at) or 10 * at)  # type: ignore[func-returns-value]
     assert (len(made), made[-1], asked) == (4, 30, [3])

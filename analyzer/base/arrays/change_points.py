@@ -7,23 +7,23 @@ import numpy as np
 from analyzer.base.arrays import Float64
 from analyzer.base.arrays.distributions import MAD_TO_SD, MEDIAN_TO_MEAN
 
-#: Points of a series that are looked at together (7 ms); of a longer one, means of so many stretches. With
-#: half or twice as many the same faults are found (docs/dev/accuracy.md, 9).
+#: Most points of a search (7 ms); a longer series is reduced to means of this many stretches. Half or twice
+#: the number finds the same faults (docs/dev/accuracy.md, 9).
 _MOST_POINTS = 500
-#: What a single point may weigh, in standard deviations: so that a few outliers do not make a span. With 3
-#: one of 26 faults is no longer found, with 8 none more (docs/dev/accuracy.md, 9).
+#: Most standard deviations of a point from the median, so that a few outliers do not make a span. With 3, one
+#: of 26 faults is missed; 8 finds no more (docs/dev/accuracy.md, 9).
 _CLIPPED = 5.0
 _LEAST_BLOCKS = 10
-_SMOOTHED = 5  # values around each: twice as many as may stand out by themselves, and one
-#: Steps that a span has at least, and the spans that are looked for in each series.
+_SMOOTHED = 5  # values of each median: twice the most single outliers in a row, and one
+#: Least steps of a span, and most spans of a series.
 LEAST_STEPS, MOST_SPANS = _SMOOTHED, 20
 
 
 def higher_spans(values: Float64, least_more: float, sure: float) -> list[tuple[int, int]]:
     """Find the spans in which a series (k,) is higher, one after the other.
 
-    Each is higher by at least `least_more`, and by at least `sure` times the error of that difference; it is
-    taken out before the next one is looked for.
+    Each span is higher by at least `least_more` and by at least `sure` standard errors; its excess is removed
+    before the next search.
 
     >>> higher_spans(np.array([5.0, 6, 5, 6, 5, 6, 9, 8, 9, 8, 9, 8]), 1.0, 3.0)
     [(6, 12)]
@@ -44,7 +44,7 @@ def higher_spans(values: Float64, least_more: float, sure: float) -> list[tuple[
 
 
 def difference_error(values: Float64, length: int) -> float:
-    """Return the standard error of the median of `length` values in a row against that of the others."""
+    """Compute the standard error of the median of `length` values in a row minus that of the others."""
     others = max(len(values) - length, 1)
     return MEDIAN_TO_MEAN * level_error(values, length) * float(np.sqrt(1 + length / others))
 
@@ -52,10 +52,9 @@ def difference_error(values: Float64, length: int) -> float:
 def higher_span(values: Float64, least: int) -> tuple[int, int]:
     """Find begin and end of the span of at least `least` values that stands out most upwards.
 
-    Circular binary segmentation (Olshen, Venkatraman, Lucito, Wigler, Biostatistics 5, 2004): the span
-    with the largest difference of its mean from that of all others in units of its error. Values are
-    medians of each with two on both sides, so that one or two of them do not make a span. Where there is
-    none it is all of the series.
+    Circular binary segmentation (Olshen, Venkatraman, Lucito, Wigler, Biostatistics 5, 2004): the span with
+    the largest difference of its mean from the other values' in standard errors. The values are running
+    medians of five, so that one or two outliers make no span. Without a span the result is the whole series.
 
     >>> higher_span(np.array([0.0, 1, 0, 1, 9, 8, 9, 8, 9, 0, 1, 0, 1, 0]), 3)
     (4, 9)
@@ -76,22 +75,22 @@ def higher_span(values: Float64, least: int) -> tuple[int, int]:
 
 
 def spread_of(values: Float64) -> float:
-    """Return the standard deviation of the noise around a level that may change now and then."""
+    """Estimate the standard deviation of the noise around a level that changes now and then."""
     steps = np.diff(values)
     return float(MAD_TO_SD * np.median(np.abs(steps - np.median(steps))) / np.sqrt(2)) if len(steps) else 0.0
 
 
 def clipped_to_noise(values: Float64) -> Float64:
-    """Return the values, those far from the median no farther than `_CLIPPED` standard deviations."""
+    """Clip values to `_CLIPPED` standard deviations around the median."""
     middle, far = np.median(values), _CLIPPED * (spread_of(values) or np.std(values))
     return np.clip(values, middle - far, middle + far)
 
 
 def level_error(values: Float64, length: int) -> float:
-    """Return the standard error of the level of `length` values in a row, whose noise may hang together.
+    """Estimate the standard error of the level of `length` values in a row with correlated noise.
 
-    That of means of blocks, the larger the longer the noise does (Flyvbjerg, Petersen, J. Chem. Phys. 91,
-    1989), as long as there are ten of them.
+    The largest error of means of blocks of growing length (Flyvbjerg, Petersen, J. Chem. Phys. 91, 1989), as
+    long as there are ten blocks.
 
     >>> noise = np.random.default_rng(0).normal(size=1_000)
     >>> round(level_error(noise, 25), 1), round(level_error(np.repeat(noise, 5), 25), 1)
@@ -107,7 +106,7 @@ def level_error(values: Float64, length: int) -> float:
 
 
 def around(values: Float64, width: int) -> Float64:
-    """Return the median of the `width` values, an odd number, around each (n,); the ends are mirrored."""
+    """Compute running medians of `width` values, an odd number; the ends are mirrored."""
     padded = np.pad(values, width // 2, mode="reflect")
     return np.median(np.lib.stride_tricks.sliding_window_view(padded, width), axis=-1)
 
@@ -126,7 +125,7 @@ def _largest(z: Float64, least: int) -> tuple[int, int]:
 
 
 def _sharpened(z: Float64, at: int, width: int, sign: int) -> int:
-    """Return where within a stretch of `at` the level changes: the two sides differ most (least squares)."""
+    """Find the change of the level within a stretch of `at`: the two sides differ most (least squares)."""
     low, high = max(at - width, 0), min(at + width, len(z))
     if at in (0, len(z)) or high - low < 2:
         return at

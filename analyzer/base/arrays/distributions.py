@@ -9,25 +9,25 @@ import numpy as np
 
 from analyzer.base.arrays import Float64, NDArray
 
-#: Of normal values: median absolute deviation to standard deviation, and standard error of a median to that
-#: of a mean.
+#: Ratios for normal values: standard deviation to median absolute deviation, and standard errors of median to
+#: mean.
 MAD_TO_SD, MEDIAN_TO_MEAN = 1.4826, math.sqrt(math.pi / 2)
-#: With fewer steps it is unknown how much they vary.
+#: Least steps to estimate their variation.
 FEWEST = 4
-#: A step is an outlier beyond this many median deviations from the median, and by this factor at least.
+#: An outlier is this many median deviations above the median, and larger by this factor.
 _OUTLIER_DEVIATIONS, _OUTLIER_FACTOR = 3.0, 1.10
-#: The warm-up has at most so many steps. Of few steps, the first is one from this ratio to the others on.
+#: Most steps of the warm-up; with fewer than four steps, the least ratio of the first step to the others.
 WARM_UP, _FIRST_FACTOR = 3, 3.0
 
 
 def median(values: NDArray[np.generic]) -> float:
-    """Return the median of numbers (n,), at least one and none of them NaN; `np.median` loads `numpy.ma`."""
+    """Compute the median of numbers (n,), n > 0, without NaN; `np.median` loads `numpy.ma`."""
     ordered = np.sort(values).astype(np.float64)
     return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
 
 
 def medians_of_others(values: Float64) -> Float64:
-    """Return for each value (k, m) the median of the others in its row; m is at least two.
+    """Compute for each value (k, m) the median of the others in its row; m is at least two.
 
     >>> medians_of_others(np.array([[1.0, 2.0, 4.0, 9.0]]))
     array([[4., 4., 2., 2.]])
@@ -43,7 +43,7 @@ def medians_of_others(values: Float64) -> Float64:
 
 
 def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
-    """Return the length beyond which a step is an outlier among steps (n,); infinite for fewer than four.
+    """Compute the length beyond which a step is an outlier among steps (n,); infinite for fewer than four.
 
     >>> longest_usual(np.array([10, 11, 12, 13, 14]))
     15.0
@@ -55,10 +55,9 @@ def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
 
 
 def n_warm_up(lengths: NDArray[np.number[Any]]) -> int:
-    """Count the first steps that are the warm-up: outliers among the lengths of all steps (n,).
+    """Count the steps of the warm-up: the first steps (n,) that are outliers, and longer than all later ones.
 
-    A step as long as a later one is no warm-up. Two or three steps are too few to know how much they vary:
-    there the first is one if it is `_FIRST_FACTOR` times as long as any other.
+    Among two or three steps, the first is a warm-up if it is `_FIRST_FACTOR` times as long as any other.
 
     >>> n_warm_up(np.array([90, 40, 10, 11, 12, 11, 10])), n_warm_up(np.array([90, 40, 10, 11, 40, 11, 10]))
     (2, 1)
@@ -78,7 +77,7 @@ _TINY = 1e-300
 
 
 def student_cdf(df: float, t: float) -> float:
-    """Return the probability that Student's t with `df` degrees of freedom is at most `t`.
+    """Compute the probability that Student's t with `df` degrees of freedom is at most `t`.
 
     >>> round(student_cdf(4, -2.776445), 6)
     0.025
@@ -88,9 +87,9 @@ def student_cdf(df: float, t: float) -> float:
 
 
 def student_quantile(df: float, p: float) -> float:
-    """Return the t below which Student's t with `df` degrees of freedom is with probability `p` (above 0.5).
+    """Compute the quantile `p` (above 0.5) of Student's t with `df` degrees of freedom.
 
-    By Newton's method from 0 on: above 0 the distribution function is concave, so it approaches from below.
+    By Newton's method from 0: above 0 the distribution function is concave.
 
     >>> round(student_quantile(4, 0.975), 6)
     2.776445
@@ -105,7 +104,7 @@ def student_quantile(df: float, p: float) -> float:
 
 
 def binomial_tail(times: int, of: int, probability: float) -> float:
-    """Return the probability that something happens at least `times` times `of` so many.
+    """Compute the probability of at least `times` successes in `of` trials.
 
     >>> round(binomial_tail(2, 2, 0.5), 9)
     0.25
@@ -116,10 +115,9 @@ def binomial_tail(times: int, of: int, probability: float) -> float:
 
 
 def _beta_share(a: float, b: float, x: float) -> float:
-    """Return the regularised incomplete beta function of x in [0, 1].
+    """Compute the regularised incomplete beta function of x in [0, 1].
 
-    By the continued fraction of Abramowitz and Stegun (26.5.8) with Lentz's method, where it converges
-    fast; else by symmetry.
+    By the continued fraction of Abramowitz and Stegun (26.5.8) with Lentz's method, or by symmetry.
     """
     if x <= 0 or x >= 1:
         return float(x >= 1)

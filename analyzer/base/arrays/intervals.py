@@ -8,7 +8,7 @@ from analyzer.base.arrays import Int64, Mask, NDArray
 
 
 def union(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
-    """Return the union of intervals (n,) as disjoint intervals in order; those of no length vanish.
+    """Join intervals (n,) into disjoint intervals in order; empty intervals vanish.
 
     >>> start, end = union(np.array([0, 2, 9]), np.array([3, 5, 9]))
     >>> start.tolist(), end.tolist()
@@ -28,7 +28,7 @@ def union(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
 
 
 def overlap_groups(start_ns: Int64, end_ns: Int64) -> Int64:
-    """Return a number for each interval (n,), from 0 in order of time: the same for those that overlap.
+    """Assign numbers from 0 to intervals (n,) in order of time; overlapping intervals have the same number.
 
     >>> overlap_groups(np.array([7, 0, 2]), np.array([9, 3, 5])).tolist()
     [1, 0, 0]
@@ -56,7 +56,7 @@ def clipped_lengths(intervals: tuple[Int64, Int64], starts: Int64, ends: Int64) 
 
 
 def stretches(chosen: Mask) -> Int64:
-    """Return begin and end index of each run of neighbours that are `chosen` (n,), as rows (k, 2).
+    """Find begin and end index of each run of `chosen` neighbours (n,), as rows (k, 2).
 
     >>> stretches(np.array([True, False, True, True])).tolist()
     [[0, 1], [2, 4]]
@@ -65,7 +65,7 @@ def stretches(chosen: Mask) -> Int64:
 
 
 def union_length(start_ns: Int64, end_ns: Int64) -> int:
-    """Length of the union of intervals (n,), in nanoseconds."""
+    """Measure the union of intervals (n,), in nanoseconds."""
     start, end = union(start_ns, end_ns)
     return int((end - start).sum())
 
@@ -73,24 +73,11 @@ def union_length(start_ns: Int64, end_ns: Int64) -> int:
 def innermost(
     start_ns: Int64, end_ns: Int64, track: NDArray[np.integer] | None = None
 ) -> tuple[Int64, Int64, Int64]:
-    """Return the segments of time in which one slice is the innermost open one of its track.
+    """Split the time of each track into segments of its innermost open slice: owner, start, end (m,) each.
 
-    Innermost is the open slice that began last; of those that began together the shortest, then the last
-    one given. A slice may stick out of the slice in which it began.
-
-    Parameters
-    ----------
-    start_ns, end_ns, track : (n,) the slices, in any order; all are of one track if that is not given
-
-    Returns
-    -------
-    owner, start, end : (m,) each
-        The row of the slice that owns the segment, and its times; by track, then by time. Segments of a
-        track do not overlap, and none is empty: a slice that its children cover all the time owns none.
-
-    Examples
-    --------
-    A slice of 10 ns with another one inside, from 3 to 5:
+    The innermost slice is the open slice that began last; of slices that began together the shortest, then
+    the last given. A slice may outlast the slice around it. `owner` is the row of a segment's slice. Segments
+    are in order of track and time, without overlap; none is empty, so a slice covered by others owns none.
 
     >>> owner, start, end = innermost(np.array([0, 3]), np.array([10, 5]))
     >>> list(zip(owner.tolist(), start.tolist(), end.tolist()))
@@ -110,7 +97,7 @@ def innermost(
 
 
 def _moments(at_ns: Int64, track: NDArray[np.integer]) -> tuple[Int64, Int64]:
-    """Return the times of the distinct (track, time) pairs in order and the index of each pair."""
+    """List the times of the distinct (track, time) pairs in order, and the index of each pair."""
     order = np.lexsort((at_ns, track))
     is_new = np.ones(len(order), np.bool_)
     is_new[1:] = (np.diff(at_ns[order]) != 0) | (np.diff(track[order]) != 0)
@@ -140,10 +127,7 @@ def _last_over(left: Int64, right: Int64, n: int) -> Int64:
 def lies_inside(
     start_ns: Int64, end_ns: Int64, track: NDArray[np.integer], outer: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Mark the slices (n,) that lie inside another slice of their track that is `outer` (n,).
-
-    Of equal slices, the later ones lie inside the first.
-    """
+    """Mark the slices (n,) inside an `outer` slice of their track; of equal slices, all but the first."""
     order = np.lexsort((-end_ns, start_ns, track))
     is_inside = np.zeros(len(order), np.bool_)
     for rows in np.split(order, np.flatnonzero(np.diff(track[order])) + 1):

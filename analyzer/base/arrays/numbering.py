@@ -18,9 +18,9 @@ def as_of(
     *,
     before: bool = False,
 ) -> Int64:
-    """Index of the last event (n,) of each `wanted` key by each of `moments` (k,); -1 for none.
+    """Find the last event (n,) of each `wanted` key by each of `moments` (k,); -1 for none.
 
-    An event at the moment itself counts, unless `before`. Of a key's events at one time the last counts.
+    An event at the moment itself counts, unless `before`. Of a key's events at one time, the last counts.
 
     >>> key, at_ns = np.array([7, 7, 8]), np.array([10, 20, 15])
     >>> as_of(key, at_ns, key, np.array([5, 20, 30])).tolist()
@@ -70,19 +70,19 @@ def occurrence_number(values: Int64) -> Int64:
 
 
 def unique(values: NDArray[_Scalar], axis: int | None = None) -> NDArray[_Scalar]:
-    """Return `np.unique` of an array, by the one of its forms that does not load `numpy.ma`."""
+    """List the distinct values as `np.unique` does, without loading `numpy.ma`."""
     distinct: NDArray[_Scalar] = np.unique(values, axis=axis, return_counts=True)[0]
     return distinct
 
 
 def ids_in(numbers: NDArray[np.integer]) -> list[int]:
-    """Return the distinct of numbers (n,) from -1 on, in order; `np.unique` would import numpy.ma."""
+    """List the distinct integers (n,) of at least -1 in order, in linear time."""
     ids: list[int] = (np.flatnonzero(np.bincount(numbers + 1)) - 1).tolist()
     return ids
 
 
 def places_by_value(values: NDArray[np.integer]) -> list[Int64]:
-    """Return the indices of each distinct value (n,), in order of the values.
+    """List the indices of each distinct value (n,), in order of the values.
 
     >>> [places.tolist() for places in places_by_value(np.array([7, 5, 7]))]
     [[1], [0, 2]]
@@ -92,7 +92,7 @@ def places_by_value(values: NDArray[np.integer]) -> list[Int64]:
 
 
 def narrowest(numbers: NDArray[np.integer]) -> Int64:
-    """Return numbers in 16, 32 or 64 bits, whichever holds them all; they are for keeping, not for sums."""
+    """Convert numbers to the narrowest of 16, 32 or 64 bits; for storage, not for sums."""
     low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
     bits = max(low.bit_length(), high.bit_length())
     narrowed: Any = numbers.astype(np.int16 if bits < 16 else np.int32 if bits < 32 else np.int64, copy=False)
@@ -100,10 +100,9 @@ def narrowest(numbers: NDArray[np.integer]) -> Int64:
 
 
 def connected(n: int, tails: Int64, heads: Int64) -> Int64:
-    """Find the least node that edges (e,) connect each of n nodes with, whatever their direction.
+    """Find the least node connected with each of n nodes by edges (e,) of any direction.
 
-    Where an edge joins two groups, the group of the larger number goes to the other, until none does;
-    scipy's way takes a tenth of a second to load.
+    Edges join groups until no group changes; scipy takes a tenth of a second to load.
 
     >>> connected(5, np.array([3, 4]), np.array([4, 1])).tolist()
     [0, 1, 2, 1, 1]
@@ -120,7 +119,7 @@ def connected(n: int, tails: Int64, heads: Int64) -> Int64:
 
 
 def ranges(low: Int64, high: Int64) -> tuple[Int64, Int64]:
-    """Return all numbers from each `low` to below its `high` (n,), and the index of the range of each.
+    """List the numbers from each `low` to below its `high` (n,), and the index of each number's range.
 
     >>> numbers, which = ranges(np.array([3, 8]), np.array([5, 9]))
     >>> numbers.tolist(), which.tolist()

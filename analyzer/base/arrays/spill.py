@@ -19,32 +19,30 @@ from analyzer.base.arrays import NDArray
 
 _T = TypeVar("_T", bound=Struct)
 _IN_MEMORY = 32 << 20  # bytes that stay in memory: most jobs need no more
-_LEAST = 1 << 12  # smaller arrays stay in memory, bytes
-_ALIGNED = 8  # alignment of arrays in the file, bytes
-_PIECE = (
-    64 << 20
-)  # the file is mapped in pieces of so many bytes, and so many may be read before memory is given back
+_LEAST = 1 << 12  # bytes; smaller arrays stay in memory
+_ALIGNED = 8  # bytes, of arrays in the file
+_PIECE = 64 << 20  # bytes of a mapped piece of the file, and bytes to read before memory is given back
 
 
 def _is_aside(array: Any) -> bool:
-    """Check whether an array, or the one that it is a view of, is in the file."""
+    """Test if an array, or the base of a view, is in the file."""
     while isinstance(array, np.ndarray):
         array = array.base
     return isinstance(array, mmap.mmap)
 
 
 def _write(file: FileIO, array: NDArray[Any]) -> None:
-    """Write an array; a file without a buffer may take a part of it at a time."""
+    """Write an array; a file without a buffer may write a part at a time."""
     rest = np.ascontiguousarray(array).data.cast("B")
     while rest:
         rest = rest[file.write(rest) :]
 
 
 class Spill:
-    """A temporary file that takes arrays beyond the first `_IN_MEMORY` bytes.
+    """A temporary file for arrays beyond the first `_IN_MEMORY` bytes.
 
-    Its arrays can be read as before, but not changed: they are pages of the file, whose memory the system
-    can take back. Where the disk is full, arrays stay in memory.
+    Its arrays are read-only: they are pages of the file, whose memory the system can reclaim. If the disk is
+    full, arrays stay in memory.
     """
 
     def __init__(self) -> None:
@@ -55,7 +53,7 @@ class Spill:
         self._looked_at = 0
 
     def put(self, record: _T) -> _T:
-        """Move a record's arrays to the file, except those already there or of one repeated number."""
+        """Move a record's arrays to the file, except arrays of one repeated number."""
         names, arrays = [], []
         for name in record.__struct_fields__:
             value = getattr(record, name)
@@ -66,7 +64,7 @@ class Spill:
         return record if aside is arrays else replace(record, **dict(zip(names, aside, strict=True)))
 
     def put_arrays(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        """Move arrays to the file together; return the same ones where they stay in memory."""
+        """Move arrays to the file together; return `arrays` itself if they stay in memory."""
         n_bytes = sum(map(self._own_bytes, arrays))
         self._left -= n_bytes
         if self._left >= 0 or n_bytes <= _LEAST:
@@ -79,11 +77,11 @@ class Spill:
 
     @staticmethod
     def _own_bytes(array: Any) -> int:
-        """Bytes of an array that are not in the file yet."""
+        """Count the bytes of an array that are not in the file yet."""
         return 0 if _is_aside(array) else int(array.nbytes)
 
     def look_at(self, n_bytes: int) -> None:
-        """Count bytes that are about to be read; give memory back after each `_PIECE` of them."""
+        """Count the bytes to be read next; give memory back after each `_PIECE`."""
         self._looked_at += n_bytes
         if self._looked_at >= _PIECE:
             self._looked_at = n_bytes
@@ -109,7 +107,7 @@ class Spill:
         return aside
 
     def _offset_for(self, n_bytes: int) -> int:
-        """Make room for so many bytes in the last piece, or a new one; return their offset in it."""
+        """Make room for `n_bytes` in the last piece or a new piece; return their offset in it."""
         assert self._file is not None
         if not self._pieces or self._used + n_bytes > len(self._pieces[-1]):
             self._begin += len(self._pieces[-1]) if self._pieces else 0

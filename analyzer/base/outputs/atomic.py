@@ -17,17 +17,17 @@ from msgspec import Struct
 
 from analyzer.base.errors import OutputError, UsageError
 
-#: Called with each existing file before it is replaced; raises `UsageError` where it must stay.
+#: Called with each existing file before it is replaced; raises `UsageError` if the file must stay.
 Guard = Callable[[Path], None]
 
-#: Names of streams that this process has open: written directly, even where they are regular files.
+#: Names of this process's open streams: written directly, even if they are regular files.
 _DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/self/fd/")
 _TEMPORARY_NAME = re.compile(r"\..*\.analyze-.*\.tmp")
 _NAME_CHARACTERS = 40  # of the target, in the name of its temporary file
 
 
 class _Prepared(Struct):
-    """A complete temporary file that becomes `target`, the file that the user called `path`."""
+    """A complete temporary file that becomes `target`, the user's `path` without links."""
 
     path: Path
     target: Path
@@ -37,8 +37,7 @@ class _Prepared(Struct):
 class Outputs:
     """The files of one command. `open_output` within ``with outputs:`` prepares, `commit` renames all.
 
-    Files that are prepared and not committed when the block ends are removed. Without a guard any file is
-    replaced.
+    At the end of the block, prepared files without a commit are removed.
     """
 
     def __init__(self, guard: Guard = lambda path: None) -> None:
@@ -115,28 +114,22 @@ _current: ContextVar[Outputs | None] = ContextVar("outputs", default=None)
 
 @contextlib.contextmanager
 def open_output(path: Path, *, is_guarded: bool = True) -> Iterator[IO[bytes]]:
-    """Open `path` for writing bytes, as one of the current `Outputs` if there are any.
+    """Open `path` for writing bytes, in the current `Outputs` if there are any.
 
-    Otherwise it appears, complete, when the block ends without an error. A name that ends in ``.gz`` is
+    Otherwise the file appears, complete, when the block ends without an error. A name that ends in ``.gz`` is
     compressed. An existing file keeps its mode; of a link, the target is replaced. A pipe or a device
-    (``/dev/stdout``) is written directly. Files that a command exists to renew are not guarded.
-
-    Raises OutputError where the directory does not exist or is not writable, the disk is full, or nobody
-    reads the pipe, and UsageError where `Outputs.check` does.
+    (``/dev/stdout``) is written directly. Raises OutputError, and UsageError as `Outputs.check`.
     """
-    outputs = _current.get()
-    if outputs is not None:
+    current = _current.get()
+    with contextlib.nullcontext(current) if current else Outputs() as outputs:
         with outputs.open(path, is_guarded=is_guarded) as stream:
             yield stream
-        return
-    with Outputs() as alone:
-        with alone.open(path, is_guarded=is_guarded) as stream:
-            yield stream
-        alone.commit()
+        if not current:
+            outputs.commit()
 
 
 def check_output(path: Path, *, is_named: bool = True) -> None:
-    """Refuse what `open_output` would refuse, before the work is done; a default path no flag has named."""
+    """Raise the errors of `open_output` before the work is done; a default path is not `is_named`."""
     try:
         (_current.get() or Outputs()).check(path)
     except OutputError as error:
@@ -164,18 +157,18 @@ def temporary_directory(beside: Path | None = None) -> Iterator[Path]:
 
 
 def is_temporary(path: Path) -> bool:
-    """Check whether this program made `path` as a temporary file, or a directory around it."""
+    """Test if this program made `path`, or a directory around it, as a temporary file."""
     return any(map(_TEMPORARY_NAME.fullmatch, path.absolute().parts))
 
 
 def is_same(path: Path, target: Path) -> bool:
-    """Check whether `path` leads to the file `target` (without links), which need not exist."""
+    """Test if `path` leads to the file `target` (without links), which need not exist."""
     same_name = Path(os.path.realpath(path)) == target
     return same_name or (path.exists() and target.exists() and path.samefile(target))
 
 
 def abandon(stream: TextIO) -> None:
-    """Send what is still buffered to nowhere, so that the end of the process does not fail over it."""
+    """Discard a stream's buffer, so that the process can end without an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -191,7 +184,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _is_stream(path: Path, status: os.stat_result | None) -> bool:
-    """Check whether `path` is a pipe, device or descriptor: these are written directly, not replaced."""
+    """Test if `path` is a pipe, device or descriptor, which are written directly."""
     is_special = status is not None and not stat.S_ISREG(status.st_mode)
     return is_special or str(path).startswith(_DESCRIPTORS)
 
@@ -209,7 +202,7 @@ def _open_stream(path: Path) -> int:
 
 
 def _mode(path: Path) -> int:
-    """Permission bits for a new `path`: those of the file it replaces, else what the umask leaves."""
+    """Choose the permission bits of a new `path`: those of the old file, else those of the umask."""
     try:
         return path.stat().st_mode & 0o777
     except FileNotFoundError:
@@ -219,15 +212,11 @@ def _mode(path: Path) -> int:
 
 
 def _gzip_writer(raw: IO[bytes]) -> IO[bytes]:
-    """Open a gzip stream over `raw`, by `isal` where it is installed (several times faster).
-
-    It names no file and no time, so that the same content makes the same bytes.
-    """
+    """Open a gzip stream over `raw`, without a name and a time, so that equal content makes equal bytes."""
     try:
-        from isal import igzip
+        from isal import igzip  # several times as fast
 
-        packed = igzip.GzipFile("", "wb", 2, raw, mtime=0)  # type: ignore[no-untyped-call]
-        return cast("IO[bytes]", packed)
+        return cast("IO[bytes]", igzip.GzipFile("", "wb", 2, raw, mtime=0))  # type: ignore[no-untyped-call]
     except ImportError:
         import gzip
 

@@ -10,25 +10,25 @@ from analyzer.base.errors import OutputError, UsageError
 from analyzer.base.inputs import is_marked
 from analyzer.base.outputs.atomic import Guard, Outputs, is_same
 
-#: Suffixes of what each flag names, before a ``.gz``; a name without any is fine.
+#: Suffixes of each flag's file, before a ``.gz``; a name without a suffix is fine.
 _SUFFIXES = {"--xlsx": (".xlsx",), "--html": (".html", ".htm"), "--save": (".json",)}
 _STILLS = (".svg", ".png", ".pdf")
 _TIMELINE = (".json", ".trace")
-#: Options whose `--output` is a timeline; the others check their pictures' names themselves.
+#: Options whose `--output` is a timeline; the other options check the names of their pictures.
 _TIMELINES = ("combine", "critical", "replay", "collect")
-#: Options whose pages and workbooks lie beside their `--output`, or the first trace, unless they are named.
+#: Options whose unnamed pages and workbooks lie beside their `--output`, or the first trace.
 _BESIDE_OTHERS = ("combine", "3dcompare", "statistic")
 #: Options that need no `--output`.
 _MAY_WRITE_NOTHING = ("replay", "critical")
-#: As `--output`: no file.
+#: The `--output` without a file.
 NO_FILE = Path("-")
 
 
 def guard(args: Namespace, is_input: Callable[[Path, Sequence[Path]], bool]) -> Guard:
-    """Return the check of an existing file before it is replaced.
+    """Make the check of an existing file before it is replaced.
 
-    Inputs are never replaced; `is_input` tells whether an option may read a file, given the paths of its
-    command. Other files need `--force`, except empty ones and JSON files with this program's mark.
+    Inputs are never replaced; `is_input` tests a file against the paths of the command. Other files need
+    `--force`, except empty files and JSON files with this program's mark.
     """
 
     def check(path: Path) -> None:
@@ -41,8 +41,8 @@ def guard(args: Namespace, is_input: Callable[[Path, Sequence[Path]], bool]) -> 
 
 
 def check_named(args: Namespace, outputs: Outputs) -> None:
-    """Refuse (`UsageError`) what cannot be written: an input, a directory, one file twice, another format."""
-    seen: dict[Path, str] = {}
+    """Raise `UsageError` for an input, a directory, a file named twice, or another format's suffix."""
+    flag_of: dict[Path, str] = {}
     for flag, path in _named(args):
         try:
             outputs.check(path)
@@ -51,11 +51,10 @@ def check_named(args: Namespace, outputs: Outputs) -> None:
         if path.exists() and not path.is_file():
             continue
         _check_suffix(args.option, flag, path)
-        target = path.resolve()
-        for other, name in seen.items():
-            if is_same(path, other):
-                raise UsageError(f"{flag} {path}: is the name that {name} gives")
-        seen[target] = flag
+        for target, other in flag_of.items():
+            if is_same(path, target):
+                raise UsageError(f"{flag} {path}: is the name that {other} gives")
+        flag_of[path.resolve()] = flag
 
 
 def _named(args: Namespace) -> Iterator[tuple[str, Path]]:
@@ -72,7 +71,7 @@ def _named(args: Namespace) -> Iterator[tuple[str, Path]]:
 
 
 def default_file(beside: Path, name: str, suffix: str) -> Path:
-    """Return a file that no flag names: in the directory `beside`, or beside that file."""
+    """Name a file that no flag names: in the directory `beside`, or beside that file."""
     return (beside if beside.is_dir() else beside.parent) / f"{name}.{suffix}"
 
 

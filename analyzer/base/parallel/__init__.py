@@ -25,64 +25,52 @@ if TYPE_CHECKING:
 def progress_bar(
     total: float, unit: str, *, what: str, enabled: bool | None = None
 ) -> Iterator[Callable[..., object]]:
-    """Show a bar with the remaining time in the block, whose function counts n more units as done.
+    """Show a bar with the remaining time in the block; the yielded function counts units as done.
 
-    Parameters
-    ----------
-    total : how many `unit`s there are to do
-    unit : "B" for bytes, else a word in the plural ("files", "steps")
-    what : the words before the bar
-    enabled : None means only where standard error is a terminal
+    `unit` is "B" for bytes, else a plural ("files", "steps"); `what` stands before the bar. By default bars
+    are shown if standard error is a terminal.
     """
     if not (sys.stderr.isatty() if enabled is None else enabled):
         yield int
         return
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
+    amount = [rich.DownloadColumn()] if unit == "B" else [rich.MofNCompleteColumn(), rich.TextColumn(unit)]
+    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), *amount, rich.TimeRemainingColumn())
     console = Console(stderr=True, force_terminal=True)
-    amount = DownloadColumn() if unit == "B" else MofNCompleteColumn()
-    after = TextColumn("" if unit == "B" else unit)
-    columns = (TextColumn("{task.description}"), BarColumn(), amount, after, TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with rich.Progress(*columns, console=console, transient=True) as progress:
         yield partial(progress.advance, progress.add_task(what, total=total))
 
 
 _PR_SET_PDEATHSIG = 1
 _FORK_WORTH = 8 << 20  # bytes (unpacked) below which a second process costs more than it saves
-_UNPACKED = 12  # what a gzip file's size is taken to grow by
+_UNPACKED = 12  # assumed growth of a gzip file
 
-OnRead = Callable[[int], object]  # is told of bytes that were read
+OnRead = Callable[[int], object]  # called with the number of bytes read
 _T = TypeVar("_T")
 
 
 class FilePart(Struct, frozen=True):
-    """A file that some work is done for."""
+    """A file to work on."""
 
     path: Path
-    size: int = 0  # in bytes, as it lies on the disk
-    is_shared: bool = False  # whether other hosts may see the file as well
-    about: Any = None  # what else the work is told of this file
+    size: int = 0  # bytes on the disk
+    is_shared: bool = False  # other hosts may see the file
+    about: Any = None  # a further argument of the work
 
 
 Work = Callable[[FilePart, OnRead], _T]  # a function of a module (or a partial one), so that it can be sent
 
 
-#: Yields the result of some work for each part, in their order.
+#: Yields the result of some work for each part, in order.
 Elsewhere = Callable[[Work[Any], Sequence[FilePart], OnRead], Iterator[Any]]
 _elsewhere: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)
 
 
 @contextlib.contextmanager
 def working_on(elsewhere: Elsewhere) -> Iterator[None]:
-    """Let `map_files` work there in the block, instead of on this machine."""
+    """Let `map_files` work `elsewhere` in the block."""
     token = _elsewhere.set(elsewhere)
     try:
         yield
@@ -97,12 +85,11 @@ def map_files(
     jobs: int | None = None,
     on_read: OnRead = int,
 ) -> Iterator[_T]:
-    """Yield the result of `work` for each part of a file, in their order, wherever it is computed.
+    """Yield the result of `work` for each part, in order.
 
-    Work that a user can mend the failure of returns its error: what it raises ends all of it. In this
-    process, if there is little to read; else in `jobs` processes (None: as many as this one may use
-    cores), of which this one is one if there are few parts. Elsewhere (`working_on`) whatever other hosts
-    may see.
+    Work returns user errors as values; exceptions abort the run. Shared files are read elsewhere, if
+    `working_on` says so. Few bytes are read in this process, more in `jobs` processes (None: the cores of
+    this process), of which this process is one if there are few parts.
     """
     elsewhere = _elsewhere.get()
     if elsewhere is None:
@@ -116,7 +103,7 @@ def map_files(
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file; 0 where reading it will say what is wrong."""
+    """Measure a file in bytes; 0 if it cannot be read."""
     with contextlib.suppress(OSError):
         return path.stat().st_size
     return 0
@@ -147,13 +134,14 @@ def _map_here(work: Work[_T], parts: Sequence[FilePart], jobs: int, on_read: OnR
 def process_pool(n: int) -> Iterator[ProcessPoolExecutor]:
     """Start `n` processes that run functions; any error in the block ends them at once.
 
-    Raises AnalyzeError where a process was killed.
+    Raises AnalyzeError if a process is killed.
     """
     import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
+    from concurrent.futures import ProcessPoolExecutor  # slow to import
     from concurrent.futures.process import BrokenProcessPool
 
-    pool = ProcessPoolExecutor(n, fork_context(), _start, (os.getpid(),))
+    fork = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
+    pool = ProcessPoolExecutor(n, multiprocessing.get_context(fork), _start, (os.getpid(),))
     try:
         yield pool
     except BaseException as error:
@@ -167,14 +155,9 @@ def process_pool(n: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def run_program(command: Sequence[str], seconds: float) -> None:
-    """Run another program, its output caught, for at most so long.
+    """Run another program with captured output for at most `seconds`.
 
-    Raises
-    ------
-    RuntimeError
-        It failed, or took too long; the message is what it said.
-    OSError
-        It could not be started.
+    Raises RuntimeError with the program's message if it fails, and OSError if it cannot be started.
     """
     import subprocess
 
@@ -192,21 +175,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def fork_context() -> Any:
-    """Context that forks processes, or the system's default where it cannot fork."""
-    import multiprocessing
-
-    return multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
-
-
 def _start(parent: int) -> None:
-    """Let a worker end at once on a signal, and when its parent does."""
+    """Let a worker end at once on a signal, and with its parent."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     if sys.platform.startswith("linux"):
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before that was arranged
+        if os.getppid() != parent:  # the parent ended before the call
             os._exit(1)
-    _elsewhere.set(None)  # its connection is the parent's
+    _elsewhere.set(None)  # the connection is the parent's

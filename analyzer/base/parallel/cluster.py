@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 
 def checked_address(given: str) -> str:
-    """Check the address of `--cluster`; "" means the environment's. UsageError for anything else."""
+    """Check the address of `--cluster`; "" means the environment's. Raises UsageError."""
     address = given or os.environ.get(VARIABLE, "")
     if not address:
         raise UsageError(f"--cluster: needs an address, because {VARIABLE} is not set")
@@ -45,9 +45,9 @@ def checked_address(given: str) -> str:
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Elsewhere]:
-    """Connect to the scheduler at `address` (of `checked_address`); its workers do work in the block.
+    """Connect to the scheduler at `address` (of `checked_address`); its workers do the work in the block.
 
-    Raises AnalyzeError where no scheduler answers, or no worker comes.
+    Raises AnalyzeError without a scheduler or a worker.
     """
     distributed = _quiet_library()
     target = _address_in_file(Path(address)) if address.endswith(".json") else address
@@ -70,10 +70,10 @@ def connected(address: str) -> Iterator[Elsewhere]:
 def _map(
     client: Any, address: str, work: Work[_T], parts: Sequence[FilePart], on_read: OnRead
 ) -> Iterator[_T]:
-    """Yield the result of `work` for each part, in their order.
+    """Yield the result of `work` for each part, in order.
 
-    Raises AnalyzeError where a worker does not see the files or runs other code, where tasks kill their
-    workers, where the connection is lost, and where a result does not come for two minutes.
+    Raises AnalyzeError if a worker does not see the files or runs other code, if tasks kill their workers, if
+    the connection is lost, and if there is no result for two minutes.
     """
     from distributed import CancelledError, KilledWorker
     from distributed.comm import CommClosedError
@@ -109,7 +109,7 @@ def _map(
 
 @cache
 def code() -> str:
-    """Digest of the program's code, as it was when this was first asked."""
+    """Compute a checksum of the program's code."""
     files = [_ROOT / f"{name}.py" for name in _DOORS]
     files += [file for package in _PACKAGES for file in (_ROOT / package).rglob("*.py")]
     digest = hashlib.sha256()
@@ -119,9 +119,9 @@ def code() -> str:
 
 
 def _run_on_worker() -> Callable[..., tuple[str, Any]]:
-    """Make the function that workers run; it is sent by value, since they cannot import our modules.
+    """Make the function that workers run, sent by value because workers cannot import our modules.
 
-    It returns why the worker cannot do a task, or "", and the task's result.
+    It returns an error of the worker, or "", and the task's result.
     """
 
     def run(root: str, expected_code: str, paths: list[str], task: bytes | None) -> tuple[str, Any]:
@@ -152,7 +152,7 @@ def _run_on_worker() -> Callable[..., tuple[str, Any]]:
 
 
 def _quiet_library() -> Any:
-    """Import `distributed` so that its log reaches nobody."""
+    """Import `distributed` without its log."""
     names = ("distributed", "tornado", "asyncio")
     for name in names:
         os.environ.setdefault(f"DASK_LOGGING__{name.upper()}", "critical")
@@ -167,7 +167,7 @@ def _quiet_library() -> Any:
 
 
 async def _shake_hands(address: str, security: Any) -> None:
-    """Connect once; `Client` would wait forever for a program that accepts and says nothing."""
+    """Connect once; `Client` waits forever for a program that accepts and sends nothing."""
     from distributed.comm import connect
 
     secrets = security.get_connection_args("client")

@@ -1,4 +1,4 @@
-"""`--option collect`: from what the profilers wrote to the final trace, its DAG and the iteration time."""
+"""`--option collect`: from the profilers' files to the final trace, its DAG and the iteration time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(args: Namespace) -> Result:
 
 def _collect(args: Namespace) -> Result:
     """Renew the final traces, and read the captures and server logs below the paths."""
-    from analyzer.cli.collect.collect_tables import time_result
+    from analyzer.cli.collect.collect_tables import all_there_is, time_result
     from trace_utils import find_gpus
 
     for path in args.path:
@@ -63,12 +63,9 @@ def _collect(args: Namespace) -> Result:
             raise missing(path)
     gpus = [gpu for path in args.path for gpu in find_gpus(path)]
     result = _gpus(args, gpus) if gpus else time_result(args, [], Repairs(), "Collected from")
-    if not args.sub_option:
-        from analyzer.cli.collect.collect_tables import all_there_is
-
-        for path in args.path:
-            for extra in all_there_is(path, jobs=args.jobs, progress=args.progress):
-                result = _joined(result, extra)
+    for path in args.path if not args.sub_option else ():
+        for part in all_there_is(path, jobs=args.jobs, progress=args.progress):
+            result = _joined(result, part)
     if not gpus and not result.tables:
         why = f" ({'; '.join(result.repairs)})" if result.repairs else ""
         raise TraceError(
@@ -155,25 +152,20 @@ def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
 
 def _one_source(args: Namespace, variant: str) -> Result:
     """Read the transfers in the captures, or in the servers' logs, under one path."""
-    from analyzer.cli.collect import collect_tables as network_tables
-    from analyzer.cli.collect.collect_tables import time_result
+    from analyzer.cli.collect.collect_tables import pcap, server, time_result
 
     if len(args.path) > 1:
         raise UsageError(f"--sub_option {variant} takes one path: the job's root, or one file")
     [path] = args.path
     if variant == "pcap":
-        transfers = network_tables.pcap(path, jobs=args.jobs, progress=args.progress, output=args.output)
+        transfers = pcap(path, jobs=args.jobs, progress=args.progress, output=args.output)
     else:
-        transfers = network_tables.server(path, progress=args.progress, output=args.output)
+        transfers = server(path, progress=args.progress, output=args.output)
     return _joined(time_result(args, [], Repairs(), f"Collected ({variant}) from"), transfers)
 
 
 def _joined(result: Result, other: Result) -> Result:
-    lists = ("figures", "notes", "repairs")
+    lists = ("tables", "figures", "notes", "repairs")
     joined: dict[str, Any] = {name: [*getattr(result, name), *getattr(other, name)] for name in lists}
-    return result._replace(
-        document={**result.document, **other.document},
-        headline=result.headline or other.headline,
-        tables=[*result.tables, *other.tables],
-        **joined,
-    )
+    document = {**result.document, **other.document}
+    return result._replace(document=document, headline=result.headline or other.headline, **joined)

@@ -68,7 +68,7 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
 
 
 def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> Iterator[Result]:
-    """Yield a result for the captures and the server logs under `root`, or why captures could not be used."""
+    """Yield a result for the captures and for the logs under `root`; unusable captures are a repair."""
     from collector.network.packets import is_capture
     from collector.network.partition_keys import files_below
 
@@ -121,15 +121,13 @@ def _headline(keys: Sequence[ServerKey]) -> str:
     n, total = sum(key.n_push + key.n_pull for key in keys), sum(key.push_ns + key.pull_ns for key in keys)
     if not total:
         return "No transfer of a known key was captured."
-    wire, server, waiting = (in_percent(sum(part) / total) for part in zip(*map(_parts, keys), strict=True))
+    parts = ("wire_ns", "server_ns", "waiting_ns")
+    shares = [sum(getattr(key, part) or 0 for key in keys) / total for part in parts]
+    wire, server, waiting = map(in_percent, shares)
     return (
         f"A transfer takes {in_ms(total / n)} (mean of {n:,}): {wire} on the wire, {server} in the "
         f"server, {waiting} waiting for other workers."
     )
-
-
-def _parts(key: ServerKey) -> tuple[int, int, int]:
-    return key.wire_ns, key.server_ns, key.waiting_ns or 0
 
 
 # ---- servers
@@ -147,29 +145,21 @@ _REQUESTS = (Column("node", "node"), *_KEYS[:3], *_KEYS[4:7])
 
 
 def time_result(
-    args: Namespace,
-    gpus: Sequence[Gpu],
-    repairs: Repairs,
-    title: str,
-    notes: Sequence[str] = (),
+    args: Namespace, gpus: Sequence[Gpu], repairs: Repairs, title: str, notes: Sequence[str] = ()
 ) -> Result:
     """Make the result of `--option collect` for the GPUs; `title` goes before the paths."""
     ranks = [gpu.steps for gpu in gpus if gpu.steps]
     of_job = (together(ranks) if ranks else []) or [step for rank in ranks for step in rank]
-    fw_bw = ms_of(known_mean(step.fw_bw_ns for step in of_job))
-    job = ms_of(known_mean(step.iteration_ns for step in of_job))
-    document = {"gpus": [_entry(gpu) for gpu in gpus], "iteration_ms": job}
+    iteration_ns = known_mean(step.iteration_ns for step in of_job)
+    means = {"iteration time": iteration_ns, "FW+BW": known_mean(step.fw_bw_ns for step in of_job)}
     unmarked = [f"{gpu.trace}: marks no whole step: no iteration time" for gpu in gpus if not gpu.steps]
-    figures = [("iteration time", in_ms(job * 1e6))] if job is not None else []
-    if fw_bw is not None:
-        figures.append(("FW+BW", in_ms(fw_bw * 1e6)))
     return Result(
         "collect",
         f"{title} {', '.join(map(str, args.path))}",
-        document,
+        {"gpus": Table.of("", "", _RECORD, gpus).records().tolist(), "iteration_ms": ms_of(iteration_ns)},
         headline=_time_headline(of_job, len(ranks)),
         tables=_tables(gpus) if gpus else (),
-        figures=figures,
+        figures=[(name, in_ms(ns)) for name, ns in means.items() if ns is not None],
         notes=[*unmarked, *notes],
         repairs=repairs.lines,
     )
@@ -186,18 +176,16 @@ def _time_headline(steps: Sequence[StepTime], n_ranks: int) -> str:
     return f"{sentence}."
 
 
-def _entry(gpu: Gpu) -> dict[str, object]:
-    return {
-        "path": str(gpu.path),
-        "trace": str(gpu.trace),
-        "events": dict(gpu.events),
-        "steps": len(gpu.steps),
-        "fw_bw_ms": ms_of(gpu.fw_bw_ns),
-        "iteration_ms": ms_of(gpu.mean_ns),
-        "iteration_ms_per_step": gpu.ms,
-    }
-
-
+#: Columns of a GPU in JSON.
+_RECORD = (
+    Column("path", ""),
+    Column("trace", ""),
+    Column("events", ""),
+    Column("steps", "", value=lambda gpu: len(gpu.steps)),
+    Column("fw_bw_ms", "", value=lambda gpu: ms_of(gpu.fw_bw_ns)),
+    Column("iteration_ms", "", value=lambda gpu: ms_of(gpu.mean_ns)),
+    Column("iteration_ms_per_step", "", value=lambda gpu: gpu.ms),
+)
 _GPUS = (
     Column("gpu", "GPU", value=lambda g: g.name),
     Column("trace", "trace", value=lambda g: g.trace and g.trace.name),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from operator import attrgetter
@@ -63,20 +62,17 @@ def run(args: Namespace) -> Result:
     runs = load_runs(args, Wanted(operations=True, spent=True))
     names = labels(args.path)
     pairs = [
-        compare(runs[0], other, (names[0], name), wanted=args.filter)
-        for other, name in zip(runs[1:], names[1:], strict=True)
+        compare(runs[0], run, (names[0], name), wanted=args.filter)
+        for run, name in zip(runs[1:], names[1:], strict=True)
     ]
     most = max(pairs, key=lambda pair: abs(pair.iteration.ns or 0))
-    which = f"{most.names[1]} changed most of {len(pairs)} runs: " if len(pairs) > 1 else ""
-    limit = math.inf if args.fail_above is None else args.fail_above / 100
-    regressed = [pair for pair in pairs if pair.iteration.significant]
-    regressed = [pair for pair in regressed if (pair.iteration.relative or 0) > limit]
-    lost = [] if args.fail_above is None else _lost_work(runs, names)
+    largest = f"{most.names[1]} changed most of {len(pairs)} runs: " if len(pairs) > 1 else ""
+    failures, unsure = _fail_above(pairs, runs, names, args.fail_above)
     return Result(
         "compare",
         f"{names[0]} → {', '.join(names[1:])}",
         _document(pairs, args.path),
-        headline=f"{which}{verdict(most)}.",
+        headline=f"{largest}{verdict(most)}.",
         tables=[
             *(tables_of(most) if len(pairs) == 1 else tables_of_runs(pairs)),
             *(input_table(run, name) for run, name in zip(runs, names, strict=True)),
@@ -85,36 +81,35 @@ def run(args: Namespace) -> Result:
         figures=[] if len(pairs) > 1 else _figures(most),
         notes=[
             *(note for pair in pairs for note in _notes(pair, alone=len(pairs) == 1)),
-            *_limit(pairs, regressed, args.fail_above),
-            *lost,
+            *failures,
+            *unsure,
             *(["--full shows the tables of each comparison."] if len(pairs) > 1 and not args.full else []),
             *damage_notes(file for run in runs if not is_digest(run.path) for file in run.files),
             *digest_note(args, names[-1]),
             command(args, "diagnose", paths=args.path[-1:]),
         ],
         repairs=list(dict.fromkeys(line for job in runs for line in job.repairs)),
-        exit_code=_REGRESSED if regressed or lost else 0,
+        exit_code=_REGRESSED if failures else 0,
     )
 
 
-def _limit(pairs: Sequence[Comparison], regressed: Sequence[Comparison], percent: float | None) -> list[str]:
-    """Name the runs above the limit of `--fail_above`, and those with too few steps to tell."""
+def _fail_above(
+    pairs: Sequence[Comparison], runs: Sequence[JobFigures], names: Sequence[str], percent: float | None
+) -> tuple[list[str], list[str]]:
+    """List the failures of `--fail_above`, and the runs with too few steps for it."""
     if percent is None:
-        return []
-    return [f"{pair.names[1]}: slower than --fail_above {percent:g} allows" for pair in regressed] + [
-        f"{pair.names[1]}: too few steps to compare with --fail_above {percent:g}"
-        for pair in pairs
-        if pair.iteration.p is None
-    ]
-
-
-def _lost_work(runs: Sequence[JobFigures], names: Sequence[str]) -> list[str]:
-    """Name the runs of which `--fail_above` cannot say that they are as fast: their recordings lost work."""
-    return [
-        f"{name}: not passed by --fail_above: {note.partition(':')[0]}"
-        for run, name in zip(runs, names, strict=True)
-        for note in dict.fromkeys(note for file in run.files for note in file.lost_work)
-    ]
+        return [], []
+    limit = f"--fail_above {percent:g}"
+    changes = [(pair.names[1], pair.iteration) for pair in pairs]
+    slower = [name for name, step in changes if step.significant and (step.relative or 0) > percent / 100]
+    failures = [f"{name}: slower than {limit} allows" for name in slower]
+    for run, name in zip(runs, names, strict=True):  # a recording that lost work seems faster
+        lost = [note for file in run.files for note in file.lost_work]
+        failures += [
+            f"{name}: not passed by --fail_above: {note.partition(':')[0]}" for note in dict.fromkeys(lost)
+        ]
+    unsure = [name for name, step in changes if step.p is None]
+    return failures, [f"{name}: too few steps to compare with {limit}" for name in unsure]
 
 
 def _document(pairs: Sequence[Comparison], paths: Sequence[Path]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Sequence
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from analyzer.base.lazy_sequence import LazySequence
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from analyzer.answers.compare.significance import Change
     from analyzer.model.figures.job_figures import JobFigures
 
+_EXPLAINS = "What explains the change of the step"
 _MOST = "Operations that explain most of the change"
-#: Bars of a chart at most.
-_MOST_BARS = 20
-#: Share of the base's step from which the change of a category is shown.
-_LEAST_SHOWN = 0.01
+_MOST_BARS = 20  # of a chart
+_LEAST_SHOWN = 0.01  # least share of the base's step for a category on standard output
 
 
 def both_ms(change: Change) -> list[float | None]:
@@ -44,7 +43,7 @@ _CHANGE_CELLS = [(column, column.value or attrgetter(column.key)) for column in 
 
 
 def part_of_the_change(op: OpChange) -> tuple[float, float]:
-    """Make a sort key: the operations that explain most of the step's change come first."""
+    """Make the sort key of the largest part of the step's change first."""
     return -abs(op.explained.ns or 0.0), -abs(op.average.ns or 0.0)
 
 
@@ -59,21 +58,16 @@ def tables_of(pair: Comparison) -> list[Table]:
 
 
 def tables_of_runs(pairs: Sequence[Comparison]) -> list[Table]:
-    """Make a table of the steps of several runs, and for files and `--full` those of each comparison."""
-    runs = Table.of("runs", "Iteration time against the base", _RUNS, pairs, _by_change)
+    """Make a table of the steps of several runs, and for files and `--full` the tables of each comparison."""
+    title, largest_first = "Iteration time against the base", lambda pair: -abs(pair.iteration.ns or 0.0)
     details = [(pair.names[1], table) for pair in pairs for table in tables_of(pair) if not table.brief]
     return [
-        runs,
+        Table.of("runs", title, _RUNS, pairs, largest_first),
         *(
             table._replace(name=f"{table.name} {run}", title=f"{table.title}: {run}", full=True)
             for run, table in details
         ),
     ]
-
-
-def _by_change(pair: Comparison) -> float:
-    """Make a sort key: the run whose step changed most comes first."""
-    return -abs(pair.iteration.ns or 0.0)
 
 
 def _sides(key: str, what: str, of: str) -> list[Column]:
@@ -102,97 +96,78 @@ _RUNS = (
 )
 
 
+_NAME, _CAT = Column("name", "operation"), Column("cat", "category")
+_EXPLAINED = ms_column("explained_ms", "explains of the step", "explained.ns", scale="diverging")
+_TESTED = tested_columns()
+_OPERATIONS = (
+    _NAME, _CAT, *_sides("avg_*_ms", "avg", "average"), *_TESTED[:2], _EXPLAINED, *_TESTED[2:], *_COUNTS,
+)  # fmt: skip
+_EXPLAINING = (
+    _NAME,
+    _EXPLAINED,
+    *_sides("avg_*_ms", "avg", "average"),
+    # of the average, or of the step if only one run has the operation
+    Column(
+        "significant",
+        "significant",
+        "bool",
+        value=lambda op: (op.average if all(op.count) else op.explained).significant,
+    ),
+)
+
+
 def _operations(pair: Comparison) -> list[Table]:
-    """Make the table of all operations, and what standard output shows of it without `--full`."""
-    tested = tested_columns()
-    columns = (
-        Column("name", "operation"),
-        Column("cat", "category"),
-        *_sides("avg_*_ms", "avg", "average"),
-        *tested[:2],
-        ms_column("explained_ms", "explains of the step", "explained.ns", scale="diverging"),
-        *tested[2:],
-        *_COUNTS,
-    )
+    """Make the table of all operations, and the brief table for standard output."""
     whole = Table.of(
-        "operations",
-        "Operations",
-        columns,
-        pair.operations,
-        part_of_the_change,
-        certain="significant",
-        full=True,
+        "operations", "Operations", _OPERATIONS, pair.operations, part_of_the_change,
+        certain="significant", full=True,
+    )  # fmt: skip
+    brief = Table.of(
+        "operations", _MOST, _EXPLAINING, _explaining(pair), certain="significant", brief=True, full=False
     )
-    explaining = _most(pair)
-    return [whole, explaining] if explaining.rows else [whole]
+    return [whole, brief] if brief.rows else [whole]
 
 
 def _explaining(pair: Comparison) -> list[OpChange]:
-    """Sort the changed operations: those that explain most of the step's change first."""
+    """Sort the changed operations by their part of the step's change, the largest first."""
     changed = [op for op in pair.of_either if op.explained.ns or op.average.ns]
     return sorted(changed, key=part_of_the_change)
 
 
-def _most(pair: Comparison) -> Table:
-    columns = (
-        Column("name", "operation"),
-        ms_column("explained_ms", "explains of the step", "explained.ns", scale="diverging"),
-        *_sides("avg_*_ms", "avg", "average"),
-        Column("significant", "significant", "bool", value=_is_certain),
-    )
-    ops = _explaining(pair)
-    return Table.of("operations", _MOST, columns, ops, certain="significant", brief=True, full=False)
-
-
-def _is_certain(op: OpChange) -> bool:
-    """Test the change of the average, or of the step where only one run has the operation."""
-    return (op.average if all(op.count) else op.explained).significant
-
-
 def _categories(pair: Comparison) -> list[Table]:
-    """Make the table of all categories, and what standard output shows of it without `--full`."""
-    columns = (
-        Column("cat", "category", value=lambda each: each.cat or "(none)"),
-        *_sides("step_*_ms", "step", "explained"),
-        ms_column("explained_ms", "explains", "explained.ns", scale="diverging"),
-        Column("explains", "significantly", "bool", value=attrgetter("explained.significant")),
-        *_COUNTS,
-        *_sides("avg_*_ms", "avg", "average"),
-        *tested_columns(),
-    )
+    """Make the table of all categories, and the brief table for standard output."""
+    category = Column("cat", "category", value=lambda change: change.cat or "(none)")
+    sides = _sides("step_*_ms", "step", "explained")
+    explains = _EXPLAINED._replace(title="explains (ms)")
+    certain = Column("explains", "significantly", "bool", value=attrgetter("explained.significant"))
+    averages = _sides("avg_*_ms", "avg", "average")
+    columns = (category, *sides, explains, certain, *_COUNTS, *averages, *_TESTED)
     note = (
         "Overlapping time is counted once: computation first, then communication, then the rest. "
         "So the columns of the step add up to the iteration time."
     )
     title, categories = "Categories: what they took of a step", pair.categories
-    base = sum(each.explained.a_ns or 0.0 for each in categories)
-    large = [each for each in categories if abs(each.explained.ns or 0.0) > _LEAST_SHOWN * base]
-    first, a, b, explains, sure = columns[:5]
-    few = (first, explains, a, b, sure._replace(title="significant"))
     whole = Table.of("categories", title, columns, categories, note=note, certain="explains")
+    base = sum(change.explained.a_ns or 0.0 for change in categories)
     if not base:
         return [whole]
-    what = "What explains the change of the step"
-    brief = Table.of("categories", what, few, large, certain="explains", brief=True, full=False)
-    return [whole._replace(full=True), brief] if large else [whole._replace(full=True)]
+    large = [change for change in categories if abs(change.explained.ns or 0.0) > _LEAST_SHOWN * base]
+    few = (category, explains, *sides, certain._replace(title="significant"))
+    brief = Table.of("categories", _EXPLAINS, few, large, certain="explains", brief=True, full=False)
+    return [whole._replace(full=True), *([brief] if large else [])]
 
 
 def _only(pair: Comparison) -> Table:
+    def of_operation(column: Column) -> Column:
+        value = column.value or attrgetter(column.key)
+        return column._replace(value=lambda row: value(row[1]))
+
     columns = (
-        Column("run", "only in", value=lambda row: row[0]),
-        Column("name", "operation", value=lambda row: row[1].name),
-        Column("cat", "category", value=lambda row: row[1].cat),
-        Column(
-            "explained_ms",
-            "explains of the step (ms)",
-            "float",
-            scale="diverging",
-            value=lambda row: ms_of(row[1].explained.ns),
-        ),
+        Column("run", "only in", value=itemgetter(0)),
+        *map(of_operation, (_NAME, _CAT, _EXPLAINED)),
     )
-    sides = zip(pair.names, pair.only_in, strict=True)
-    of_runs = [(name, op) for name, ops in sides for op in ops]
-    return Table.of("only_in", "Operations of one run only", columns, of_runs, full=True)
+    rows = [(name, op) for name, ops in zip(pair.names, pair.only_in, strict=True) for op in ops]
+    return Table.of("only_in", "Operations of one run only", columns, rows, full=True)
 
 
 def input_table(run: JobFigures, name: str) -> Table:
@@ -206,35 +181,28 @@ def input_table(run: JobFigures, name: str) -> Table:
         Column("avg_ms", "avg (ms)", "float"),
     )
     figures = (ops.count.sum(1), ops.total_ns.sum(1) / 1e6, ops.mean_ns / 1e6)
-    rows = LazySequence(
-        range(len(ops.keys)), lambda row: (*ops.keys[row], *(column[row].item() for column in figures))
-    )
-    return Table(name, f"Operations of {name}", columns, rows, detail=True)
+    rows = range(len(ops.keys))
+    cells = LazySequence(rows, lambda row: (*ops.keys[row], *(figure[row].item() for figure in figures)))
+    return Table(name, f"Operations of {name}", columns, cells, detail=True)
 
 
 def charts_of(pair: Comparison) -> list[Chart]:
-    """Draw by how much categories and operations lengthened the step, the largest changes first."""
-    categories = sorted(pair.categories, key=lambda each: -abs(each.explained.ns or 0.0))
-    of_categories = {each.cat or "(none)": each.explained for each in categories[:_MOST_BARS]}
-    of_operations = {op.name: op.explained for op in _explaining(pair)[:_MOST_BARS]}
-    both = (("What explains the change of the step", of_categories), (_MOST, of_operations))
-    return [chart for title, changes in both for chart in _changes(title, changes)]
-
-
-def _changes(title: str, changes: Mapping[str, Change]) -> list[Bars]:
-    """Draw changes as bars to either side of zero, with their intervals."""
+    """Draw the changes of the step by category and by operation, with intervals, the largest first."""
     from analyzer.cli.compare.verdict import doubt
 
-    changes = {name: change for name, change in changes.items() if change.ns}
-    if not changes:
-        return []
-    names = [f"{name}{doubt(change)}" for name, change in changes.items()]
-    ends = [
-        None
-        if change.low_ns is None or change.high_ns is None
-        else (change.low_ns / 1e6, change.high_ns / 1e6)
-        for change in changes.values()
-    ]
-    label = "change of a step (ms)" + (" and its 95 % interval" if any(ends) else "")
-    series = {"change": [ms_of(change.ns) for change in changes.values()]}
-    return [Bars(title, label, names, series, between=ends, is_small=True)]
+    categories = sorted(pair.categories, key=lambda change: -abs(change.explained.ns or 0.0))
+    by_title = {
+        _EXPLAINS: {change.cat or "(none)": change.explained for change in categories[:_MOST_BARS]},
+        _MOST: {op.name: op.explained for op in _explaining(pair)[:_MOST_BARS]},
+    }
+    charts: list[Chart] = []
+    for title, changes in by_title.items():
+        if not (shown := {name: change for name, change in changes.items() if change.ns}):
+            continue
+        bounds = [(change.low_ns, change.high_ns) for change in shown.values()]
+        between = [None if low is None or high is None else (low / 1e6, high / 1e6) for low, high in bounds]
+        label = "change of a step (ms)" + (" and its 95 % interval" if any(between) else "")
+        series = {"change": [ms_of(change.ns) for change in shown.values()]}
+        names = [f"{name}{doubt(change)}" for name, change in shown.items()]
+        charts.append(Bars(title, label, names, series, between=between, is_small=True))
+    return charts

@@ -7,10 +7,10 @@ from analyzer.answers.compare.significance import FEWEST_STEPS, Change
 from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent
 
-_WORTH_NAMING = 0.05  # share of the change from which a category is named
+_WORTH_NAMING = 0.05  # least share of the change for a category to be named
 _UNCHANGED = 0.0005  # share of the step; a smaller change counts as unchanged
-_MOST = 3  # named categories at most
-_BULK = 0.25  # share of the change from which an operation is named
+_MOST = 3  # named categories
+_BULK = 0.25  # least share of the change for an operation to be named
 
 
 def verdict(comparison: Comparison) -> str:
@@ -33,9 +33,8 @@ def _without_steps(comparison: Comparison) -> str:
     """Name the changed operations where a run marks no steps."""
     ops = comparison.operations
     changed = [op for op in ops if op.average.significant]
-    stepless = (
-        "both runs" if not any(comparison.steps) else "the new run" if comparison.steps[0] else "the base"
-    )
+    base, new = comparison.steps
+    stepless = "the new run" if base else "the base" if new else "both runs"
     head = f"No iteration time (steps are not marked in {stepless})"
     if not changed:
         return f"{head}; no operation of {len(ops)} changed significantly"
@@ -62,16 +61,10 @@ def interval(change: Change) -> str:
 
 def _categories(comparison: Comparison) -> str:
     """Name the categories that explain most of the change, largest first."""
-    size = abs(comparison.iteration.ns or 0)
-    large = [
-        category
-        for category in comparison.categories
-        if abs(category.explained.ns or 0) >= _WORTH_NAMING * size
-    ]
-    named = [category for category in large if category.cat][:_MOST]
-    return ", ".join(
-        f"{category.cat} {_signed(category.explained)}{doubt(category.explained)}" for category in named
-    )
+    least = _WORTH_NAMING * abs(comparison.iteration.ns or 0)
+    changes = [(category.cat, category.explained) for category in comparison.categories if category.cat]
+    large = [(cat, change) for cat, change in changes if abs(change.ns or 0) >= least]
+    return ", ".join(f"{cat} {_signed(change)}{doubt(change)}" for cat, change in large[:_MOST])
 
 
 def _operation(comparison: Comparison) -> str:

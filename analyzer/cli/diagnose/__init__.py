@@ -5,12 +5,11 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from analyzer import cli
 from analyzer.base.errors import TraceError, UsageError, as_sentence, counted, listed
 from analyzer.base.inputs import is_digest
 from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent, ms_of
-from analyzer.cli import READING, add_flags, asked, command, refuse
+from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, refuse
 from analyzer.report.result import Card, Chart, Column, Command, Result, Table, key_of
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from analyzer.answers.diagnose.diagnosis import Diagnosis, Ranked
     from analyzer.answers.diagnose.finding import Evidence
-    from replay.edit import EditRequest
 
 HELP = (
     "what is slow, why, and what to do first: findings ranked by the time that a replay of the steps "
@@ -26,29 +24,29 @@ HELP = (
 )
 EXAMPLE = "analyze.py JOB"
 
-#: The kind of what makes the answer less sure: no finding beside those that cost time.
+#: The kind of the flaws of a recording, which are notes and not findings on standard output.
 _QUALITY = "capture_quality"
-#: Keys of what a finding is about, at most.
+#: Most keys of a finding's boxes.
 _MOST_KEYS = 2_000
 
-_BRIEF = (  # of a place, a `Ranked`, where it is, and the command that answers it: what a terminal shows
-    Column("id", "#", "int", value=lambda row: row[0]),
-    Column("gain_ms", "saves (ms)", "float", value=lambda row: _gain(row[1], "mid_ns")),
-    Column("gain_low_ms", "95 %: from", "float", value=lambda row: _gain(row[1], "low_ns")),
-    Column("gain_high_ms", "to", "float", value=lambda row: _gain(row[1], "high_ns")),
-    Column("gain_share", "of a step", "percent", 0, value=lambda row: row[1].share),
-    Column("title", "what", "sentence", value=lambda row: row[1].finding.title),
-    Column("ranks", "where", value=lambda row: row[2]),
+_BRIEF = (  # columns of a terminal; the items are the findings of the document, and `where`
+    Column("id", "#", "int"),
+    Column("gain_ms", "saves (ms)", "float", value=lambda row: row["gain_ms"]["mid"]),
+    Column("gain_low_ms", "95 %: from", "float", value=lambda row: row["gain_ms"]["low"]),
+    Column("gain_high_ms", "to", "float", value=lambda row: row["gain_ms"]["high"]),
+    Column("gain_share", "of a step", "percent", 0),
+    Column("title", "what", "sentence"),
+    Column("ranks", "where", value=lambda row: row["where"]),
 )
 _FINDINGS = (
     *_BRIEF,
-    Column("gain_after_above_ms", "after those above", "float", value=lambda row: _after_above_ms(row[1])),
-    Column("kind", "kind", value=lambda row: _words(row[1].finding.kind)),
-    Column("cause", "why", "sentence", value=lambda row: row[1].finding.cause),
-    Column("action", "what to do", "sentence", value=lambda row: row[1].finding.action),
-    Column("caveat", "caveat", "sentence", value=lambda row: _caveat(row[1])),
-    Column("change", "what-if (--set)", value=lambda row: _change(row[1])),
-    Column("command", "command", value=lambda row: row[3]),
+    Column("gain_after_above_ms", "after those above", "float"),
+    Column("kind", "kind", value=lambda row: _words(row["kind"])),
+    Column("cause", "why", "sentence"),
+    Column("action", "what to do", "sentence"),
+    Column("caveat", "caveat", "sentence"),
+    Column("change", "what-if (--set)", value=lambda row: row["change"] or ""),
+    Column("command", "command"),
 )
 _SKIPPED = (
     Column("kind", "not checked", value=lambda skipped: _words(skipped.kind)),
@@ -69,10 +67,10 @@ def run(args: Namespace) -> Result:
         )
     from trace_utils import held_by
 
-    holds = held_by(args.path)
-    if holds == "calls":
+    content = held_by(args.path)
+    if content == "calls":
         return _of_dumps(args)
-    if holds == "steps":
+    if content == "steps":
         return _of_step_log(args)
     from analyzer.answers.diagnose.diagnosis import diagnose
     from collector.network.network_evidence import read_evidence
@@ -80,16 +78,12 @@ def run(args: Namespace) -> Result:
 
     network = read_evidence(args.path, jobs=args.jobs, progress=args.progress)
     loaded = load_steps(args.path, asked(args), partitions=read_partitions(args.path, network), sizes=True)
-    return _result(
-        args,
-        diagnose(loaded, network.words),
-        loaded.recording.notes,
-        [*loaded.repairs, *network.repairs],
-    )
+    diagnosis, repairs = diagnose(loaded, network.words), [*loaded.repairs, *network.repairs]
+    return _result(args, diagnosis, loaded.recording.notes, repairs)
 
 
 def _of_dumps(args: Namespace) -> Result:
-    """Return why the job hangs whose ranks wrote down what they waited in."""
+    """Explain a hang from the flight-recorder dumps of its ranks."""
     from analyzer.answers.diagnose.hangs.find_hang import find_hang, standing_of
     from analyzer.answers.diagnose.hangs.hang_findings import hang_diagnosis
     from analyzer.cli.diagnose.hang_tables import hang_tables
@@ -107,18 +101,13 @@ def _of_dumps(args: Namespace) -> Result:
     if not ranks:
         raise TraceError(f"{args.path[0]}: no dump tells its rank; call the files after their ranks")
     hang = find_hang(ranks)
-    sources = listed(sorted({standing.rank_by for standing in ranks.values()}))
-    result = _result(
-        args,
-        hang_diagnosis(hang, ranks, paths),
-        [*notes, f"The ranks are taken from {sources}."],
-        mapped.repairs,
-    )
-    tables = hang_tables(hang, ranks, paths)
-    tables[1] = tables[1]._replace(full=True)
-    more = [] if args.full else [command(args, "diagnose", "--full")]  # who is where in each group
+    notes.append(f"The ranks are taken from {listed(sorted({dump.rank_by for dump in ranks.values()}))}.")
+    result = _result(args, hang_diagnosis(hang, ranks, paths), notes, mapped.repairs)
+    waits, groups = hang_tables(hang, ranks, paths)
     return result._replace(
-        document={**result.document, "waits": tables[0]}, tables=tables, notes=[*result.notes, *more]
+        document={**result.document, "waits": waits},
+        tables=[waits, groups._replace(full=True)],
+        notes=[*result.notes, *([] if args.full else [command(args, "diagnose", "--full")])],
     )
 
 
@@ -127,22 +116,16 @@ def _of_step_log(args: Namespace) -> Result:
     from analyzer.model.figures.job_figures import load_figures
     from analyzer.model.figures.rank_figures import Wanted
 
-    job = load_figures(args.path, Wanted(rows=True), cli.asked(args))
+    job = load_figures(args.path, Wanted(rows=True), asked(args))
     return _result(args, diagnose_step_log(job), (), job.repairs)
 
 
-def _result(
-    args: Namespace,
-    diagnosis: Diagnosis,
-    notes: Sequence[str],
-    repairs: Sequence[str],
-) -> Result:
-    """Return a diagnosis as a result."""
+def _result(args: Namespace, diagnosis: Diagnosis, notes: Sequence[str], repairs: Sequence[str]) -> Result:
     from analyzer.answers.diagnose.diagnosis import further, headline
 
     numbered = list(enumerate(diagnosis.findings, 1))[: args.head]
-    flaws = [ranked for _, ranked in numbered if ranked.finding.kind == _QUALITY]
-    shown = list(enumerate((ranked for _, ranked in numbered if ranked.finding.kind != _QUALITY), 1))
+    flaws = [ranked.finding for _, ranked in numbered if ranked.finding.kind == _QUALITY]
+    shown = [ranked for _, ranked in numbered if ranked.finding.kind != _QUALITY]
     charts: Sequence[Chart] = ()
     if diagnosis.view is not None:
         from analyzer.cli.diagnose.diagnosis_charts import path_shares
@@ -152,84 +135,86 @@ def _result(
         from analyzer.cli.diagnose.diagnosis_charts import diagnosis_charts
 
         charts = diagnosis_charts(diagnosis, shown, charts)
+    records = [_record(args, number, ranked) for number, ranked in numbered]
     rows = [
-        (number, ranked, _where(ranked, len(diagnosis.ranks)), _command(args, ranked))
-        for number, ranked in shown
+        {**record, "id": number, "where": _where(record["scope"]["ranks"], len(diagnosis.ranks))}
+        for number, record in enumerate((record for record in records if record["kind"] != _QUALITY), 1)
     ]
-    about = [_about(diagnosis, ranked) for _, ranked in shown]
+    about = [_about(diagnosis, ranked) for ranked in shown]
     skipped = Table.of("skipped", "Not checked", _SKIPPED, diagnosis.skipped, full=True)
-    ask = [] if diagnosis.view is None else [command(args, cli.WHAT_IF)]
     return Result(
         option="diagnose",
         title=_subject(args, diagnosis),
         headline=headline(diagnosis),
         further=further(diagnosis),
-        document=_document(args, diagnosis, numbered),
+        document=_document(diagnosis, records),
         tables=[
             Table.of("findings", "Findings", _FINDINGS, rows, about=about, detail=True),
             *([Table.of("findings", "Findings", _BRIEF, rows, brief=True)] if rows else []),
             *([skipped] if diagnosis.skipped else []),
         ],
         charts=charts,
-        cards=[_card(args, diagnosis, ranked) for _, ranked in shown],
-        notes=[*map(_flaw, flaws), *_not_shown(args, diagnosis), *diagnosis.notes, *notes, *ask],
+        cards=[_card(args, ranked, keys) for ranked, keys in zip(shown, about, strict=True)],
+        notes=[
+            *(f"{as_sentence(f'{flaw.title}: {flaw.cause}')} {as_sentence(flaw.action)}" for flaw in flaws),
+            *_not_shown(args, diagnosis),
+            *diagnosis.notes,
+            *notes,
+            *([] if diagnosis.view is None else [command(args, WHAT_IF)]),
+        ],
         repairs=repairs,
     )
 
 
 def _subject(args: Namespace, diagnosis: Diagnosis) -> str:
-    """Return the line above the headline: the paths, how many ranks, which steps."""
+    """Name the paths, the number of ranks, and the steps."""
     numbers = diagnosis.numbers
     steps = [f"steps {numbers[0]}–{numbers[-1]}" if len(numbers) > 1 else "one step"] if len(numbers) else []
     return " · ".join([*map(str, args.path), counted(len(diagnosis.ranks), "rank"), *steps])
 
 
-def _flaw(ranked: Ranked) -> str:
-    """Return a flaw of the recording as sentences: it makes the answer less sure."""
-    finding = ranked.finding
-    return f"{as_sentence(f'{finding.title}: {finding.cause}')} {as_sentence(finding.action)}"
-
-
-def _where(ranked: Ranked, n_ranks: int) -> str:
-    ranks = ranked.finding.scope.ranks
+def _where(ranks: Sequence[str], n_ranks: int) -> str:
     if n_ranks == len(ranks) > 1:
         return "both ranks" if n_ranks == 2 else "all ranks"
     return ", ".join(ranks) if len(ranks) <= 2 else f"{len(ranks)} ranks"
 
 
-def _gain(ranked: Ranked, bound: str) -> float | None:
-    return None if ranked.gain is None else ms_of(getattr(ranked.gain, bound))
+def _gain_ms(ranked: Ranked) -> dict[str, Any]:
+    bounds = ("low", "mid", "high")
+    return {bound: ranked.gain and ms_of(getattr(ranked.gain, f"{bound}_ns")) for bound in bounds}
 
 
-def _after_above_ms(ranked: Ranked) -> float | None:
-    return None if ranked.gain is None else ms_of(ranked.after_above_ns)
+def _commands(args: Namespace, ranked: Ranked) -> tuple[Command | None, Command]:
+    """Write the command that answers the gain, if the finding has edits, and the command that shows more."""
+    what_if = command(args, WHAT_IF, *map(str, ranked.change)) if ranked.change else None
+    return what_if, command(args, *(ranked.finding.look or ("critical",)))
 
 
-def _card(args: Namespace, diagnosis: Diagnosis, ranked: Ranked) -> Card:
-    """Return a finding with all its details."""
-    finding = ranked.finding
-    caveat = f" ({_caveat(ranked)})" if _caveat(ranked) else ""
-    lines = [("", as_sentence(finding.cause + caveat)), ("Do", as_sentence(finding.action))]
-    lines += [("Example", _seen(evidence)) for evidence in finding.evidence[:1]]
-    if ranked.change:
-        lines.append(("Try", command(args, *_what_if(ranked.change))))
-    if finding.look or not ranked.change:
-        lines.append(("Look", command(args, *_look(ranked))))
-    bar = (
-        None
-        if ranked.gain is None
-        else (ranked.gain.mid_ns / 1e6, _gain(ranked, "low_ns"), _gain(ranked, "high_ns"))
-    )
-    title = as_sentence(finding.title).removesuffix(".")
-    card = Card(title, _worth(ranked), lines, bar, _about(diagnosis, ranked))
-    for seen in finding.evidence[:1]:
-        if seen.step is not None:
-            card = card._replace(step=str(seen.step), seen=key_of(seen.rank, seen.name))
+def _card(args: Namespace, ranked: Ranked, about: Sequence[str]) -> Card:
+    finding, caveat = ranked.finding, _caveat(ranked)
+    cause = f"{finding.cause} ({caveat})" if caveat else finding.cause
+    lines = [("", as_sentence(cause)), ("Do", as_sentence(finding.action))]
+    lines += [("Example", _example(evidence)) for evidence in finding.evidence[:1]]
+    what_if, look = _commands(args, ranked)
+    if what_if:
+        lines.append(("Try", what_if))
+    if finding.look or not what_if:
+        lines.append(("Look", look))
+    saving, bar = "", None
+    if ranked.gain is not None:
+        gain = _gain_ms(ranked)
+        bar = gain["mid"], gain["low"], gain["high"]
+        if ranked.share is not None:
+            saving = f"{in_ms(ranked.gain.mid_ns)} ({in_percent(ranked.share)})"
+    card = Card(as_sentence(finding.title).removesuffix("."), saving, lines, bar, about)
+    for evidence in finding.evidence[:1]:
+        if evidence.step is not None:
+            card = card._replace(step=str(evidence.step), seen=key_of(evidence.rank, evidence.name))
     return card
 
 
 def _caveat(ranked: Ranked) -> str:
-    """Caveats of a finding; one is that its saving may be none."""
+    """Join the finding's caveat and the interval of a saving that is not claimed."""
     gain, caveat = ranked.estimate, ranked.finding.caveat
     if gain is None or ranked.gain is not None:
         return caveat
@@ -237,34 +222,8 @@ def _caveat(ranked: Ranked) -> str:
     return f"{caveat}; {unclaimed}" if caveat else unclaimed
 
 
-def _change(ranked: Ranked) -> str:
-    return " ".join(map(str, ranked.change))
-
-
-def _what_if(edits: Sequence[EditRequest]) -> list[str]:
-    """Return the arguments of the command that answers what some edits save."""
-    return [cli.WHAT_IF, *map(str, edits)]
-
-
-def _command(args: Namespace, ranked: Ranked) -> Command:
-    """Return the command that answers the gain of a finding; else the one that shows more of it."""
-    return command(args, *(_what_if(ranked.change) if ranked.change else _look(ranked)))
-
-
-def _look(ranked: Ranked) -> Sequence[str]:
-    """Return the words of the command that shows more of a finding."""
-    return ranked.finding.look or ("critical",)
-
-
-def _worth(ranked: Ranked) -> str:
-    """Return the saving; "" where nothing is claimed."""
-    if ranked.gain is None or ranked.share is None:
-        return ""
-    return f"{in_ms(ranked.gain.mid_ns)} ({in_percent(ranked.share)})"
-
-
 def _about(diagnosis: Diagnosis, ranked: Ranked) -> list[str]:
-    """Return the keys of what a finding is about: its operations on its ranks, and its evidence."""
+    """List the keys of a finding's boxes: its operations on its ranks, and its evidence."""
     finding = ranked.finding
     if diagnosis.answer:
         return []
@@ -274,7 +233,7 @@ def _about(diagnosis: Diagnosis, ranked: Ranked) -> list[str]:
     return list(dict.fromkeys(keys))[:_MOST_KEYS]
 
 
-def _seen(evidence: Evidence) -> str:
+def _example(evidence: Evidence) -> str:
     name, took = brief(evidence.name), in_ms(evidence.dur_ns)
     if evidence.step is None:
         return f"{evidence.path}: {evidence.rank} has {name} open for {took} at least"
@@ -293,9 +252,7 @@ def _words(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def _document(
-    args: Namespace, diagnosis: Diagnosis, numbered: Sequence[tuple[int, Ranked]]
-) -> dict[str, Any]:
+def _document(diagnosis: Diagnosis, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     import numpy as np
 
     times = diagnosis.iteration_ns / 1e6
@@ -308,23 +265,23 @@ def _document(
         },
         "ranks": list(diagnosis.ranks),
         "steps": list(diagnosis.numbers),
-        "findings": [_record(args, number, ranked) for number, ranked in numbered],
+        "findings": records,
         "below_threshold": diagnosis.small,
         "skipped": [{"kind": skipped.kind, "reason": skipped.reason} for skipped in diagnosis.skipped],
     }
 
 
 def _record(args: Namespace, number: int, ranked: Ranked) -> dict[str, Any]:
-    finding = ranked.finding
+    finding, (what_if, look) = ranked.finding, _commands(args, ranked)
     scope, span = finding.scope, finding.scope.span
     return {
         "id": number,
         "kind": finding.kind,
         "title": finding.title,
-        "gain_ms": {bound: _gain(ranked, f"{bound}_ns") for bound in ("low", "mid", "high")},
+        "gain_ms": _gain_ms(ranked),
         "gain_share": ranked.share,
-        "gain_after_above_ms": _after_above_ms(ranked),
-        "change": _change(ranked) or None,
+        "gain_after_above_ms": ranked.gain and ms_of(ranked.after_above_ns),
+        "change": " ".join(map(str, ranked.change)) or None,
         "scope": {
             "ranks": list(scope.ranks),
             "steps": list(scope.steps),
@@ -346,6 +303,6 @@ def _record(args: Namespace, number: int, ranked: Ranked) -> dict[str, Any]:
         "cause": finding.cause,
         "action": finding.action,
         "caveat": _caveat(ranked),
-        "command": str(_command(args, ranked)),
-        "look": str(command(args, *_look(ranked))),
+        "command": what_if or look,
+        "look": look,
     }

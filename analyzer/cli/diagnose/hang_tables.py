@@ -11,7 +11,7 @@ from analyzer.base.errors import in_words
 from analyzer.reading.formats.recorder.standing import Group, Lane, Standing
 from analyzer.report.result import Cell, Column, Table
 
-_MOST_GROUPS = 10  # kinds of groups that have a column
+_MOST_GROUPS = 10  # most kinds of groups with a column
 _RANKS = (
     Column("rank", "rank", "id"),
     Column("state", "state"),
@@ -24,43 +24,36 @@ _RANKS = (
 
 
 def hang_tables(hang: Hang, ranks: Mapping[int, Standing], paths: Mapping[int, str]) -> list[Table]:
-    """Return each rank's wait, the guilty ranks first, and each rank's place in each group."""
-    guilty = _guilty(hang)
+    """List the wait of each rank, the guilty ranks first, and the progress of each rank in each group."""
+    guilty = {rank: root.cause.value for root in reversed(hang.roots) for rank in root.ranks}
     order = sorted({*ranks, *guilty}, key=lambda rank: (rank not in guilty, rank))
     rows: list[list[Cell]] = []
     for rank in order:
-        wait, own = hang.waits.get(rank), ranks.get(rank)
-        since = wait.call.at_ns if wait else -1
-        has_open = own and (own.messages or any(lane.n_open for lane in own.lanes.values()))
+        wait, dump = hang.waits.get(rank), ranks.get(rank)
+        has_open = dump and (dump.messages or any(lane.n_open for lane in dump.lanes.values()))
         state = "waits" if wait else "calls open" if has_open else "nothing open"
         rows.append([
             rank,
             guilty.get(rank) or state,
             str(wait.call) if wait else "",
-            clock(since) if since > 0 else "",
+            clock(wait.call.at_ns) if wait and wait.call.at_ns > 0 else "",
             in_words(wait.on) + (" (held)" if wait.is_held else "") if wait else "",
-            clock(own.last_ns) if own and own.last_ns > 0 else "",
+            clock(dump.last_ns) if dump and dump.last_ns > 0 else "",
             paths.get(rank, ""),
         ])  # fmt: skip
     return [Table("ranks", "Who waits for whom", _RANKS, rows), _groups(order, ranks)]
 
 
-def _guilty(hang: Hang) -> dict[int, str]:
-    return {rank: root.cause.value for root in reversed(hang.roots) for rank in root.ranks}
-
-
 def _groups(order: Sequence[int], ranks: Mapping[int, Standing]) -> Table:
-    """Return for each rank the last collectives that it completed, and called, in groups with open ones."""
+    """List the last completed and the last called collective of each rank, in groups with open calls."""
     last: dict[Group, int] = defaultdict(int)  # called by any member
     open_calls: dict[str, int] = defaultdict(int)
-    for lane in (lane for one in ranks.values() for lane in one.lanes.values()):
+    for lane in (lane for dump in ranks.values() for lane in dump.lanes.values()):
         last[lane.group] = max(last[lane.group], lane.entered)
         open_calls[_kind(lane.group)] += lane.n_open
-    shown = sorted((kind for kind, n in open_calls.items() if n), key=lambda kind: -open_calls[kind])[
-        :_MOST_GROUPS
-    ]
-    columns = [Column("rank", "rank", "id")]
-    columns += [Column(kind, kind) for kind in shown]
+    with_open = [kind for kind, n in open_calls.items() if n]
+    shown = sorted(with_open, key=lambda kind: -open_calls[kind])[:_MOST_GROUPS]
+    columns = [Column("rank", "rank", "id"), *(Column(kind, kind) for kind in shown)]
     rows: list[list[Cell]] = []
     for rank in order:
         lanes = {_kind(lane.group): lane for lane in ranks[rank].lanes.values()} if rank in ranks else {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,20 +47,17 @@ def run(args: Namespace) -> Result:
 
     args.output = _output(args)
     loaded = _structure(args) if _has_dag(args) else _recorded(args)
-    drawn = [path for path in (args.output, args.html, args.picture) if path and _is_drawing(Path(str(path)))]
-    if drawn and len(loaded.dag) > MOST_DRAWN:
+    files = (args.output, args.html, args.picture)
+    is_drawn = any(file and Path(str(file)).suffix.lower() not in _TEXTS for file in files)
+    if is_drawn and len(loaded.dag) > MOST_DRAWN:
         raise UsageError(
             f"{args.path[0]}: the graph has {len(loaded.dag):,} nodes, a drawing at most {MOST_DRAWN:,}; "
             "--output FILE.dot or FILE.graphml writes it for other programs"
         )
     with progress_bar(1, "graphs", what="laying out", enabled=args.progress):
         title = f"What waits for what: {len(loaded.dag):,} operations"
-        chart = draw(loaded.dag, loaded.path, title, placed=bool(drawn))
+        chart = draw(loaded.dag, loaded.path, title, placed=is_drawn)
     return _result(args, loaded, chart)
-
-
-def _is_drawing(path: Path) -> bool:
-    return path.suffix.lower() not in _TEXTS
 
 
 def _has_dag(args: Namespace) -> bool:
@@ -69,14 +65,13 @@ def _has_dag(args: Namespace) -> bool:
     from analyzer.reading.formats.gml import is_gml
     from analyzer.reading.formats.stream import find_file
 
-    by = args.step_by or args.rank_by
-    of_step = args.del_queue or args.filter or args.comm or by or args.step is not None
-    gpu = len(args.path) == 1 and find_file(args.path[0], "dag.gml") is not None
-    return is_gml(args.path[0]) or (gpu and not of_step)
+    flags = (args.del_queue, args.filter, args.comm, args.step_by, args.rank_by, args.step is not None)
+    has_gml = len(args.path) == 1 and find_file(args.path[0], "dag.gml") is not None
+    return is_gml(args.path[0]) or (has_gml and not any(flags))
 
 
 def _structure(args: Namespace) -> _Loaded:
-    """Load the graph of a GML file or of one GPU, with the average durations in the trace beside it."""
+    """Load the graph of a GML file or of one GPU, with the average durations of its trace."""
     from msgspec.structs import replace
 
     from dag_utils import mean_dags
@@ -91,9 +86,9 @@ def _structure(args: Namespace) -> _Loaded:
         path = replace(path, nodes=[])
     ms = in_ms(path.length_ns)
     length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""
-    first = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."
-    ask = [command(args, "critical", "--step", "mean")] if path.length_ns else []
-    return _Loaded(dag, path, Counter(dag.cats), first, [*loaded.notes, *ask], loaded.repairs)
+    headline = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."
+    next_step = [command(args, "critical", "--step", "mean")] if path.length_ns else []
+    return _Loaded(dag, path, Counter(dag.cats), headline, [*loaded.notes, *next_step], loaded.repairs)
 
 
 def _recorded(args: Namespace) -> _Loaded:
@@ -105,28 +100,24 @@ def _recorded(args: Namespace) -> _Loaded:
     step = recording.steps[row]
     path = critical_path(step)
     dag, marked, by_cat = drawn_step(recording, step, path, step.slack_ns(), parts=args.del_queue)
-    first = NamedPath.of(recording, path).headline(recording, step, path)
-    ask = command(args, "critical", *(() if args.step is None else ("--step", args.step)))
-    return _Loaded(
-        dag, marked, by_cat, first, [*recording.notes, *damage_notes(loaded.files), ask], loaded.repairs
-    )
+    headline = NamedPath.of(recording, path).headline(recording, step, path)
+    next_step = command(args, "critical", *(() if args.step is None else ("--step", args.step)))
+    notes = [*recording.notes, *damage_notes(loaded.files), next_step]
+    return _Loaded(dag, marked, by_cat, headline, notes, loaded.repairs)
 
 
 def _output(args: Namespace) -> Path:
     from analyzer.base.outputs.atomic import check_output
 
-    path: Path = args.output or _default(args.path[0])
+    path: Path | None = args.output
+    if path is None:  # in the current directory, with the name of the DAG
+        source: Path = args.path[0]
+        gmls = sorted(source.glob("*.gml")) if source.is_dir() else [source]
+        path = Path(gmls[0].name.removesuffix(".gz") if gmls else "dag").with_suffix(".svg")
     if path.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {path}: a graph ends in {' '.join(_SUFFIXES)}")
     check_output(path, is_named=args.output is not None)
     return path
-
-
-def _default(path: Path) -> Path:
-    """Name a picture in the current directory after the DAG at `path`."""
-    gmls = sorted(path.glob("*.gml")) if path.is_dir() else [path]
-    name = gmls[0].name.removesuffix(".gz") if gmls else "dag"
-    return Path(name).with_suffix(".svg")
 
 
 def _result(args: Namespace, loaded: _Loaded, chart: Network) -> Result:
@@ -138,12 +129,12 @@ def _result(args: Namespace, loaded: _Loaded, chart: Network) -> Result:
         "components": dag.components(),
         "depth": max(dag.depths(), default=0),
     }
-    columns = (
-        Column("kind", "kind", value=itemgetter(0)),
-        Column("count", "operations", "int", value=itemgetter(1)),
-    )
-    kinds = Table.of("by_kind", "Operations by kind of work", columns, by_kind.items(), sort_by=_fewer)
-    length = [("critical path", in_ms(path.length_ns))] if path.length_ns else []
+    columns = (Column("kind", "kind"), Column("count", "operations", "int"))
+    rows, order = list(by_kind.items()), [-n for n in by_kind.values()]  # the most first
+    kinds = Table("by_kind", "Operations by kind of work", columns, rows, order=order)
+    figures = [(key, f"{size:,}") for key, size in sizes.items()]
+    if path.length_ns:
+        figures.append(("critical path", in_ms(path.length_ns)))
     return Result(
         "graph",
         str(args.path[0]),
@@ -157,12 +148,7 @@ def _result(args: Namespace, loaded: _Loaded, chart: Network) -> Result:
         headline=loaded.headline,
         tables=[kinds],
         charts=(chart,),
-        figures=[*((key, f"{size:,}") for key, size in sizes.items()), *length],
+        figures=figures,
         notes=[*loaded.notes, f"Drawn in {args.output}."],
         repairs=loaded.repairs,
     )
-
-
-def _fewer(kind: tuple[str, int]) -> int:
-    """Make a sort key: the kind with the most operations comes first."""
-    return -kind[1]

@@ -2,7 +2,7 @@
 
 A layer is a column, time runs to the right; a graph of many layers is folded like lines of text into
 bands, so that a long chain still fills a page. In every layer the node of the longest path has the first
-row; any other takes the row of what it waits for where that is free, so that chains run straight.
+row; the other nodes take the rows of their inputs if these are free, so that chains run straight.
 """
 
 from __future__ import annotations
@@ -19,27 +19,19 @@ from analyzer.cli.step_timeline import group_of
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.report.result import GraphNode, Network
-from dag_utils import (
-    CriticalPath,
-    Dag,
-    LongestPath,
-)
+from dag_utils import CriticalPath, Dag, LongestPath
 
-#: Nodes of a readable drawing at most.
+#: Most nodes of a readable drawing.
 MOST_DRAWN = 1_000
-#: Width and height of a node's cell, chosen so that the bands fill a page.
-_PLACE = (190, 34)
-_ASPECT = 1.6
+#: Width and height of a node's cell, and width of a page in heights.
+_CELL, _ASPECT = (190, 34), 1.6
 
 
 def draw(dag: Dag, path: LongestPath, title: str = "", *, placed: bool = True) -> Network:
-    """Lay out the graph; files for other programs need no positions (`placed`).
-
-    Without durations there is no slack to show.
-    """
+    """Lay out the graph; files for other programs need no positions (`placed`)."""
     spine = set(path.nodes)
     layer, edges = [depth - 1 for depth in dag.depths()], _edges(dag)
-    x, y = _places(layer, spine, edges) if placed else ([0.0] * len(dag),) * 2
+    x, y = _positions(layer, spine, edges) if placed else ([0.0] * len(dag),) * 2
     timed = bool(dag.dur_ns.any())
     nodes = [
         GraphNode(
@@ -68,10 +60,10 @@ def _edges(dag: Dag) -> list[tuple[int, int, str]]:
     return [(a, b, kind) for (a, b), kind in kinds.items()]
 
 
-def _places(
+def _positions(
     layer: Sequence[int], spine: Collection[int], edges: Sequence[tuple[int, int, str]]
 ) -> tuple[list[float], list[float]]:
-    """Find the column and the row of every node, folded into bands."""
+    """Choose the column and the row of every node, folded into bands."""
     before: list[list[int]] = [[] for _ in layer]
     for a, b, _ in edges:
         if layer[a] < layer[b]:
@@ -83,7 +75,7 @@ def _places(
     for column in columns:
         _fill(column, row, spine, before)
     heights = [max((row[node] for node in column), default=0) + 2 for column in columns]
-    width = max(4, round(math.sqrt(_ASPECT * sum(heights) * _PLACE[1] / _PLACE[0])))
+    width = max(4, round(math.sqrt(_ASPECT * sum(heights) * _CELL[1] / _CELL[0])))
     bands = [max(heights[i : i + width]) for i in range(0, len(heights), width)]
     tops = [0, *itertools.accumulate(bands)]
     return [float(depth % width) for depth in layer], [
@@ -92,26 +84,17 @@ def _places(
 
 
 def _fill(column: list[int], row: list[int], spine: Collection[int], before: Sequence[Sequence[int]]) -> None:
-    """Give every node of a layer a row of its own: the spine's the first, others near what they wait for."""
-    taken: set[int] = set()
-    has_spine = False
+    """Give every node of a layer a row: the spine the first, others the free row nearest their inputs."""
+    first = next((node for node in column if node in spine), None)  # its row stays 0
     wanted = []
     for node in column:
-        if node in spine and not has_spine:
-            row[node] = 0
-            has_spine = True
-            continue
-        rows = [row[other] for other in before[node]]
-        wanted.append((sum(rows) / len(rows) if rows else 1.0, node))
+        if node != first:
+            rows = [row[source] for source in before[node]]
+            wanted.append((sum(rows) / len(rows) if rows else 1.0, node))
+    free = set(range(1, len(column) + round(max(wanted, default=(0.0, 0))[0]) + 1))
     for mean, node in sorted(wanted):
-        row[node] = _nearest_free(taken, max(round(mean), 1))
-        taken.add(row[node])
-
-
-def _nearest_free(taken: Collection[int], wish: int) -> int:
-    """Find the free row from 1 on that is nearest to `wish`, the upper of two."""
-    rows = (row for distance in itertools.count() for row in (wish - distance, wish + distance))
-    return next(row for row in rows if row >= 1 and row not in taken)
+        row[node] = min((abs(n - max(round(mean), 1)), n) for n in free)[1]
+        free.remove(row[node])
 
 
 def drawn_step(
@@ -119,9 +102,8 @@ def drawn_step(
 ) -> tuple[Dag, LongestPath, Counter[str]]:
     """Turn a recorded step into a graph; return also its critical path and the number of nodes per category.
 
-    A node's group is its kind of work. Without `parts`, a communication and its partitions and stages are
-    one node. Edges between such nodes lead from what started first, so that ranks that wait for each other
-    do not form a cycle.
+    Without `parts`, a communication and its partitions and stages are one node. Edges between such nodes
+    lead from the node that started first, so that ranks that wait for each other form no cycle.
     """
     node_of, first = _nodes(recording, step, parts)
     n = len(first)
@@ -152,8 +134,8 @@ def _nodes(recording: Recording, step: StepGraph, parts: bool) -> tuple[Int64, l
     number: dict[object, int] = {}
     node_of = np.empty(len(step), np.int64)
     first: list[int] = []
-    for event, at in enumerate(step.operation.tolist()):
-        operation = recording.operations[at]
+    for event, kind in enumerate(step.operation.tolist()):
+        operation = recording.operations[kind]
         part = operation.transfer
         whole = operation.is_communication and not parts and (part.whole or part.key is None)
         node_of[event] = number.setdefault((operation.owner, operation.main) if whole else event, len(first))
@@ -165,12 +147,11 @@ def _nodes(recording: Recording, step: StepGraph, parts: bool) -> tuple[Int64, l
 def _names(recording: Recording, step: StepGraph, first: list[int], parts: bool) -> list[str]:
     """Name each node; names that recur in the step carry a number."""
     names = []
-    seen: Counter[str] = Counter()
-    several = len(recording.owners) > 1
+    count: Counter[str] = Counter()
+    prefixes = [f"{owner}." if len(recording.owners) > 1 else "" for owner in recording.owners]
     for event in first:
         operation = recording.operations[int(step.operation[event])]
-        prefix = f"{recording.owners[operation.owner]}." if several else ""
-        name = prefix + (operation.label if parts else operation.main)
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
+        name = prefixes[operation.owner] + (operation.label if parts else operation.main)
+        count[name] += 1
+        names.append(name if count[name] == 1 else f"{name} #{count[name]}")
     return names

@@ -1,4 +1,4 @@
-"""`--option replay`: simulate the recorded steps, and those of a job that was not run."""
+"""`--option replay`: simulate the recorded steps, as they are or edited."""
 
 from __future__ import annotations
 
@@ -37,12 +37,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_flags(parser, *READING, "del_queue", "head", "output")
     add_variants(parser, VARIANTS)
     add = parser.add_argument
-    add(
-        "--step_num",
-        metavar="N",
-        type=whole_above_zero,
-        help="replay N steps in sequence (default: the recorded ones)",
-    )
+    add("--step_num", metavar="N", type=whole_above_zero,
+        help="replay N steps in sequence (default: the recorded ones)")  # fmt: skip
     add("--delay_ratio", metavar="R", type=float,
         help=f"factor of smlt_delay_cmp, smlt_delay_comm and map_delay (default {_DELAY:g})")  # fmt: skip
     add("--set", metavar="EDIT", action="append", default=[],

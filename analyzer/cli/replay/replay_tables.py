@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.units import ms_of
 from analyzer.cli.critical import BY_NAME, PATH
@@ -29,9 +27,9 @@ _WHATIF = (
     ms_column("before_ms", "before", "before_ns"),
     ms_column("after_ms", "after", "after_ns"),
     Column("change", "change", "percent", 1, value=lambda edit: edit.ratio - 1),
-    Column("low_ms", "mean step, from (ms)", "float", value=lambda edit: _bound(edit, 0)),
-    Column("high_ms", "to (ms)", "float", value=lambda edit: _bound(edit, 1)),
-)  # fmt: skip
+    Column("low_ms", "mean step, from (ms)", "float", value=lambda edit: _bounds(edit)[0]),
+    Column("high_ms", "to (ms)", "float", value=lambda edit: _bounds(edit)[1]),
+)
 
 _HELPFUL = (
     ms_column("saved_ms", "saves per step", "forecast.saved_ns"),
@@ -41,11 +39,10 @@ _HELPFUL = (
     Column("set", "what if", value=lambda edit: edit.forecast.name),
     Column("finding", "removes"),
 )
-_TYPED = Column("command", "command")
 
 
-def _bound(edit: Forecast, end: int) -> float | None:
-    return ms_of(edit.interval_ns and edit.interval_ns[end])
+def _bounds(edit: Forecast) -> list[float | None]:
+    return [ms_of(ns) for ns in edit.interval_ns or (None, None)]
 
 
 def step_table(answer: Answer) -> Table:
@@ -55,13 +52,9 @@ def step_table(answer: Answer) -> Table:
         Column("measured_ms", "recorded (ms)", "float"),
         Column("predicted_ms", "replayed (ms)", "float"),
     )
-    recorded, replayed = answer.by_step_ns
-    steps = answer.recording.steps
-    rows = [
-        (steps[row].number, None if np.isnan(before) else before / 1e6, after / 1e6)
-        for row, before, after in zip(answer.rows, recorded.tolist(), replayed.tolist(), strict=True)
-    ]
-    return Table("steps", "Iteration time", columns, rows)
+    numbers = [answer.recording.steps[row].number for row in answer.rows]
+    recorded, replayed = ((ns / 1e6).tolist() for ns in answer.by_step_ns)  # NaN: not recorded
+    return Table("steps", "Iteration time", columns, list(zip(numbers, recorded, replayed, strict=True)))
 
 
 def path_tables(step: int, path: NamedPath) -> list[Table]:
@@ -87,8 +80,8 @@ def whatif_table(forecasts: Sequence[Forecast]) -> Table:
 def helpful_table(edits: Sequence[HelpfulEdit], commands: Sequence[Command]) -> Table:
     """List the savings: a row for each edit, with its command."""
     table = Table.of("helpful", "What each edit would save", _HELPFUL, edits)
-    rows = [(*row, typed) for row, typed in zip(table.rows, commands, strict=True)]
-    return table._replace(columns=(*_HELPFUL, _TYPED), rows=rows)
+    rows = [(*row, command) for row, command in zip(table.rows, commands, strict=True)]
+    return table._replace(columns=(*_HELPFUL, Column("command", "command")), rows=rows)
 
 
 def slowdown_table(slowdown: Slowdown) -> Table:
@@ -114,10 +107,8 @@ def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns:
 def timelines(recording: Recording, simulation: Simulation, row: int) -> list[Chart]:
     """Draw a recorded step, and the same step simulated, each with its critical path."""
     step, replayed = recording.steps[row], simulation.step(simulation.position(row))
+    pairs = {"Recorded": (recording, step), "Replayed": (simulation.recording, replayed)}
     return [
-        step_timeline(f"{title}: step {step.number}", owned, shown, critical_path(shown))
-        for title, owned, shown in (
-            ("Recorded", recording, step),
-            ("Replayed", simulation.recording, replayed),
-        )
+        step_timeline(f"{title}: step {step.number}", job, drawn, critical_path(drawn))
+        for title, (job, drawn) in pairs.items()
     ]

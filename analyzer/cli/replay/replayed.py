@@ -21,11 +21,7 @@ from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, recorded_row, write_timeline
 from analyzer.reading.formats.columns import Track
 from analyzer.report.result import Result
-from dag_utils import (
-    LoadedSteps,
-    NamedPath,
-    critical_path,
-)
+from dag_utils import LoadedSteps, NamedPath, critical_path
 from replay.answer import Answer, answer, replayed_rows
 from replay.runs import Simulation, simulated
 from replay.sensitivity import Effect, changed_in_turn
@@ -34,10 +30,9 @@ from replay.sensitivity import Effect, changed_in_turn
 def write_synthetic(result: Simulation, path: Path) -> int:
     """Write the replayed events to `path` as a Chrome trace, in order of time; return their number.
 
-    Names and categories are the recorded ones; with several owners names and processes carry the owner's
-    prefix, as in a combined trace. Times count from the start of the first recorded step, which stands in
-    the header: viewers read them as float64, which resolves today's epoch to only 0.25 us, so that boxes
-    that touch would overlap, and be left out.
+    With several owners, names and processes carry the owner's prefix, as in a combined trace. Times count
+    from the start of the first recorded step, which is in the header: viewers read float64, which resolves
+    today's epoch to only 0.25 us, so that adjacent boxes would overlap.
     """
     origin = int(result.recording.steps[result.rows[0]].begin_ns.min())
     return write_timeline(path, _rows(result), baseTimeNanoseconds=origin)
@@ -187,9 +182,5 @@ def _n_operations(recording: Recording, parts: bool) -> int:
     operations = [operation for operation in recording.operations if operation.is_traced]
     if parts:
         return len(operations)
-    return len(
-        {
-            (number if not (one.transfer.whole or one.is_communication) else -1, one.owner, one.main)
-            for number, one in enumerate(operations)
-        }
-    )
+    transfers = [op for op in operations if op.transfer.whole or op.is_communication]
+    return len(operations) - len(transfers) + len({(op.owner, op.main) for op in transfers})

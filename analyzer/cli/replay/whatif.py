@@ -1,4 +1,4 @@
-"""What-if questions: the edits there are, those that save most, and the forecast of some of them."""
+"""What-if questions: the list of edits, the most helpful edits, and forecasts."""
 
 from __future__ import annotations
 
@@ -23,27 +23,24 @@ from replay.selection import communication, computation
 from replay.slowdown import Slowdown, slowdown
 from replay.whatif.scaling import changed
 
-#: Edits that a what-if without edits suggests at most.
+#: Most edits that a what-if without edits suggests.
 _MOST_HELPFUL = 10
 #: Below this share of the recorded step, the step before the edit lacks outliers, and the answer says so.
 _ALIKE = 0.995
-#: With this edit the answer has the slowdown over the ideal job, too.
+#: The edit whose answer has the slowdown over the ideal job, too.
 _IDEAL = EditRequest("straggler", "mean")
 
 
 def list_edits(args: Namespace, loaded: LoadedSteps) -> Result:
     """List the edits that there are, and the names of this job that they take."""
     recording = loaded.recording
-    names: dict[str, list[str]] = {
-        "rank": list(recording.owners),
-        "category": [],
-        "stage": [],
-        "operation": [],
+    operations = recording.table.kinds
+    names = {
+        "rank": recording.owners,
+        "category": [operation.purpose or operation.cat for operation in operations],
+        "stage": [operation.transfer.stage for operation in operations],
+        "operation": [operation.main for operation in operations],
     }
-    for operation in recording.table.kinds:
-        names["category"].append(operation.purpose or operation.cat)
-        names["stage"].append(operation.transfer.stage)
-        names["operation"].append(operation.main)
     rows = [(kind, name) for kind, of_kind in names.items() for name in dict.fromkeys(of_kind) if name]
     edits = [(module.NAME, module.HELP) for module in registry.EDITS]
     return Result(
@@ -56,7 +53,7 @@ def list_edits(args: Namespace, loaded: LoadedSteps) -> Result:
 
 
 def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
-    """Find the edits that make the steps shortest, each with the command that answers it."""
+    """Find the edits that save most, each with its command."""
     edits = helpful_edits(loaded, args.progress)[: max(args.head or 0, _MOST_HELPFUL)]
     commands = [command(args, WHAT_IF, *map(str, edit.requests)) for edit in edits]
     headline = "No edit that was tried saves 1 % of a step for certain."
@@ -64,32 +61,24 @@ def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
         best = edits[0].forecast
         saved = f"{in_ms(best.saved_ns)} or {in_percent(1 - best.ratio)} of a step"
         headline = f"{brief(best.name)} would save most, {saved}."
+    records = [
+        {**_record(edit.forecast), "finding": edit.finding or None, "command": command}
+        for edit, command in zip(edits, commands, strict=True)
+    ]
     return Result(
         **common(args, loaded),
         headline=headline,
-        document={"whatif": Table.of("", "", _RECORD, list(zip(edits, commands, strict=True)))},
+        document={"whatif": records[: args.head]},
         tables=[replay_tables.helpful_table(edits, commands)],
     )
 
 
-#: Columns of an edit and its command in JSON.
-_RECORD = (
-    Column("set", "", value=lambda row: row[0].forecast.name),
-    Column("before_ms", "", value=lambda row: row[0].forecast.before_ns / 1e6),
-    Column("after_ms", "", value=lambda row: row[0].forecast.after_ns / 1e6),
-    Column("change", "", value=lambda row: row[0].forecast.ratio - 1),
-    Column("interval_ms", "", value=lambda row: in_milliseconds(row[0].forecast.interval_ns)),
-    Column("finding", "", value=lambda row: row[0].finding or None),
-    Column("command", "", value=lambda row: str(row[1])),
-)
-
-
 class _Question(NamedTuple):
-    """Edits to make together, and what they are called."""
+    """Edits to make together, and their name."""
 
     name: str
     edits: Sequence[Edit]
-    is_ideal: bool = False  # whether `_IDEAL` is among the edits
+    is_ideal: bool = False  # `_IDEAL` is among the edits
 
 
 def forecast(args: Namespace, loaded: LoadedSteps) -> Result:
@@ -115,9 +104,9 @@ def forecast(args: Namespace, loaded: LoadedSteps) -> Result:
         further=" ".join(as_sentence(edit.caution) for edit in edits if edit.caution),
         document={
             **document(args, last.recorded, row, path, last.after_ns / last.recorded.iteration_ns),
-            **{key: value for key, value in _row(last).items() if key != "set"},
+            **{key: value for key, value in _record(last).items() if key != "set"},
             "whatif": [
-                _row(answer, slower if question.is_ideal else None)
+                _record(answer, slower if question.is_ideal else None)
                 for question, answer in zip(questions, answers, strict=True)
             ],
         },
@@ -151,12 +140,12 @@ def _headline(forecast: Forecast) -> str:
     return f"With {brief(forecast.name)} a step takes {times}: {change}."
 
 
-def _row(forecast: Forecast, slower: Slowdown | None = None) -> dict[str, Any]:
-    row = {
+def _record(forecast: Forecast, slower: Slowdown | None = None) -> dict[str, Any]:
+    record = {
         "set": forecast.name,
         "before_ms": forecast.before_ns / 1e6,
         "after_ms": forecast.after_ns / 1e6,
         "change": forecast.ratio - 1,
         "interval_ms": in_milliseconds(forecast.interval_ns),
     }
-    return row if slower is None else row | {"slowdown": slower.ratio, "slowdown_by": slower.by}
+    return record if slower is None else record | {"slowdown": slower.ratio, "slowdown_by": slower.by}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +36,9 @@ EXAMPLE = "analyze.py statistic examples/lenet --sort --head 20"
 
 #: Titles of the table for values of `--group_by`.
 _TITLES = {
-    "operator": "Operators",
-    "module": "Modules",
-    "annotation": "Annotations",
+    "operator": "Operators", "module": "Modules", "annotation": "Annotations",
     "kernel_kind": "Kinds of kernels",
-}
+}  # fmt: skip
 _MOST_RANKS = 16  # ranks; with more, a terminal shows a row for each operation over all ranks
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
@@ -104,6 +102,11 @@ _RANKS = (  # of a `RankSummary`
 )
 
 
+def _by_total(stat: Stat) -> float:
+    """Make the sort key of the largest total first."""
+    return -stat.total_ns
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the flags of this option."""
     add_flags(parser, *READING, "sort", "head", "group_by", "save")
@@ -123,15 +126,14 @@ def run(args: Namespace) -> Result:
         refuse(args, variant_of(args), "save", "step_by")
         return collectives(args)
     check_digests(args)
-    show = _breakdown if args.sub_option == "breakdown" else _statistic
     job = _figures(args)
-    result = show(args, job)
+    result = (_breakdown if args.sub_option == "breakdown" else _statistic)(args, job)
     damage = [] if any(map(is_digest, args.path)) else damage_notes(job.files)
     return result._replace(notes=[*result.notes, *damage, *digest_note(args), command(args, "diagnose")])
 
 
 def _figures(args: Namespace) -> JobFigures:
-    """Load the figures of what is at `--path`."""
+    """Load the figures of the job at `--path`."""
     by_step = args.sub_option == "breakdown"
     if any(map(is_digest, args.path)):
         from analyzer.model.figures.digest import read_digest
@@ -165,7 +167,7 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     title = _TITLES.get(args.group_by, "Operations")
     note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
     tables = (
-        Table.of("operations", title, columns, stats, _shorter, note=note if is_long else ""),
+        Table.of("operations", title, columns, stats, _by_total, note=note if is_long else ""),
         Table.of("categories", "Categories", _CATEGORIES, cats, detail=args.group_by == "kernel_kind"),
     )
     traces = [
@@ -179,7 +181,7 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         "Statistics",
         job.files[0].path,
         tables,
-        {"traces": traces},
+        traces,
         headline=_headline(stats),
         figures=((title.lower(), f"{len(stats):,}"), ("slices", f"{job.n_slices:,}")),
         notes=[note] if spans else [],
@@ -207,23 +209,14 @@ def _of_groups(stats: Sequence[Stat]) -> list[Column]:
     return [_OVER_RANKS[0]._replace(title="work of"), *_OVER_RANKS[1:4], share, *_OVER_RANKS[4:]]
 
 
-def _shorter(stat: Stat) -> float:
-    """Make a sort key: the operation with the largest total comes first."""
-    return -stat.total_ns
-
-
 def _result(
-    args: Namespace,
-    what: str,
-    first: Path,
-    tables: Sequence[Table],
-    document: Mapping[str, Any] | None = None,
-    **more: Any,
+    args: Namespace, what: str, first: Path, tables: Sequence[Table], traces: Any = None, **more: Any
 ) -> Result:
-    """Put the tables in the document, too; files without a name go beside the `first` trace."""
+    """Make a result whose document has the tables; unnamed files go beside the `first` trace."""
     name_files(args, args.path[0] if any(map(is_digest, args.path)) else first)
     title = f"{what} of {', '.join(map(str, args.path))}"
-    return Result("statistic", title, {**(document or {}), **{t.name: t for t in tables}}, tables, **more)
+    document = {"traces": traces} if traces else {}
+    return Result("statistic", title, {**document, **{t.name: t for t in tables}}, tables, **more)
 
 
 def _breakdown(args: Namespace, job: JobFigures) -> Result:
@@ -239,16 +232,13 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         (_steps(job), ranks),
         headline=_where_time_goes(job.settled, of_ranks),
         charts=[_mean_steps(of_ranks)],
-        notes=[
-            *rules,
-            *dict.fromkeys(rank.steps.note for rank in job.ranks if rank.steps.note),
-        ],
+        notes=[*rules, *dict.fromkeys(rank.steps.note for rank in job.ranks if rank.steps.note)],
         repairs=job.repairs,
     )
 
 
 def _steps(job: JobFigures) -> Table:
-    """Make a table with a row for each step of each rank; a row is made when it is shown."""
+    """Make a table with a row for each step of each rank."""
     import numpy as np
 
     parts = [rank.breakdown for rank in job.ranks]
@@ -270,31 +260,27 @@ def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
         length = f"A step takes {in_ms(lengths.mean())} (mean of {counted(len(lengths), 'step')}{on})"
     else:
         length = f"No step is marked; the recording takes {in_ms(max(rank.mean_ns for rank in ranks))}{on}"
-    most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
     if not any(rank.comm_ns for rank in ranks):
         lost = [note.partition(":")[0] for file in job.files for note in file.lost_work]
         return f"{length}; {lost[0] if lost else 'no communication was recorded'}."
+    most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
     share = in_percent(most.exposed_comm_ns / max(most.mean_ns, 1))
-    where = f", most on {most.rank}" if len(ranks) > 1 else ""
     if not any(rank.compute_ns for rank in ranks):
-        what = "is communication; no computation is recorded, so its overlap is unknown"
-        return f"{length}; {in_ms(most.comm_ns)} ({share}) {what}."
-    return f"{length}; {in_ms(most.exposed_comm_ns)} ({share}) is exposed communication{where}."
+        unknown = "is communication; no computation is recorded, so its overlap is unknown"
+        return f"{length}; {in_ms(most.comm_ns)} ({share}) {unknown}."
+    rank = f", most on {most.rank}" if len(ranks) > 1 else ""
+    return f"{length}; {in_ms(most.exposed_comm_ns)} ({share}) is exposed communication{rank}."
 
 
 def _mean_steps(ranks: Sequence[RankSummary]) -> Bars:
-    """Draw where the time of each rank's mean step goes."""
-    series: dict[str, list[float | None]] = {
-        "compute": [rank.compute_ns / 1e6 for rank in ranks],
-        "exposed communication": [rank.exposed_comm_ns / 1e6 for rank in ranks],
-        "idle": [rank.idle_ns / 1e6 for rank in ranks],
-    }
-    names = [rank.rank for rank in ranks]
-    return Bars("Where the time of a step goes", "ms of a step", names, series)
+    """Draw the parts of each rank's mean step."""
+    parts = {"compute": "compute_ns", "exposed communication": "exposed_comm_ns", "idle": "idle_ns"}
+    series = {part: [getattr(rank, of) / 1e6 for rank in ranks] for part, of in parts.items()}
+    return Bars("Where the time of a step goes", "ms of a step", [rank.rank for rank in ranks], series)
 
 
 def _dasf(args: Namespace) -> Result:
-    """Carry out one of DASF's own analyses of its profiles."""
+    """Run one of DASF's own analyses of its profiles."""
     from analyzer.answers.statistic.dasf_analyses import analyse
     from analyzer.cli.statistic.statistic_tables import dasf_headline, dasf_table
 

@@ -37,15 +37,12 @@ def collectives(args: Namespace) -> Result:
     from dag_utils import read_partitions
     from trace_utils import held_by
 
-    digests = [path for path in args.path if is_digest(path)]
-    if digests:
-        raise UsageError(
-            f"--sub_option collectives: {digests[0]} is a digest, which has no single collectives; "
-            "give the traces"
-        )
+    refused = "--sub_option collectives"
+    for digest in filter(is_digest, args.path):
+        raise UsageError(f"{refused}: {digest} is a digest, which has no single collectives; give the traces")
     if held_by(args.path) == "steps":
         raise UsageError(
-            f"--sub_option collectives: {args.path[0]} is a step log, which has no collectives; "
+            f"{refused}: {args.path[0]} is a step log, which has no collectives; "
             "analyze.py statistic shows its columns"
         )
     stats = collective_stats(args.path, read_partitions(args.path).bytes_of, asked(args))
@@ -78,13 +75,13 @@ _GPU_NOTE = (
 
 
 def _column(title: str, value: Callable[[Any], Any], digits: int | None = None) -> Column:
-    """Describe a column of text, or of numbers with so many decimals."""
+    """Make a column of text or, with `digits` decimals, of numbers."""
     kind = "float" if digits else "text" if digits is None else "int"
     return Column(title, title, kind, digits or 3, value=value)  # type: ignore[arg-type]
 
 
 def _of_worker(title: str) -> tuple[Column, ...]:
-    """Describe the columns of all loads; `title` is what the rows are."""
+    """Make the columns of all loads; `title` names the rows."""
     return (
         _column("Host", lambda load: load.host),
         _column("GPU", lambda load: load.gpu),
@@ -109,7 +106,12 @@ _TASKS = (*_of_worker("Task Key"), _column("Memory usage (Mb)", lambda load: loa
 def dasf_table(sub_option: str, answer: Loads | HeldTasks) -> Table:
     """Make the table of an analysis."""
     if isinstance(answer, HeldTasks):
-        return _balance(answer)
+        titles = ("Time Interval (seconds from begin)", *answer.workers)
+        columns = [Column(title, title, "int") for title in titles]
+        rows = [[second, *counts] for second, counts in zip(answer.seconds, answer.counts, strict=True)]
+        missing = answer.seconds[-1] + 1 - len(answer.seconds)
+        note = f"{counted(missing, 'second')} without any sample: no row." if missing else ""
+        return Table(sub_option, "Tasks held per worker", columns, rows, note=note)
     if sub_option == "task_bottleneck":
         return Table.of(sub_option, "Task bottleneck", _TASKS, answer.rows)
     notes = [_GPU_NOTE] if answer.n_samples else []
@@ -119,15 +121,6 @@ def dasf_table(sub_option: str, answer: Loads | HeldTasks) -> Table:
             "own duration (DASF: by that of the last run)."
         )
     return Table.of(sub_option, "Function bottleneck", _FUNCTIONS, answer.rows, note=" ".join(notes))
-
-
-def _balance(held: HeldTasks) -> Table:
-    titles = ("Time Interval (seconds from begin)", *held.workers)
-    columns = [Column(title, title, "int") for title in titles]
-    rows = [[second, *counts] for second, counts in zip(held.seconds, held.counts, strict=True)]
-    missing = held.seconds[-1] + 1 - len(held.seconds)
-    note = f"{counted(missing, 'second')} without any sample: no row." if missing else ""
-    return Table("task_balance", "Tasks held per worker", columns, rows, note=note)
 
 
 def dasf_headline(answer: Loads | HeldTasks) -> str:

@@ -1,5 +1,5 @@
-// A chart that came as a drawing (SVG): its marks say what they are under the pointer. A step that is picked in
-// one is picked in all that are by step; a large drawing can be searched and zoomed.
+// A chart drawn as SVG: marks show their labels under the pointer, a picked step is picked in all charts by step,
+// and a large drawing can be searched and zoomed.
 
 drawers.drawing = (chart, place) => {
   const parsed = new DOMParser().parseFromString(chart.svg, "image/svg+xml").documentElement;
@@ -50,7 +50,7 @@ function zoomable(drawing, frame, marks, width) {
   return toolbar(finder, buttons.map(([words, name, act]) => iconButton(words, name, act)));
 }
 
-/** A button that shows the same values in 3-D; plotly starts when it is first wanted. */
+/** A button that shows the same values in 3-D; plotly starts with the click. */
 function offer3d({ data, layout }, place) {
   const button = element("button", { type: "button" }, "Show in 3-D");
   place.append(button);
@@ -63,7 +63,7 @@ function offer3d({ data, layout }, place) {
   });
 }
 
-/** Lets a step be picked by a click on one of its marks; a second one, or Escape, shows all again. */
+/** Lets a click on a mark pick its step; a second click, or Escape, shows all steps again. */
 function pickSteps(marks, place, drawing) {
   if (new Set(marks.map((mark) => mark.dataset.step)).size < 2) return;
   const hint = `Click a step to pick it${steps.drawn.length > 1 ? " and to see it below" : ""}.`;

@@ -15,21 +15,21 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
-/** Returns a number exactly as the terminal shows it: in three significant digits, at most so many decimals. */
+/** Formats a number as the terminal does: three significant digits, at most `digits` decimals. */
 function formatted(value, digits) {
   const size = value ? Number(value.toExponential(2).split("e")[1]) : 2;
   const text = withDecimals(value, Math.max(0, Math.min(digits, 2 - size)));
   return /[1-9]/.test(text) ? text : "0";
 }
 
-/** Returns a number with so many decimals and thousands separators. */
+/** Formats a number with `digits` decimals and thousands separators. */
 function withDecimals(value, digits) {
   const [whole, decimals] = rounded(Math.abs(value), digits).split(".");
   const text = whole.replace(/\B(?=(\d{3})+$)/g, ",") + (decimals ? `.${decimals}` : "");
   return value < 0 && /[1-9]/.test(text) ? `−${text}` : text;
 }
 
-/** Rounds half to even: toFixed goes by the number's exact value, but rounds its ties up. */
+/** Rounds half to even, as Python does; toFixed rounds exact ties up. */
 function rounded(value, digits) {
   if (value >= 1e21) return BigInt(value).toString() + (digits ? `.${"0".repeat(digits)}` : "");
   const exact = value.toFixed(digits + 30);
@@ -39,14 +39,8 @@ function rounded(value, digits) {
   return "02468".includes(below.at(-1)) ? below : value.toFixed(digits);
 }
 
-/** "1 row", "2,000 rows". */
-function counting(count, word) {
-  return `${formatted(count, 0)} ${word}${count === 1 ? "" : "s"}`;
-}
-
-/** Returns milliseconds in a readable number of digits. */
 function milliseconds(value) {
-  return value === null || value === undefined ? GAP : `${formatted(value, 6)} ms`;
+  return `${formatted(value, 6)} ms`;
 }
 
 /** Shortens a text in the middle. */
@@ -58,22 +52,19 @@ function shortened(text, length) {
   return characters.slice(0, head).join("") + ELLIPSIS + (tail ? characters.slice(-tail).join("") : "");
 }
 
-/** The colours that drawings take from the style sheet at this moment (light or dark). */
+/** The colours of the style sheet, light or dark, for drawings. */
 function inks() {
   const style = getComputedStyle(document.documentElement);
   const names = ["ink", "soft", "line", "paper"];
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
-/**
- * What is about the same thing is marked together: rows of tables and boxes of timelines, by the keys that
- * both have. Under the pointer it is marked for the moment, after a click until the next one.
- */
+/** Marks rows of tables and boxes of timelines with common keys: under the pointer, or from a click to the next. */
 const links = {
   marked: new Set(),
   pinned: [],
-  at: {}, // where to go: the step, and the key of what was seen there
-  followers: [], // called with "touch", "pin" (tables turn to it) or "visit" (timelines go there)
+  at: {}, // the goal of a visit: the step, and the key of the evidence
+  followers: [], // called with "touch", "pin" (tables scroll to the row) or "visit" (timelines zoom to the box)
   mark(keys, how = "touch") {
     this.marked = new Set(keys);
     for (const follow of this.followers) follow(how);
@@ -86,7 +77,7 @@ const links = {
   release() { if (this.marked.size || this.pinned.length) this.mark(this.pinned); },
 };
 
-/** Of pictures that are of one step each, those of the picked step are shown. */
+/** The picked step; of the charts with a step, the page shows those of the picked one. */
 const steps = {
   drawn: [...new Set(data.charts.map((chart) => chart.step).filter(Boolean))],
   picked: null,
@@ -102,36 +93,26 @@ document.addEventListener("keydown", (event) => { if (event.key === "Escape") st
 
 const drawers = {}; // kind of chart -> function(chart, place); the scripts after this one fill it
 
-function list(lines) {
-  return element("ul", {}, ...lines.map((line) => element("li", {}, line)));
-}
-
 function header() {
-  const parts = [element("p", { className: "option" }, data.subject)];
-  parts.push(element("h1", {}, data.title));
-  if (data.further) parts.push(element("p", { className: "further" }, data.further));
-  return element("header", {}, ...parts);
+  const further = data.further ? [element("p", { className: "further" }, data.further)] : [];
+  const subject = element("p", { className: "option" }, data.subject);
+  return element("header", {}, subject, element("h1", {}, data.title), ...further);
 }
 
-/** A button that copies a text, and says so. */
-function copier(words, text, label = words) {
-  const button = element("button", { type: "button", "aria-label": label }, words);
-  button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
-    setTimeout(() => { button.textContent = words; }, 1500);
-  });
-  return button;
-}
-
-/** A command as one reads it, and a button that copies it whole. */
+/** A command in short, and a button that copies it whole. */
 function commandOf(text, command) {
-  return [element("code", { title: command }, text), " ", copier("Copy", command, `Copy the command: ${text}`)];
+  const button = element("button", { type: "button", "aria-label": `Copy the command: ${text}` }, "Copy");
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(command);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+  return [element("code", { title: command }, text), " ", button];
 }
 
-/** What it is worth, as a bar to the scale of all, with the line from the least to the most that it may be. */
+/** A saving as a bar, on the scale of all cards, and its bounds as a line. */
 function barOf([value, low, high], most) {
-  const at = (one) => `${Math.max(0, Math.min(100, (100 * one) / most))}%`;
+  const at = (ms) => `${Math.max(0, Math.min(100, (100 * ms) / most))}%`;
   const bar = element("span", { className: "bar", "aria-hidden": "true" }, element("b", {}));
   bar.firstChild.style.width = at(value);
   if (low === null || high === null) return bar;
@@ -141,7 +122,7 @@ function barOf([value, low, high], most) {
   return bar;
 }
 
-/** What was found, one below the other, the first one open; what is pointed at is marked in the pictures. */
+/** The findings, the first one open; hovering over a finding marks its boxes in the timelines. */
 function cards() {
   const most = Math.max(...data.cards.map(({ bar }) => (bar ? Math.max(...bar) : 0)));
   const made = data.cards.map((card, index) => {
@@ -175,26 +156,23 @@ function cards() {
   return made.length ? [element("ol", { className: "cards", "aria-label": "What each fix would save" }, ...made)] : [];
 }
 
-/** How far to trust the answer: what could not be known, and what of the input was repaired or left out. */
+/** The limits of the answer: notes, and repaired or ignored input. */
 function trust() {
   const lines = data.notes.map((note) => element("p", {}, note));
   if (data.repairs.length === 1) lines.push(element("p", {}, `Repaired or left out: ${data.repairs[0]}`));
   if (data.repairs.length > 1) {
     const heading = element("summary", {}, `Repaired or left out (${formatted(data.repairs.length, 0)})`);
-    lines.push(element("details", {}, heading, list(data.repairs)));
+    const list = element("ul", {}, ...data.repairs.map((line) => element("li", {}, line)));
+    lines.push(element("details", {}, heading, list));
   }
   if (lines.length && data.cards.length) lines.unshift(element("h2", {}, "How far to trust this"));
   return lines.length ? [element("div", { className: "notes" }, ...lines)] : [];
 }
 
-function summary() {
-  const parts = [];
-  if (data.figures.length) {
-    const pairs = data.figures.map(([label, value]) =>
-      element("div", {}, element("dt", {}, label), element("dd", {}, value)));
-    parts.push(element("dl", { className: "figures" }, ...pairs));
-  }
-  return data.cards.length ? parts : [...parts, ...trust()];
+function figures() {
+  const pairs = data.figures.map(([label, value]) =>
+    element("div", {}, element("dt", {}, label), element("dd", {}, value)));
+  return pairs.length ? [element("dl", { className: "figures" }, ...pairs)] : [];
 }
 
 function chartSection(chart) {
@@ -213,7 +191,7 @@ function chartSection(chart) {
   return { section, draw };
 }
 
-/** Which step is drawn; it is picked here, or in a chart by step. */
+/** The choice of the step to draw; a chart by step is another way to choose it. */
 function stepPicker() {
   const names = [...steps.drawn].sort((a, b) => a - b);
   const choice = element("select", {}, ...names.map((name) => element("option", {}, name)));
@@ -224,7 +202,7 @@ function stepPicker() {
   return element("p", { className: "picker" }, element("label", {}, "Step ", choice));
 }
 
-/** Goes on when the browser has shown what there is; at once where it shows nothing (a hidden tab). */
+/** Calls `go` when the browser has painted, or after 250 ms in a hidden tab, which is not painted. */
 function afterPaint(go) {
   let gone = false;
   const once = () => { if (!gone) go(); gone = true; };
@@ -232,11 +210,11 @@ function afterPaint(go) {
   setTimeout(once, 250);
 }
 
-/** The sections of the page in order, each a function that puts one into `main`, or of small charts into `beside`. */
+/** The sections in order, each a function that appends it to `main`, or a small chart to `beside`. */
 function sections(main, beside) {
   const drawn = new Set(data.charts.map(({ title }) => title)); // no two headings are the same
-  const tables = data.tables.map((one) => ({ ...one, title: one.title + (drawn.has(one.title) ? ", as a table" : "") }));
-  const table = (one) => () => main.append(tableSection(one));
+  const tables = data.tables.map((table) => (drawn.has(table.title) ? { ...table, title: `${table.title}, as a table` } : table));
+  const appended = (table) => () => main.append(tableSection(table));
   const firstOfSteps = data.charts.find((chart) => chart.step);
   const charts = data.charts.flatMap((chart, index) => {
     const put = () => {
@@ -245,20 +223,20 @@ function sections(main, beside) {
       (chart.narrow ? beside : main).append(section);
       draw(); // in the document already, so that it knows its width
     };
-    const isLast = data.charts[index + 1]?.kind !== "timeline"; // of timelines that are to be compared
-    const at = chart.kind === "timeline" && isLast ? tables.findIndex((one) => one.about.length) : -1;
-    return at < 0 ? [put] : [put, ...tables.splice(at, 1).map(table)]; // below it what it is linked with
+    const isLast = data.charts[index + 1]?.kind !== "timeline"; // timelines stand together
+    const linked = chart.kind === "timeline" && isLast ? tables.findIndex((table) => table.about.length) : -1;
+    return linked < 0 ? [put] : [put, ...tables.splice(linked, 1).map(appended)];
   });
-  return [...charts, ...tables.map(table)];
+  return [...charts, ...tables.map(appended)];
 }
 
-/** The answer and what proves it come first; the rest when these are on the screen. */
+/** Shows the answer and its proof first, and the other sections after they are painted. */
 function build() {
-  const main = element("main", {}, header(), ...summary());
+  const main = element("main", {}, header(), ...figures());
   document.body.append(main);
   const beside = element("div", { className: data.cards.length ? "" : "beside" });
   if (data.cards.length) main.append(element("div", { className: "answer" }, ...cards(), beside), ...trust());
-  else main.append(beside);
+  else main.append(...trust(), beside);
   const others = sections(main, beside);
   others.shift()?.();
   afterPaint(() => {

@@ -3,12 +3,11 @@
 const ROWS_A_PAGE = 100;
 
 function isNumber(column) {
-  return column.kind === "id" || column.kind === "int" || column.kind === "float" || column.kind === "percent";
+  return ["id", "int", "float", "percent"].includes(column.kind);
 }
 
 function cellText(column, value) {
   if (value === null) return GAP;
-  if (column.kind === "id") return String(value);
   if (column.kind === "int") return formatted(value, 0);
   if (column.kind === "float") return formatted(value, column.digits);
   if (column.kind === "percent") return `${formatted(100 * value, column.digits)} %`;
@@ -16,14 +15,14 @@ function cellText(column, value) {
   return String(value);
 }
 
-/** A long name with places where a line may break: after a point, a slash, an underscore or a colon. */
+/** A long name that may break after a point, a slash, an underscore or a colon. */
 function breakable(text) {
   if (text.length < 24) return [text];
   const parts = text.split(/(?<=[._/:])/);
   return parts.flatMap((part, index) => (index ? [element("wbr"), part] : [part]));
 }
 
-/** Orders two cells; gaps come last whichever the direction. */
+/** Orders two cells; gaps come last in either direction. */
 function compareCells(left, right, direction) {
   if (left === null || right === null) return (left === null) - (right === null);
   if (typeof left === "string") return direction * collator.compare(left, right);
@@ -31,14 +30,14 @@ function compareCells(left, right, direction) {
 }
 const collator = new Intl.Collator("en", { numeric: true }); // rank10 after rank9
 
-/** The value that counts as a full colour in a coloured column: the 95th percentile of the sizes. */
+/** The change with the full colour in a coloured column: the 95th percentile of the sizes. */
 function fullColour(rows, index) {
   const sizes = rows.filter((row) => row[index] !== null).map((row) => Math.abs(row[index])).sort((a, b) => a - b);
   return sizes[Math.ceil(0.95 * (sizes.length - 1))] || 1;
 }
 
 function tableSection(table) {
-  const shown = (value) => table.short[value] ?? value; // a function of C++ as what identifies it
+  const shown = (value) => table.short[value] ?? value; // short names of C++ functions
   const about = new Map(table.about.map((keys, index) => [table.rows[index], keys]));
   const state = { search: "", column: -1, direction: 0, page: 0, rows: table.rows };
   const body = element("tbody");
@@ -51,7 +50,7 @@ function tableSection(table) {
   const full = table.columns.map((column, index) =>
     column.scale === "diverging" ? fullColour(table.rows.filter(isCertain), index) : 0);
 
-  /** Whether a row is more than chance: only then its changes have a colour. */
+  /** Tells rows with significant changes, which have colours. */
   function isCertain(row) {
     return table.certain === null || row[table.certain] === true;
   }
@@ -69,7 +68,7 @@ function tableSection(table) {
   function show() {
     const first = state.page * ROWS_A_PAGE;
     body.replaceChildren(...state.rows.slice(first, first + ROWS_A_PAGE).map(tableRow));
-    const all = counting(table.rows.length, "row");
+    const all = `${formatted(table.rows.length, 0)} row${table.rows.length === 1 ? "" : "s"}`;
     count.textContent = state.rows.length === table.rows.length ? all : `${formatted(state.rows.length, 0)} of ${all}`;
     const pages = Math.max(1, Math.ceil(state.rows.length / ROWS_A_PAGE));
     place.textContent = `page ${formatted(state.page + 1, 0)} of ${formatted(pages, 0)}`;
@@ -96,7 +95,7 @@ function tableSection(table) {
     return about.get(row)?.length ? linkedRow(made, about.get(row)) : made;
   }
 
-  /** Lets a row mark what it is about in the timelines; a click goes there. */
+  /** Links a row with the timelines: hovering marks its boxes, a click zooms to them. */
   function linkedRow(made, keys) {
     made.tabIndex = 0;
     made.className += " linked";
@@ -112,7 +111,7 @@ function tableSection(table) {
     return Boolean(keys?.some((key) => links.marked.has(key)));
   }
 
-  /** Marks the rows in sight, and turns to the first that is about what was picked out elsewhere. */
+  /** Marks the rows in sight; after a click in a timeline, scrolls to the first marked row. */
   function follow(how) {
     const first = how === "pin" ? state.rows.findIndex((row) => isMarked(about.get(row))) : -1;
     if (first >= 0 && Math.floor(first / ROWS_A_PAGE) !== state.page) {
@@ -128,7 +127,7 @@ function tableSection(table) {
   if (about.size) links.followers.push(follow);
 
   function sortBy(index, heads) {
-    const first = isNumber(table.columns[index]) ? -1 : 1; // the largest numbers are what people look for
+    const first = isNumber(table.columns[index]) ? -1 : 1; // largest numbers first
     const next = state.column !== index || !state.direction ? first : state.direction === first ? -first : 0;
     Object.assign(state, { column: index, direction: next });
     const words = { 1: "ascending", 0: "none", "-1": "descending" };

@@ -7,7 +7,7 @@ const LANE_GAP = 6;
 const AXIS = 26;
 const ROWS_A_LANE = 8; // at most: further spans share the last one
 const STRIPE = 3; // of the path
-const timelines = []; // of the page: what is zoomed in one is zoomed in all that are shown
+const timelines = []; // of the page: all timelines in sight zoom together
 
 drawers.timeline = (chart, place) => {
   const { spans, lanes, height, rowHeight, covered } = laidOut(chart);
@@ -18,8 +18,8 @@ drawers.timeline = (chart, place) => {
   const { names, groups, lane_names: laneNames } = chart;
   const gap = rowHeight > NAMED_ROW ? 3 : 1; // between rows
   const { colours } = chart;
-  let found = null; // spans that the search found
-  let linked = null; // and those that the marked rows of tables are about
+  let found = null; // indices of the spans that the search found
+  let linked = null; // indices of the spans of the marked rows of tables
   let chosen = null;
   const about = path.length ? " The line is the critical path, dotted where nothing ran." : "";
   const detail = element("p", { className: "detail", role: "status" },
@@ -79,25 +79,25 @@ drawers.timeline = (chart, place) => {
   }
 
   links.followers.push((how) => {
-    const { marked } = links;
-    const hits = marked.size ? spans.filter((span) => span.keys.some((key) => marked.has(key))) : [];
-    const stops = marked.size ? path.filter((part) => part.keys.some((key) => marked.has(key))) : [];
-    linked = hits.length || stops.length ? new Set([...hits, ...stops.map((part) => part.span)].map((one) => one.index)) : null;
+    const isMarked = (box) => box.keys.some((key) => links.marked.has(key));
+    const [hits, stops] = [spans.filter(isMarked), path.filter(isMarked)];
+    const marked = [...hits, ...stops.map((part) => part.span)];
+    linked = marked.length ? new Set(marked.map((span) => span.index)) : null;
     const goal = steps.drawn.includes(links.at.step) ? links.at.step : steps.picked;
     if (how === "visit" && linked && (!chart.step || chart.step === goal)) {
-      const place = hits.filter((span) => span.keys.includes(links.at.seen)).sort((a, b) => b.duration - a.duration)[0];
-      const seen = place ? [place] : stops.length ? stops : hits;
-      const from = seen.reduce((least, one) => Math.min(least, one.start), Infinity);
-      const to = seen.reduce((most, one) => Math.max(most, one.start + one.duration), -Infinity);
+      const evidence = hits.filter((span) => span.keys.includes(links.at.seen)).sort((a, b) => b.duration - a.duration)[0];
+      const goals = evidence ? [evidence] : stops.length ? stops : hits;
+      const from = goals.reduce((least, span) => Math.min(least, span.start), Infinity);
+      const to = goals.reduce((most, span) => Math.max(most, span.start + span.duration), -Infinity);
       const beside = Math.max((to - from) * 0.25, (last - first) / 200);
       for (const other of timelines) other.show([from - beside, to + beside]);
-      if (place) choose(place);
-      bring(place ?? seen[0].span ?? seen[0]);
+      if (evidence) choose(evidence);
+      bring(evidence ?? goals[0].span ?? goals[0]);
     }
     board.redraw();
   });
 
-  /** Scrolls the page to a box: with the title of the timeline where both have room. */
+  /** Scrolls the page to a box, with the title of the timeline if both have room. */
   function bring(span) {
     board.canvas.closest("section").scrollIntoView();
     const below = board.canvas.getBoundingClientRect().top + span.top + 2 * rowHeight - innerHeight;
@@ -183,7 +183,7 @@ drawers.timeline = (chart, place) => {
     context.globalAlpha = 1;
   }
 
-  /** Draws the path as one line through the boxes, on paper so that it stands out on every colour. */
+  /** Draws the path as one line through the boxes, with a paper-coloured edge for contrast. */
   function drawPath(context, view, state, ink) {
     const [working, idle, turning] = [new Path2D(), new Path2D(), new Path2D()];
     const across = (time) => Math.max(-9, Math.min(state.width + 9, time * view.scale + view.x)); // a dash is costly
@@ -272,14 +272,13 @@ drawers.timeline = (chart, place) => {
     (text) => inOrder.filter((span) => lower[span.name].includes(text)).map((span) => span.index),
     (hits) => { found = hits; board.redraw(); },
     (index) => visit(byIndex.get(index)));
-  const legend = makeLegend([...counted(chart.spans.map((span) => span[4]))].map(([group, n]) => [groups[group], n, colours[group]]));
   const words = `${formatted(covered, 0)} boxes overlap, in the last row of a lane; zoom in or search to see them.`;
   const notes = covered ? [element("p", { className: "soft" }, words)] : [];
-  place.append(toolbar(finder, board.buttons), legend, board.board, detail, ...notes);
+  place.append(toolbar(finder, board.buttons), makeLegend(chart), board.board, detail, ...notes);
   board.resize();
 };
 
-/** When the first box of all timelines that are shown begins and the last ends: they have one scale. */
+/** The begin of the first box and the end of the last in all timelines in sight, which share one scale. */
 function timesOfAll() {
   let [first, last] = [Infinity, -Infinity];
   for (const chart of data.charts) {
@@ -292,7 +291,7 @@ function timesOfAll() {
   return first > last ? [0, 1] : [first, last];
 }
 
-/** Places the spans: lanes in order, each with as many rows as overlap needs, the path in the first ones. */
+/** Places the spans: lanes in order, each with as many rows as overlap needs, the path in the first rows. */
 function laidOut(chart) {
   const lanes = chart.lane_names.map((_, id) => ({ id, spans: [], rows: [], top: 0 }));
   const onPath = new Set(chart.path.map(([span]) => span));
@@ -319,13 +318,13 @@ function laidOut(chart) {
   return { spans, lanes, rowHeight, covered, height: Math.max(top, 80) };
 }
 
-/** Puts a span into the first row of its lane in which its time is free, else into the last; was it free? */
+/** Puts a span into the first row of its lane in which its time is free, else into the last; tells if it was free. */
 function putIntoRow(lane, span) {
   const tolerance = 1e-9 * Math.max(1, Math.abs(span.start)); // spans that touch share a row
   const [start, end] = [span.start + tolerance, span.start + span.duration - tolerance];
   for (let index = 0; index < ROWS_A_LANE; index += 1) {
     const row = (lane.rows[index] ??= { index, spans: [] });
-    const at = placeIn(row.spans, span.start);
+    const at = countFirst(row.spans, (other) => other.start <= span.start);
     const [before, after] = [row.spans[at - 1], row.spans[at]];
     const free = (!before || before.start + before.duration <= start) && (!after || after.start >= end);
     if (!free && index < ROWS_A_LANE - 1) continue;
@@ -334,32 +333,26 @@ function putIntoRow(lane, span) {
   }
 }
 
-/** Where in spans by their start one belongs that starts at `time`: after those that start with it. */
-function placeIn(spans, time) {
-  let [low, high] = [0, spans.length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (spans[middle].start <= time) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
-
-/** The latest end among the first n spans, for each n: grows, so it can be searched by halving. */
+/** The latest end among the first n spans, for each n: these ends are in order. */
 function runningEnds(spans) {
   let end = -Infinity;
   return spans.map((span) => (end = Math.max(end, span.start + span.duration)));
 }
 
-/** The first of ends in order that is not before `time`. */
-function firstAfter(ends, time) {
-  let [low, high] = [0, ends.length];
+/** Counts the first items for which `isBefore` holds; it holds for no later item. */
+function countFirst(items, isBefore) {
+  let [low, high] = [0, items.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (ends[middle] < time) low = middle + 1;
+    if (isBefore(items[middle])) low = middle + 1;
     else high = middle;
   }
   return low;
+}
+
+/** The index of the first end at or after `time`. */
+function firstAfter(ends, time) {
+  return countFirst(ends, (end) => end < time);
 }
 
 /** The smallest of 1, 2, 5 × 10^n that is at least `wanted`. */

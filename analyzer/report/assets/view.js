@@ -147,58 +147,45 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
   }
 }
 
-/** The width of a text as a canvas draws it. */
-function widthOf(context, text) {
-  return context.measureText(text).width;
-}
-
-/**
- * Shortens a text until a canvas draws it in `room` pixels; "" where not even its ends fit.
- *
- * A function's parameters go first: its name tells more than how they end.
- */
+/** Shortens a text until a canvas draws it in `room` pixels; "" if not even its ends fit. Parameters go first. */
 function fitted(context, full, room) {
-  if (widthOf(context, full) <= room) return full;
+  const widthOf = (text) => context.measureText(text).width;
+  if (widthOf(full) <= room) return full;
   const bracket = full.endsWith(")") ? full.indexOf("(", 1) : -1;
   const text = bracket > 0 ? full.slice(0, bracket) : full;
-  const width = widthOf(context, text);
+  const width = widthOf(text);
   if (width <= room) return text;
   let length = Math.floor((Array.from(text).length * room) / width);
-  while (length > 2 && widthOf(context, shortened(text, length)) > room) length -= 1;
+  while (length > 2 && widthOf(shortened(text, length)) > room) length -= 1;
   return length > 2 ? shortened(text, length) : "";
 }
 
-/** A button with a sign, and what it does in words. */
+/** A button with a sign and an accessible name. */
 function iconButton(text, name, action) {
   const made = element("button", { type: "button", "aria-label": name, title: name }, text);
   made.addEventListener("click", action);
   return made;
 }
 
-/** The line above a drawing: what finds on the left, what zooms on the right. */
+/** The line above a drawing: the finder on the left, the zoom buttons on the right. */
 function toolbar(finder, buttons) {
   return element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...buttons));
 }
 
-/** What the colours mean, and how many boxes have each: name, count, colour. */
-function makeLegend(entries) {
+/** The meaning of each colour, with the number of its boxes. */
+function makeLegend({ spans, groups, colours }) {
+  const counts = new Map(); // by group, in order of first appearance
+  for (const [, , , , group] of spans) counts.set(group, (counts.get(group) ?? 0) + 1);
   const legend = element("div", { className: "legend" });
-  for (const [name, count, colour] of entries) {
+  for (const [group, count] of counts) {
     const swatch = element("i");
-    swatch.style.background = colour;
-    legend.append(element("span", {}, swatch, `${name || "(none)"} ${formatted(count, 0)}`));
+    swatch.style.background = colours[group];
+    legend.append(element("span", {}, swatch, `${groups[group] || "(none)"} ${formatted(count, 0)}`));
   }
   return legend;
 }
 
-/** Counts how often each name occurs, in order of first appearance. */
-function counted(names) {
-  const counts = new Map();
-  for (const name of names) counts.set(name, (counts.get(name) ?? 0) + 1);
-  return counts;
-}
-
-/** A search field that marks what it finds: found(words) -> indices; visit(index) on Enter. */
+/** A search field that marks its hits: find(words) -> indices; visit(index) on Enter. */
 function makeFinder(label, find, changed, visit) {
   const input = element("input", { type: "search", placeholder: label, "aria-label": label });
   const status = element("span", { className: "soft", role: "status" });

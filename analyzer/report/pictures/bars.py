@@ -17,7 +17,7 @@ from analyzer.report.pictures.svg import (
     escaped,
     line,
     mark,
-    swatches,
+    swatch,
     text,
     text_width,
     ticks,
@@ -31,9 +31,9 @@ _NAME, _SERIES = 44, 24  # columns of a name beside its bar, and in the legend
 
 
 class _Part(NamedTuple):
-    """One series of one bar: from where to where on the axis."""
+    """The part of a bar that belongs to one series."""
 
-    place: int
+    bar: int
     series: str
     start: float
     end: float
@@ -47,23 +47,22 @@ def paint(chart: Bars, width: float) -> Drawing:
     axis = ticks(min(ends, default=0.0), max(ends, default=1.0))
     shapes = (_upright if chart.by_step else _lying)(chart, parts, axis, width)
     height = HEIGHT + 40 if chart.by_step else _ROW * len(chart.names) + 40
-    names = labels(list(chart.series), _SERIES)
-    legend = swatches(colours.assign(chart.series), names) if len(chart.series) > 1 else []
-    return Drawing(list(shapes), width, height, legend)
+    shades, names = colours.assign(chart.series).values(), labels(list(chart.series), _SERIES)
+    legend = [(swatch(shade), name) for shade, name in zip(shades, names, strict=True)]
+    return Drawing(list(shapes), width, height, legend if len(legend) > 1 else [])
 
 
 def _parts(chart: Bars) -> Iterator[_Part]:
-    for place, values in enumerate(zip(*chart.series.values(), strict=True)):
+    for bar, values in enumerate(zip(*chart.series.values(), strict=True)):
         total = 0.0
         for name, value in zip(chart.series, values, strict=True):
             if value is not None and math.isfinite(value):
-                yield _Part(place, name, total, total + value)
+                yield _Part(bar, name, total, total + value)
                 total += value
 
 
-def _said(chart: Bars, part: _Part) -> str:
-    """Describe a part: its name, its series where there are several, its value."""
-    name = bounded(chart.names[part.place])
+def _description(chart: Bars, part: _Part) -> str:
+    name = bounded(chart.names[part.bar])
     words = [f"step {name}" if chart.by_step else name] + [bounded(part.series)] * (len(chart.series) > 1)
     return f"{', '.join(filter(None, words))}: {in_digits(part.end - part.start)} {chart.unit}"
 
@@ -87,8 +86,8 @@ def _lying(chart: Bars, parts: list[_Part], axis: list[tuple[float, str]], width
         yield text(name, left - 6, i * _ROW + 13, look=RIGHT, room=left - 10)
     for part in parts:
         begin, end = sorted((x(part.start), x(part.end)))
-        box = (begin, part.place * _ROW + 3, end - begin, _THICK)
-        yield mark(_said(chart, part), shades[part.series], box)
+        box = (begin, part.bar * _ROW + 3, end - begin, _THICK)
+        yield mark(_description(chart, part), shades[part.series], box)
     for i, pair in enumerate(chart.between):
         if pair:
             yield line(x(pair[0]), i * _ROW + 9, x(pair[1]), i * _ROW + 9, "rule")
@@ -112,10 +111,10 @@ def _upright(chart: Bars, parts: list[_Part], axis: list[tuple[float, str]], wid
         yield text(bounded(chart.names[i]), left + (i + 0.5) * wide, HEIGHT + 14, look=MIDDLE)
     yield text(bounded(f"step ({chart.label})"), (left + right) / 2, HEIGHT + 32, look=MIDDLE)
     for part in parts:
-        box = (left + (part.place + 0.1) * wide, y(part.end), 0.8 * wide, y(part.start) - y(part.end))
-        yield mark(_said(chart, part), shades[part.series], box, chart.names[part.place])
+        box = (left + (part.bar + 0.1) * wide, y(part.end), 0.8 * wide, y(part.start) - y(part.end))
+        yield mark(_description(chart, part), shades[part.series], box, chart.names[part.bar])
     if chart.level:
         value, words = chart.level
-        said = f'role="graphics-symbol" aria-label="{escaped(bounded(words))}"'
-        yield f"<g {said}>{line(left, y(value), right, y(value), 'rule')}</g>"
+        rule = line(left, y(value), right, y(value), "rule")
+        yield f'<g role="graphics-symbol" aria-label="{escaped(bounded(words))}">{rule}</g>'
         yield text(f"─ {bounded(words)}", left, 8)

@@ -1,8 +1,7 @@
-"""One meaning per colour everywhere: a palette of 12, and a table of what names mean.
+"""One meaning per colour everywhere: a palette of 12, and a table of the meanings of names.
 
-Any two of these colours differ by 10 at least (CIEDE2000), also to eyes without one of the three kinds of
-cones, and each stands out 3 : 1 against the white and against the dark page; `tests/report/test_colours.py`
-has the arithmetic.
+Any two colours differ by at least 10 (CIEDE2000), also for colour-blind readers, and each has a contrast of
+3 : 1 on the white and on the dark page (`tests/report/pictures/test_colours.py`).
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import math
 import re
 from collections.abc import Iterable
 
-#: The font of all drawings; its metrics are those of Arial and Helvetica.
+#: The font of all drawings, with the metrics of Arial and Helvetica.
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
-#: The colour of words and of the critical path, which has a wider white line below it.
+#: The colour of words and of the critical path.
 INK = "#1b1f24"
 #: The colour of minor parts: titles of axes, edges.
 SOFT = "#5a6472"
@@ -34,8 +33,8 @@ PALETTE = {
     "copies": "#bd0bb0",
     "input": "#008c50",
 }
-#: Names with a meaning (patterns of a whole name in any case, or of what follows its last slash) and the
-#: colour of each; the first that fits.
+#: Patterns of a whole name in any case, or of its part after the last slash, and the colour; the first match
+#: counts.
 _MEANINGS: tuple[tuple[str, str], ...] = (
     ("idle|gap|untraced|.*not(hing)? recorded.*", "gap"),
     (".*wait.*|.*negotiat.*|.*coordinate.*|.*sync.*", "waiting"),

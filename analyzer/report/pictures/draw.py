@@ -14,20 +14,14 @@ from analyzer.report.result import Network, Result
 
 
 def write(result: Result, path: Path) -> None:
-    """Write the first graph of `result` as ``.dot`` or ``.graphml``, by the suffix of `path`.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
-    """
+    """Write the first graph of `result` as ``.dot`` or ``.graphml``, by the suffix of `path`."""
     chart = next(chart for chart in result.charts if isinstance(chart, Network))
-    text = dot(chart) if path.suffix.lower() == ".dot" else graphml(chart)
+    text = (_dot if path.suffix.lower() == ".dot" else _graphml)(chart)
     with open_output(path) as stream:
         stream.write(text.encode("utf-8"))
 
 
-def dot(chart: Network) -> str:
+def _dot(chart: Network) -> str:
     """Write the graph in Graphviz's language, nodes coloured as in the pictures."""
     shades = colours.assign(node.cat for node in chart.nodes)
     lines = [
@@ -48,17 +42,15 @@ def dot(chart: Network) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def graphml(chart: Network) -> str:
+def _graphml(chart: Network) -> str:
     """Write the graph as GraphML; every figure of a node is an attribute."""
     import networkx as nx
 
     graph: nx.DiGraph[str] = nx.DiGraph()
     for n, node in enumerate(chart.nodes):
         times = {"dur_ms": node.dur_ms, "slack_ms": node.slack_ms}
-        figures = {key: ms for key, ms in times.items() if ms is not None}
-        graph.add_node(
-            f"n{n}", label=legal(node.label), cat=legal(node.cat), critical=node.critical, **figures
-        )
+        known = {key: ms for key, ms in times.items() if ms is not None}
+        graph.add_node(f"n{n}", label=legal(node.label), cat=legal(node.cat), critical=node.critical, **known)
     path = set(chart.path)
     for a, b, kind in chart.edges:
         graph.add_edge(f"n{a}", f"n{b}", kind=kind, critical=(a, b) in path)

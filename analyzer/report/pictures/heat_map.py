@@ -20,7 +20,7 @@ _ROW, _COLUMN = 18, 48  # pixels of a cell
 _WIDEST_NAME = 300
 _NAME = 44  # columns
 _TICK, _MOST_TICKS = 24, 14  # columns of a name in 3-D, and names of an axis
-#: The scale ends at this quantile of the values if the largest is so many times as large.
+#: The scale ends at this quantile of the values if the largest value is this many times as large.
 _USUAL, _FAR_LARGER = 0.99, 4
 
 
@@ -32,7 +32,7 @@ def paint(chart: HeatMap, width: float) -> Drawing:
     wide = min((width - left) / max(len(chart.columns), 1), max(_COLUMN, widest))
     low, high, over = _ends(chart)
     shapes = [*_names(chart, rows, left, wide), *_cells(chart, left, wide, low, high)]
-    label = f"{chart.label} ({chart.unit})" if chart.label else chart.unit
+    label = f"{chart.label} (ms)" if chart.label else "ms"
     legend = [(swatch(shade), "") for shade in _SHADES]
     legend[0] = (legend[0][0], in_digits(low))
     legend[-1] = (legend[-1][0], bounded(f"{in_digits(high)}{over} {label}"))
@@ -47,7 +47,7 @@ def _ends(chart: HeatMap) -> tuple[float, float, str]:
     if not known:
         return 0.0, 1.0, ""
     most = known[int(_USUAL * (len(known) - 1))]
-    if most > known[0] and known[-1] > _FAR_LARGER * most:  # otherwise all other values would have one colour
+    if most > known[0] and known[-1] > _FAR_LARGER * most:  # else all other values have one colour
         return known[0], most, " and more"
     return known[0], known[-1], ""
 
@@ -71,11 +71,12 @@ def _cells(chart: HeatMap, left: float, wide: float, low: float, high: float) ->
             shade = int(len(_SHADES) * (value - low) / ((high - low) or 1.0))
             box = (left + j * wide, i * _ROW, max(wide - 0.5, 0.3), _ROW - 0.5)
             step = column if chart.by_step else None
-            yield mark(_said(chart, row, column, value), _SHADES[min(shade, len(_SHADES) - 1)], box, step)
+            description = _description(chart, row, column, value)
+            yield mark(description, _SHADES[min(shade, len(_SHADES) - 1)], box, step)
 
 
-def _said(chart: HeatMap, row: str, column: str, value: float) -> str:
-    return f"{bounded(row)}, {chart.x_label} {bounded(column)}: {in_digits(value)} {chart.unit}"
+def _description(chart: HeatMap, row: str, column: str, value: float) -> str:
+    return f"{bounded(row)}, {chart.x_label} {bounded(column)}: {in_digits(value)} ms"
 
 
 # ---- in 3-D
@@ -90,19 +91,16 @@ def figure(chart: HeatMap) -> dict[str, Any]:
     for y, (row, values) in enumerate(zip(chart.rows, chart.values, strict=True)):
         for x, (column, value) in enumerate(zip(chart.columns, values, strict=True)):
             if value is not None:
-                words = html.escape(_said(chart, row, column, value))
-                for key, both in (
-                    ("x", (x, x)),
-                    ("y", (y, y)),
-                    ("z", (0, value)),
-                    ("hovertext", (words, words)),
-                ):
-                    ends[key] += [*both, None]
+                words = html.escape(_description(chart, row, column, value))
+                for key, begin, end in (
+                    ("x", x, x), ("y", y, y), ("z", 0, value), ("hovertext", words, words),
+                ):  # fmt: skip
+                    ends[key] += [begin, end, None]
     line = {"width": 12, "color": ends["z"], "colorscale": "YlOrRd"}
     scene = {
-        "xaxis": _named(chart.columns, chart.x_label),
-        "yaxis": _named(chart.rows, chart.y_label),
-        "zaxis": {"title": {"text": chart.unit}},
+        "xaxis": _axis(chart.columns, chart.x_label),
+        "yaxis": _axis(chart.rows, chart.y_label),
+        "zaxis": {"title": {"text": "ms"}},
         "aspectmode": "manual",
         "aspectratio": {"x": 1, "y": 1.6, "z": 0.8},
         "camera": {"eye": {"x": 1.6, "y": -1.6, "z": 0.95}},
@@ -116,8 +114,8 @@ def figure(chart: HeatMap) -> dict[str, Any]:
     return {"data": [trace], "layout": {"scene": scene, **look}}
 
 
-def _named(names: Sequence[str], title: str) -> dict[str, Any]:
-    """Make an axis of places 0, 1, 2, … with as many names as fit."""
-    places = range(0, len(names), math.ceil(len(names) / _MOST_TICKS) or 1)
-    texts = [html.escape(name) for name in labels([names[place] for place in places], _TICK)]
-    return {"tickvals": [*places], "ticktext": texts, "title": {"text": title}}
+def _axis(names: Sequence[str], title: str) -> dict[str, Any]:
+    """Make an axis of positions 0, 1, 2, … with as many names as fit."""
+    every = math.ceil(len(names) / _MOST_TICKS) or 1
+    texts = [html.escape(name) for name in labels(names[::every], _TICK)]
+    return {"tickvals": [*range(0, len(names), every)], "ticktext": texts, "title": {"text": title}}

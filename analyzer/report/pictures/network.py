@@ -10,7 +10,7 @@ from analyzer.report.cells import labels
 from analyzer.report.pictures import colours
 from analyzer.report.pictures.colours import INK
 from analyzer.report.pictures.svg import Drawing, escaped, swatch, text
-from analyzer.report.result import GraphNode, Network
+from analyzer.report.result import Network
 
 _UNIT = (190, 34)  # pixels of one layer and one row
 _BOX = (156, 26)
@@ -19,34 +19,34 @@ _LEAST_WIDTH = 640
 _LABEL = 25  # columns of a name in a box
 _NAME, _SMALL = 10.5, 8.5  # font sizes
 EDGE = "#7d8896"
-_LOOKS = {  # of an edge: colour, opacity, width, dashes; later ones are drawn over earlier ones
+_LOOKS = {  # colour, opacity, width and dashes of an edge, in the order of drawing
     "next": (EDGE, 0.6, 1.0, "4 3"),
     "long": (EDGE, 0.3, 0.8, ""),
     "short": (EDGE, 0.9, 1.0, ""),
     "critical": (INK, 1.0, 2.4, ""),
 }
 _LONG, _NEAR_ROWS = 1.5, 8  # layers and rows; longer edges are faint
-_Place = tuple[float, float]
+_Point = tuple[float, float]
 
 
 def paint(chart: Network, _: float) -> Drawing:
     """Draw the graph as large as it is."""
-    places = [(node.x * _UNIT[0], node.y * _UNIT[1]) for node in chart.nodes]
-    xs, ys = zip(*places, strict=True) if places else ((0.0,), (0.0,))
+    centres = [(node.x * _UNIT[0], node.y * _UNIT[1]) for node in chart.nodes]
+    xs, ys = zip(*centres, strict=True) if centres else ((0.0,), (0.0,))
     left, top = min(xs) - _BOX[0] / 2 - _BESIDE, min(ys) - _UNIT[1]
     width = max(max(xs) - left + _BOX[0] / 2 + _BESIDE, _LEAST_WIDTH)
     shades = colours.assign(node.cat for node in chart.nodes)
     shapes = [
         f'<g transform="translate({-left:g},{-top:g})">',
-        *_edges(chart, places),
-        *_boxes(chart, places, shades),
+        *_edges(chart, centres),
+        *_boxes(chart, centres, shades),
         "</g>",
     ]
     return Drawing(shapes, width, max(ys) - top + _UNIT[1], _legend(chart, shades))
 
 
 def looks(chart: Network) -> list[tuple[int, int, str]]:
-    """List the edges to draw; those of the path have the kind ``critical``."""
+    """List the edges to draw; edges of the path have the kind ``critical``."""
     path = set(chart.path)
     return [(a, b, "critical" if (a, b) in path else kind) for a, b, kind in chart.edges]
 
@@ -68,15 +68,18 @@ def _stroke(look: str) -> str:
     colour, opacity, width, dashes = _LOOKS[look]
     kind = "rule" if look == "critical" else "edge"
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    look = f'fill="none" stroke="{colour}" stroke-width="{width}" stroke-opacity="{opacity}"'
-    return f'class="{kind}" {look}{dashed}'
+    shape = f'fill="none" stroke="{colour}" stroke-width="{width}" stroke-opacity="{opacity}"'
+    return f'class="{kind}" {shape}{dashed}'
 
 
-def _edges(chart: Network, places: Sequence[_Place]) -> Iterator[str]:
-    """Draw every edge from the right of its source to the left of its target, those of a look as one path."""
+def _edges(chart: Network, centres: Sequence[_Point]) -> Iterator[str]:
+    """Draw every edge from the right of its source to the left of its target: one path for each look."""
     curves: dict[str, list[str]] = {}
     for a, b, kind in looks(chart):
-        start, end = (places[a][0] + _BOX[0] / 2, places[a][1]), (places[b][0] - _BOX[0] / 2, places[b][1])
+        start, end = (
+            (centres[a][0] + _BOX[0] / 2, centres[a][1]),
+            (centres[b][0] - _BOX[0] / 2, centres[b][1]),
+        )
         near = end[0] - start[0] < _LONG * _UNIT[0] and abs(end[1] - start[1]) < _NEAR_ROWS * _UNIT[1]
         look = kind if kind in _LOOKS else "short" if near and end[0] > start[0] else "long"
         head = f"M{end[0] - 6:g} {end[1] - 3.2:g}l6 3.2l-6 3.2"
@@ -86,8 +89,8 @@ def _edges(chart: Network, places: Sequence[_Place]) -> Iterator[str]:
             yield f'<path {_stroke(look)} d="{"".join(curves[look])}"/>'
 
 
-def _curve(start: _Place, end: _Place) -> str:
-    """Draw a curve to a later layer; to one that is not, a line above the row of the target."""
+def _curve(start: _Point, end: _Point) -> str:
+    """Draw a curve to a later layer, or a line above the target's row to any other layer."""
     (x0, y0), (x1, y1) = start, end
     if x1 <= x0:
         return f"M{x0:g} {y0:g}h12V{y1 - _UNIT[1]:g}H{x1 - 12:g}V{y1:g}H{x1:g}"
@@ -95,27 +98,22 @@ def _curve(start: _Place, end: _Place) -> str:
     return f"M{x0:g} {y0:g}C{x0 + bend:g} {y0:g} {x1 - bend:g} {y1:g} {x1:g} {y1:g}"
 
 
-def _boxes(chart: Network, places: Sequence[_Place], shades: Mapping[str, str]) -> Iterator[str]:
-    """Draw the boxes with names and durations, those of the critical path framed."""
+def _boxes(chart: Network, centres: Sequence[_Point], shades: Mapping[str, str]) -> Iterator[str]:
+    """Draw the boxes with names and durations; boxes on the critical path have a frame."""
     names = labels([node.label for node in chart.nodes], _LABEL)
-    for node, name, (x, y) in zip(chart.nodes, names, places, strict=True):
+    for node, name, (x, y) in zip(chart.nodes, names, centres, strict=True):
         ink = f'class="on" text-anchor="middle" fill="{colours.ink_on(shades[node.cat])}"'
         frame = f'class="rule" stroke="{INK}" stroke-width="3"' if node.critical else ""
         corner = (
             f'x="{x - _BOX[0] / 2:g}" y="{y - _BOX[1] / 2:g}" width="{_BOX[0]}" height="{_BOX[1]}" rx="3"'
         )
-        yield f'<g role="graphics-symbol" aria-label="{escaped(_said(node))}">'
+        figures = [(node.dur_ms, ""), (node.slack_ms, "slack ")]
+        times = [f"{what}{in_digits(ms)} ms" for ms, what in figures if ms is not None]
+        head = [labels([node.label], 160)[0], node.cat or "other"]
+        description = " · ".join([*head, *times, *["critical path"] * node.critical])
+        yield f'<g role="graphics-symbol" aria-label="{escaped(description)}">'
         yield f'<rect {corner} fill="{shades[node.cat]}" {frame}/>'
         yield text(name, x, y + (-1.5 if node.dur_ms else 3.5), _NAME, ink, room=_BOX[0] - 10)
         if node.dur_ms:
             yield text(f"{in_digits(node.dur_ms)} ms", x, y + 9.5, _SMALL, ink)
         yield "</g>"
-
-
-def _said(node: GraphNode) -> str:
-    """Describe a node in words."""
-    figures = [(node.dur_ms, ""), (node.slack_ms, "slack ")]
-    words = [f"{what}{in_digits(ms)} ms" for ms, what in figures if ms is not None]
-    return " · ".join(
-        [labels([node.label], 160)[0], node.cat or "other", *words, *["critical path"] * node.critical]
-    )

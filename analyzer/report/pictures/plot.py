@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 from analyzer.base.errors import AnalyzeError
 from analyzer.base.outputs.atomic import open_output
@@ -17,29 +18,18 @@ _MOST_BITMAP_PIXELS = 50_000_000
 def write(result: Result, path: Path) -> None:
     """Draw the first chart of `result` as .svg, .png or .pdf, by the suffix of `path`.
 
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
-    AnalyzeError
-        vl-convert, which makes PNG and PDF of SVG, is missing.
+    Raises AnalyzeError if vl-convert, which turns SVG into PNG and PDF, is missing.
     """
     chart = next(chart for chart in result.charts if not isinstance(chart, Timeline))
-    note = chart.note if isinstance(chart, Network) else ""
-    drawn = painted(chart, WIDTH, [result.headline, chart.title, note])
+    drawn = painted(chart, WIDTH, [result.headline, chart.title])
     with open_output(path) as stream:
         stream.write(_encoded(drawn, path.suffix.lower()))
 
 
 def painted(chart: Bars | HeatMap | Network, width: float, heading: list[str] | None = None) -> Picture:
     """Draw a chart: for a page without a heading, else as a still."""
-    if isinstance(chart, Bars):
-        drawing = bars.paint(chart, width)
-    elif isinstance(chart, HeatMap):
-        drawing = heat_map.paint(chart, width)
-    else:
-        drawing = network.paint(chart, width)
-    return picture(drawing, heading or ())
+    painters: dict[type, Any] = {Bars: bars.paint, HeatMap: heat_map.paint, Network: network.paint}
+    return picture(painters[type(chart)](chart, width), heading or ())
 
 
 def _encoded(drawn: Picture, suffix: str) -> bytes:
@@ -51,9 +41,6 @@ def _encoded(drawn: Picture, suffix: str) -> bytes:
         raise AnalyzeError(
             f"{suffix} needs vl-convert-python: python3 -m pip install vl-convert-python"
         ) from error
-    if suffix == ".pdf":
-        pdf: bytes = vl_convert.svg_to_pdf(drawn.svg)
-        return pdf
     scale = min(2.0, math.sqrt(_MOST_BITMAP_PIXELS / (drawn.width * drawn.height)))
-    png: bytes = vl_convert.svg_to_png(drawn.svg, scale=scale)
-    return png
+    pdf = suffix == ".pdf"
+    return bytes(vl_convert.svg_to_pdf(drawn.svg) if pdf else vl_convert.svg_to_png(drawn.svg, scale=scale))

@@ -6,7 +6,7 @@ import html
 import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from analyzer.report.cells import bounded, display_width
@@ -24,7 +24,7 @@ _ILLEGAL_XML = "[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 class Drawing(NamedTuple):
-    """The shapes of a chart, from (0, 0) to the right and down, and what its colours mean."""
+    """The shapes of a chart, from (0, 0) to the right and down, and its legend."""
 
     shapes: Sequence[str]
     width: float
@@ -41,7 +41,7 @@ class Picture(NamedTuple):
 
 
 def picture(drawing: Drawing, heading: Sequence[str] = ()) -> Picture:
-    """Put a heading and the legend above a drawing; one with a heading is a still, on white."""
+    """Put a heading and the legend above a drawing; with a heading it is a still, on white."""
     head, top = _head(heading, drawing.width)
     if drawing.legend:
         symbols, lower = _legend(drawing.legend, drawing.width, top)
@@ -63,7 +63,7 @@ def picture(drawing: Drawing, heading: Sequence[str] = ()) -> Picture:
 
 
 def _head(heading: Sequence[str], width: float) -> tuple[list[str], float]:
-    """Draw the lines of a heading, the first large; return them and their height."""
+    """Draw the lines of a heading, the first large; return the shapes and their height."""
     parts, y = [], 0.0
     for i, words in enumerate(filter(None, heading)):
         size, look = (_TEXT, f'fill="{SOFT}"') if i else (_TITLE, f'font-weight="bold" fill="{INK}"')
@@ -74,7 +74,7 @@ def _head(heading: Sequence[str], width: float) -> tuple[list[str], float]:
 
 
 def _legend(entries: Sequence[tuple[str, str]], width: float, top: float) -> tuple[list[str], float]:
-    """Draw symbols with their words in rows; return them and where they end."""
+    """Draw symbols with their words in rows; return the shapes and their lower edge."""
     parts, x = [], 0.0
     for symbol, words in entries[:_MOST_LEGEND]:
         wide = 38 + text_width(words) if words else 13.0
@@ -90,15 +90,10 @@ def swatch(colour: str) -> str:
     return f'<rect width="12" height="12" fill="{colour}"/>'
 
 
-def swatches(shades: Mapping[str, str], names: Sequence[str]) -> list[tuple[str, str]]:
-    """Draw a legend of colours; `names` are fit for drawings."""
-    return [(swatch(shade), name) for shade, name in zip(shades.values(), names, strict=True)]
-
-
 def text(
     words: str, x: float, y: float, size: float = _TEXT, look: str = f'fill="{INK}"', *, room: float = 0
 ) -> str:
-    """Draw a text; one that is probably wider than `room` is squeezed into it."""
+    """Draw a text; a text estimated wider than `room` is squeezed."""
     squeezed = ""
     if 0 < room < text_width(words, size):
         squeezed = f' textLength="{room:g}" lengthAdjust="spacingAndGlyphs"'
@@ -111,11 +106,11 @@ def text_width(words: str, size: float = _TEXT) -> float:
 
 
 def mark(label: str, colour: str, box: Sequence[float], step: str | None = None) -> str:
-    """Draw a rectangle (x, y, width, height) that says what it is, and of which step."""
+    """Draw a rectangle (x, y, width, height) with its label and its step."""
     of_step = "" if step is None else f' data-step="{escaped(bounded(step))}"'
-    said = f'role="graphics-symbol" aria-label="{escaped(label)}"{of_step}'
+    role = f'role="graphics-symbol" aria-label="{escaped(label)}"{of_step}'
     x, y, width, height = (f"{side:.2f}" for side in box)
-    return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{colour}" {said}/>'
+    return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{colour}" {role}/>'
 
 
 def line(x0: float, y0: float, x1: float, y1: float, kind: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -90,26 +90,15 @@ def test_without_room_for_a_file_all_stays_in_memory(
     assert Spill().put(own) is own
 
 
-def answers_alike(path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    words = (*command, "--path", path, "--format", "json", "--jobs", "1")
-    expected, n_put = run_cli(*words), 0
-    put = Spill._put
-
-    def counted(*args: Any) -> list[Any]:
-        nonlocal n_put
-        n_put += 1
-        return put(*args)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(spill, "_IN_MEMORY", -1)
-        patched.setattr(spill, "_LEAST", 0)
-        patched.setattr(Spill, "_put", counted)
-        assert run_cli(*words) == expected, command
-    assert n_put > 3
-
-
-@pytest.mark.parametrize("command", few(3, ((one,) for one in ALL)), ids=lambda command: command[-1])
+@pytest.mark.parametrize("command", few(3, ((words,) for words in ALL)), ids=lambda command: command[-1])
 def test_options_answer_alike_with_all_steps_aside(
     monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    answers_alike(REPO / "examples" / "lenet-100mbit", command, monkeypatch)
+    job = REPO / "examples" / "lenet-100mbit"
+    words = (*command, "--path", job, "--format", "json", "--jobs", "1")
+    expected = run_cli(*words)
+    with patch.object(Spill, "_put", autospec=True, side_effect=Spill._put) as put:
+        monkeypatch.setattr(spill, "_IN_MEMORY", -1)
+        monkeypatch.setattr(spill, "_LEAST", 0)
+        assert run_cli(*words) == expected
+    assert put.call_count > 3

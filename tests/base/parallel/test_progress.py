@@ -18,22 +18,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def drawn(
-    monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, enabled: bool | None, unit: str = "files"
-) -> str:
+@pytest.mark.parametrize("kind", [Terminal, io.StringIO])
+def test_a_terminal_shows_the_progress_and_a_pipe_nothing(
+    kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stderr = kind()
     monkeypatch.setattr(sys, "stderr", stderr)
-    with progress_bar(4, unit, what="reading", enabled=enabled) as advance:
+    with progress_bar(4, "files", what="reading") as advance:
         time.sleep(0.15)  # a bar is drawn at most ten times a second
         advance(1)
-    return stderr.getvalue()
-
-
-def test_a_bar_shows_how_much_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = drawn(monkeypatch, Terminal(), None)
-    assert "reading" in text
-    assert "1/4" in text
-    assert "files" in text
-
-
-def test_a_pipe_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert drawn(monkeypatch, io.StringIO(), None) == ""
+    words = [word for word in ("reading", "1/4", "files") if word in stderr.getvalue()]
+    assert len(words) == (3 if kind is Terminal else 0)

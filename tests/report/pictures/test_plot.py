@@ -113,9 +113,7 @@ def hostile(chart: Chart) -> Chart:
     made: dict[type, Chart] = {
         Bars: Bars(n[1], n[0], n, dict.fromkeys(n, ones)),
         HeatMap: HeatMap(n[1], n[3], "run", "operation", n, n, [ones for _ in n]),
-        Network: Network(
-            n[1], [GraphNode(x, x, i, 0, 1.0) for i, x in enumerate(n)], [(0, 1, n[1])], note=n[1]
-        ),
+        Network: Network(n[1], [GraphNode(x, x, i, 0, 1.0) for i, x in enumerate(n)], [(0, 1, n[1])]),
     }
     return made[type(chart)]
 
