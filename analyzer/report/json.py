@@ -37,7 +37,11 @@ def encode(document: Any, indent: int = 0) -> bytes:
 
 def _plain(value: Any) -> Any:
     """Convert values unknown to JSON: numpy's scalars and arrays, paths, notes."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "__fspath__") or isinstance(value, str):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 def _all_plain(value: Any) -> Any:

@@ -182,19 +182,19 @@ def read_columns(source: Rewritten) -> tuple[Int64, Int64, Int32]:
         return np.load(file), np.load(file), np.load(file)
 
 
-def rewrite(place: SourcePlace, path: Path) -> Rewritten:
+def rewrite(index: SourcePlace, path: Path) -> Rewritten:
     """Rewrite one source into the file `path`; `TraceError` if it is not a readable trace."""
-    reader = EventReader(place.path, decode)
+    reader = EventReader(index.path, decode)
     with open(path, "wb") as file:
-        work = _Rewriter(place, file)
+        work = _Rewriter(index, file)
         for piece in reader:
             work.add(piece.events)
-    system = dialects.named(place.dialect, place.comm)
-    sync_points = system.sync_points(read_trace(place.path, args=system.args.get(Need.SYNC, ())))
-    remarks = [place.axis.remark] if place.axis is not None else []
+    system = dialects.named(index.dialect, index.comm)
+    sync_points = system.sync_points(read_trace(index.path, args=system.args.get(Need.SYNC, ())))
+    remarks = [index.axis.remark] if index.axis is not None else []
     if work.dropped:
         remarks.append(f"{counted(work.dropped, 'event')} without a pid or tid left out")
-    about = no_slices(str(place.path), place.dialect, reader.header, work.metadata)
+    about = no_slices(str(index.path), index.dialect, reader.header, work.metadata)
     ts, dur, lengths = map(np.concatenate, zip(*work.columns, strict=True))
     columns = path.with_suffix(".columns")
     with open(columns, "wb") as file:

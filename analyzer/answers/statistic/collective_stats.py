@@ -139,10 +139,10 @@ def _members(ranks: Sequence[_RankCollectives]) -> _Members:
     order = np.lexsort((start, rank, number, key))
     of = _runs(key[order], number[order])
     first = np.flatnonzero(np.diff(_runs(of, rank[order]), prepend=-1))  # fused tensors are one collective
-    at = order[first]
+    index = order[first]
     last_end = np.maximum.reduceat(end[order], first)
     exposed, taken = (np.add.reduceat(column[order], first) for column in (exposed, taken))
-    of_rank = rank[at], call[at], n_bytes[at], start[at], last_end, exposed, taken
+    of_rank = rank[index], call[index], n_bytes[index], start[index], last_end, exposed, taken
     return _Members(of[first], *of_rank, list(calls), int(is_odd.sum()))
 
 

@@ -124,10 +124,10 @@ def _largest(z: Float64, least: int) -> tuple[int, int]:
     return begin, end
 
 
-def _sharpened(z: Float64, at: int, width: int, sign: int) -> int:
+def _sharpened(z: Float64, position: int, width: int, sign: int) -> int:
     """Find the change of the level within a stretch of `at`: the two sides differ most (least squares)."""
-    low, high = max(at - width, 0), min(at + width, len(z))
-    if at in (0, len(z)) or high - low < 2:
-        return at
+    low, high = max(position - width, 0), min(position + width, len(z))
+    if position in (0, len(z)) or high - low < 2:
+        return position
     part = np.cumsum(z[low:high] - z[low:high].mean()) * -sign
     return low + 1 + int(part[:-1].argmax())

@@ -77,14 +77,14 @@ def split_by_field(trace: Trace, field: str) -> list[Owned]:
     key = argument(field) or (field if field not in ("pid", "tid") and field in trace.args else None)
     if key is not None:
         column = trace.args[key] if key in trace.args else ArgColumn(np.empty(0, np.int64), ())
-        ranks, place = _ranks_of(column.values, key)
+        ranks, index = _ranks_of(column.values, key)
         of_slice = np.full(len(trace), SHARED)
-        of_slice[column.rows] = place
+        of_slice[column.rows] = index
         return split_by_slices(trace, of_slice, ranks)
     if field not in ("pid", "tid"):
         raise UsageError(f"--rank_by {field}: give pid, tid or args.KEY, a key of the events' args")
-    ranks, place = _ranks_of([getattr(track, field) for track in trace.tracks], field)
-    return split_by_tracks(trace, [Owner(None, rank) for rank in ranks], place) or [
+    ranks, index = _ranks_of([getattr(track, field) for track in trace.tracks], field)
+    return split_by_tracks(trace, [Owner(None, rank) for rank in ranks], index) or [
         Owned(None, ranks[0] if ranks else None, trace)
     ]
 
@@ -113,12 +113,12 @@ def processes_like_ranks(trace: Trace) -> int:
 
 def _ranks_of(values: Iterable[Any], field: str) -> tuple[list[int], Int64]:
     """List the ranks that values name, and find the index of each value's rank."""
-    distinct, place = numbered(map(str, values))
+    distinct, index = numbered(map(str, values))
     order = sorted(distinct, key=lambda value: (len(value), value))
     numbers = natural_numbers(distinct) or [order.index(value) for value in distinct]
     rank_of = as_ranks(numbers, field)
     ranks = sorted(set(rank_of))
-    return ranks, np.searchsorted(ranks, rank_of)[place]
+    return ranks, np.searchsorted(ranks, rank_of)[index]
 
 
 def split_by_slices(trace: Trace, of_slice: Int64, ranks: Sequence[int]) -> list[Owned]:

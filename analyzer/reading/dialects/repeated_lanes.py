@@ -130,8 +130,8 @@ def _is_sum(lane: tuple[Int64, Int64], others: Sequence[tuple[Int64, Int64]]) ->
     start, end = lane
     inside = []
     for inner_start, inner_end in others:
-        place = np.searchsorted(start, inner_start, side="right") - 1
-        if len(place) and (place >= 0).all() and (inner_end <= end[place]).all():
+        index = np.searchsorted(start, inner_start, side="right") - 1
+        if len(index) and (index >= 0).all() and (inner_end <= end[index]).all():
             inside.append((inner_start, inner_end))
     if not inside:
         return False

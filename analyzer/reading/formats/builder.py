@@ -91,28 +91,28 @@ class Builder:
             args = self._decode_args([events[i] for i in rows.tolist()])
             self._add_args(range(first, first + len(rows)), args)
 
-    def add_scanned(self, found: Scanned) -> None:
+    def add_scanned(self, scanned: Scanned) -> None:
         """Append events of the scanner."""
-        if found.new_keys:
-            keys = _KEYS.decode(_as_list(found.new_keys))
+        if scanned.new_keys:
+            keys = _KEYS.decode(_as_list(scanned.new_keys))
             new = np.fromiter(map(self._ids.__getitem__, keys), np.int32, len(keys))
             self._scanned_ids = np.append(self._scanned_ids, new)
-        ids, ts = self._scanned_ids[found.key], found.ts_ns
+        ids, ts = self._scanned_ids[scanned.key], scanned.ts_ns
         self._learn_roles()
         kinds = self._kinds[ids]
         first = len(self._key)
-        rows = self._add_slices(ids, kinds, ts, found.dur_ns)
-        if found.ids:
+        rows = self._add_slices(ids, kinds, ts, scanned.dur_ns)
+        if scanned.ids:
             points = np.flatnonzero(kinds == OTHER_PHASE)
             timed = ts[points] != NO_TIME
-            values = itertools.compress(msgspec.json.decode(_as_list(found.ids)), timed.tolist())
+            values = itertools.compress(msgspec.json.decode(_as_list(scanned.ids)), timed.tolist())
             texts = (None if value is None else str(value) for value in values)
             self._add_points(ids[points[timed]], ts[points[timed]], texts)
-        if found.args:
-            place = np.full(len(ids), -1, np.int64)
-            place[rows] = np.arange(first, first + len(rows))
-            args_row = place[found.args_row]
-            self._add_args(args_row.tolist(), self._args_decoder.decode(_as_list(found.args)))
+        if scanned.args:
+            index = np.full(len(ids), -1, np.int64)
+            index[rows] = np.arange(first, first + len(rows))
+            args_row = index[scanned.args_row]
+            self._add_args(args_row.tolist(), self._args_decoder.decode(_as_list(scanned.args)))
 
     def _add_points(self, ids: Int32, ts: Int64, texts: Iterable[str | None]) -> None:
         self._point_key.frombytes(ids.tobytes())

@@ -115,10 +115,10 @@ def _placed(places: Places, row: ThreadRow) -> Iterator[_Placed]:
 
 
 def _event(time_ns: int, order: int, pid: int, tid: int, item: Slice | Mapping[str, Any]) -> dict[str, Any]:
-    place = {"pid": pid, "tid": tid, "ts": microseconds(time_ns)}
+    track = {"pid": pid, "tid": tid, "ts": microseconds(time_ns)}
     if not isinstance(item, Slice):
-        return {**item, **place}
-    event: dict[str, Any] = {"name": item.name, **place}
+        return {**item, **track}
+    event: dict[str, Any] = {"name": item.name, **track}
     event |= {"ph": "i", "s": "t"} if item.end_ns is None else {"ph": "X", "dur": microseconds(-order)}
     if item.cat is not None:
         event["cat"] = item.cat

@@ -44,9 +44,9 @@ class ArgColumn(Struct, frozen=True):
 
     def select(self, rows: Int64) -> ArgColumn:
         """Select the values for a trace of only these rows, ascending."""
-        place = np.full(1 + max(rows.max(initial=-1), self.rows.max(initial=-1)), -1)
-        place[rows] = np.arange(len(rows))
-        new_rows = place[self.rows]
+        index = np.full(1 + max(rows.max(initial=-1), self.rows.max(initial=-1)), -1)
+        index[rows] = np.arange(len(rows))
+        new_rows = index[self.rows]
         kept = new_rows >= 0
         if isinstance(self.values, np.ndarray):
             return ArgColumn(new_rows[kept], self.values[kept])
@@ -185,8 +185,8 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
     points: dict[str, Any] = {}
     for table, column in (("names", "name_id"), ("cats", "cat_id"), ("tracks", "track_id")):
         tables = [getattr(trace, table) for trace in traces]
-        columns[table], place = numbered(itertools.chain(*tables))
-        new_ids = np.split(place, np.cumsum([len(each) for each in tables])[:-1])
+        columns[table], index = numbered(itertools.chain(*tables))
+        new_ids = np.split(index, np.cumsum([len(each) for each in tables])[:-1])
         pairs = list(zip(new_ids, traces, strict=True))
         columns[column] = np.concatenate([new[getattr(trace, column)] for new, trace in pairs])
         points[column] = np.concatenate([new[getattr(trace.points, column)] for new, trace in pairs])

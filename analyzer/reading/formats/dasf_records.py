@@ -129,19 +129,19 @@ def _content(path: Path, repairs: list[str]) -> bytes | mmap.mmap:
 def _records(data: bytes | mmap.mmap, repairs: list[str]) -> Iterator[_Record]:
     """Yield the whole records of a file; what is cut, damaged or foreign goes to `repairs`."""
     decoder = msgspec.msgpack.Decoder(_Record)
-    skipped = damaged = at = 0
+    skipped = damaged = position = 0
     size = len(data)
-    while at < size:
-        end = at + _HEAD + int.from_bytes(data[at : at + _HEAD], "big")
-        if end > size or end <= at + _HEAD:
-            if (after := _next_record(data, at + 1)) is None:
-                repairs.append(f"cut off in its last record: {size - at} bytes left out")
+    while position < size:
+        end = position + _HEAD + int.from_bytes(data[position : position + _HEAD], "big")
+        if end > size or end <= position + _HEAD:
+            if (after := _next_record(data, position + 1)) is None:
+                repairs.append(f"cut off in its last record: {size - position} bytes left out")
                 break
-            damaged += after - at
-            at = after
+            damaged += after - position
+            position = after
             continue
         try:
-            record = decoder.decode(data[at + _HEAD : end])
+            record = decoder.decode(data[position + _HEAD : end])
         except UNDECODABLE:
             skipped += 1
         else:
@@ -149,19 +149,19 @@ def _records(data: bytes | mmap.mmap, repairs: list[str]) -> Iterator[_Record]:
                 yield record
             else:
                 skipped += 1
-        at = end
+        position = end
     if damaged:
         repairs.append(f"{damaged} bytes between whole records are damaged and were left out")
     if skipped:
         repairs.append(f"{skipped} records are not events and were left out")
 
 
-def _next_record(data: bytes | mmap.mmap, at: int) -> int | None:
-    mark = data.find(b"\xa4name", at + _HEAD + 1)
+def _next_record(data: bytes | mmap.mmap, position: int) -> int | None:
+    mark = data.find(b"\xa4name", position + _HEAD + 1)
     while mark >= 0:
         start = mark - 1 - _HEAD
         length = int.from_bytes(data[start : start + _HEAD], "big")
-        if start >= at and _is_map(data[mark - 1]) and 0 < length <= len(data) - start - _HEAD:
+        if start >= position and _is_map(data[mark - 1]) and 0 < length <= len(data) - start - _HEAD:
             return start
         mark = data.find(b"\xa4name", mark + 1)
     return None

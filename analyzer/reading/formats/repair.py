@@ -75,29 +75,31 @@ class Repair:
         """
         words = data.decode("latin-1")  # a letter for each byte
         events: list[bytes] = []
-        at = 0
+        position = 0
         if self.is_adrift and (next_event := _NEXT_EVENT.search(data)) is not None:
-            at, self.is_adrift = next_event.end(), False
+            position, self.is_adrift = next_event.end(), False
             self.damage.lost += 1
-        while not self.is_adrift and (at := _BETWEEN.match(data, at).end()) < len(data):  # type: ignore[union-attr]
-            if data[at] == 0x5D and not self.is_lines:  # ]
-                return events, at + 1, True
+        while not self.is_adrift and (position := _BETWEEN.match(data, position).end()) < len(data):  # type: ignore[union-attr]
+            if data[position] == 0x5D and not self.is_lines:  # ]
+                return events, position + 1, True
             try:
-                value, end = _RAW_DECODE(words, at)
+                value, end = _RAW_DECODE(words, position)
             except (ValueError, RecursionError) as error:
-                if not at_end and self._may_go_on(data, at, error):
+                if not at_end and self._may_go_on(data, position, error):
                     break
-                end = _damage_end(data, at)
-                self._add_damaged(events, data[at:end].rstrip(b", \n\r\t"), is_last=end == len(data))
+                end = _damage_end(data, position)
+                self._add_damaged(events, data[position:end].rstrip(b", \n\r\t"), is_last=end == len(data))
             else:
-                self._add(events, data[at:end], value, is_last=_EMPTY_LAST.match(data, at) is not None)
-            at = end
-        return events, max(at, len(data) - _BEGIN) if self.is_adrift else at, False
+                self._add(
+                    events, data[position:end], value, is_last=_EMPTY_LAST.match(data, position) is not None
+                )
+            position = end
+        return events, max(position, len(data) - _BEGIN) if self.is_adrift else position, False
 
-    def _may_go_on(self, data: bytes, at: int, error: Exception) -> bool:
+    def _may_go_on(self, data: bytes, position: int, error: Exception) -> bool:
         """Check whether the undecodable event at `at` may end after `data`."""
-        is_last = _next_event(data, at) is None
-        if len(data) - at >= EVENT_LIMIT:
+        is_last = _next_event(data, position) is None
+        if len(data) - position >= EVENT_LIMIT:
             self.is_adrift = is_last
             return is_last
         return is_last or (
@@ -138,18 +140,18 @@ class Repair:
         return False
 
 
-def _next_event(data: bytes, at: int) -> int | None:
+def _next_event(data: bytes, position: int) -> int | None:
     """Find the next event after an event, or garbage, at `at`."""
-    is_object = data[at] == 0x7B  # {
-    match = (_NEXT_EVENT if is_object else _ANY_EVENT).search(data, at + 1)
+    is_object = data[position] == 0x7B  # {
+    match = (_NEXT_EVENT if is_object else _ANY_EVENT).search(data, position + 1)
     return None if match is None else match.start()
 
 
-def _damage_end(data: bytes, at: int) -> int:
+def _damage_end(data: bytes, position: int) -> int:
     """Find the end of the damaged event at `at`; the end of `data` if it is cut."""
-    if (next_event := _next_event(data, at)) is not None:
+    if (next_event := _next_event(data, position)) is not None:
         return next_event
-    for match in itertools.islice(_LIST_END.finditer(data, at), _MOST_LIST_ENDS):
+    for match in itertools.islice(_LIST_END.finditer(data, position), _MOST_LIST_ENDS):
         rest = data[match.end() :].strip()
         if members_of(rest.removesuffix(b"}")) is not None:
             return match.end() - 1

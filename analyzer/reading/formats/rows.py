@@ -121,7 +121,7 @@ def with_spans(rows: Rows) -> Rows:
     _, span = numbered((*kind[2:4], span_id) for kind, span_id in zip(kinds, ids, strict=True))
     _, name = numbered(str(kind[1]) for kind in kinds)
     pairs = pair(is_begin[order], span[order], ts_ns[order], name[order], EndRule.NESTED_BY_NAME)
-    begin, end = (order[place] for place in pairs)
+    begin, end = (order[index] for index in pairs)
     keys = [("X" if phase in SPANS else phase, *others) for phase, *others in rows.keys]
     dur_ns = np.maximum(ts_ns[end] - ts_ns[begin], 0)
     return replace(rows, keys=keys, key=key[begin], ts_ns=ts_ns[begin], dur_ns=dur_ns)
@@ -143,7 +143,7 @@ def _paired(
     bounds = np.flatnonzero(role != SLICE)
     key, is_begin = rows.key[bounds], role[bounds] == BEGIN
     places = pair(is_begin, tables.track[key], rows.ts_ns[bounds], tables.name_or_none[key], pairing)
-    begin, end = (bounds[place] for place in places)
+    begin, end = (bounds[index] for index in places)
     n_begins = int(is_begin.sum())
     between = rows.ts_ns[end] - rows.ts_ns[begin]
     is_absurd = (between < 0) | (between > LONGEST_NS)

@@ -33,12 +33,12 @@ def read_text(path: Path) -> str:
 
 def text_pieces(stream: ByteStream) -> Iterator[bytes]:
     """Yield the pieces of a text file; TraceError at a NUL (there may be billions)."""
-    at = 0
+    position = 0
     for piece in stream:
         if (zero := piece.find(b"\0")) >= 0:
-            raise TraceError(f"{stream.path}: not a text file: byte {at + zero:,} is NUL")
+            raise TraceError(f"{stream.path}: not a text file: byte {position + zero:,} is NUL")
         yield piece
-        at += len(piece)
+        position += len(piece)
 
 
 class ByteStream:

@@ -166,5 +166,5 @@ def as_ranks(numbers: Sequence[int], field: str) -> list[int]:
     """
     if not _IDS.fullmatch(field) or len(numbers) < 2 or 0 in numbers or max(numbers) + 1 <= 2 * len(numbers):
         return list(numbers)
-    places = {number: place for place, number in enumerate(sorted(numbers))}
+    places = {number: index for index, number in enumerate(sorted(numbers))}
     return [places[number] for number in numbers]

@@ -62,7 +62,7 @@ class GpuDir(Struct, frozen=True):
 
     @property
     def is_raw(self) -> bool:
-        """Whether the final trace is missing, and can be collected from operators or loads of data."""
+        """Check for raw files of operators or data loads without a final trace."""
         return self.final_trace() is None and bool(self.file("temp.json") or self.file("io.json"))
 
 

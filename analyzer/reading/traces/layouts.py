@@ -56,8 +56,8 @@ def find_ascend_folders(path: Path, given: Sequence[Path]) -> JobFiles | None:
         newest[owner] = folder
     ordered = sorted(newest, key=lambda owner: (isinstance(owner, str), natural(str(owner))))
     sources = [
-        Source(trace, rank=owner if isinstance(owner, int) else place if len(newest) > 1 else None)
-        for place, owner in enumerate(ordered)
+        Source(trace, rank=owner if isinstance(owner, int) else index if len(newest) > 1 else None)
+        for index, owner in enumerate(ordered)
         if (trace := traces[newest[owner]]) is not None
     ]
     return JobFiles(path, "ranks", sources, notes, [folder / _OUTPUT for folder in folders])

@@ -127,7 +127,7 @@ class Source(Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        """Whether its rank or host is known."""
+        """Check for a known rank or host."""
         return self.rank is not None or self.host is not None
 
 
@@ -142,7 +142,7 @@ class JobFiles(Struct, frozen=True):
 
     @property
     def has_gpus(self) -> bool:
-        """Whether each source lies in a GPU's directory."""
+        """Check that each source lies in a GPU's directory."""
         return self.kind in ("gpu", "worker", "job")
 
     def rank_notes(self, ranks: Sequence[int], world: int = 0) -> list[str]:

@@ -183,7 +183,7 @@ class Waits:
 
     def _held(self, order: Mapping[int, float]) -> list[int]:
         """List the ranks whose first open call comes before the given order of this one."""
-        return [rank for rank, place in order.items() if self._first.get(rank, inf) < place]
+        return [rank for rank, index in order.items() if self._first.get(rank, inf) < index]
 
     def _calls(self, key: Key, number: int) -> dict[int, DumpedCall]:
         """Map ranks to their open calls of a collective."""

@@ -82,7 +82,7 @@ class LogSteps:
     def cells(self, steps: Int64) -> Float64:
         """Read the time of each part on each rank in these steps (parts, ranks, n)."""
         rows = zip(self._spent, self._at, strict=True)
-        return self._folded([spent[steps if at is None else at[steps]] for spent, at in rows])
+        return self._folded([spent[steps if index is None else index[steps]] for spent, index in rows])
 
     def _folded(self, spent: Sequence[NDArray[np.floating]]) -> Float64:
         cells = np.zeros((len(self.parts), len(spent), len(spent[0])))
@@ -96,12 +96,12 @@ class LogSteps:
 
     def series(self, part: int, rank: int) -> Float64:
         """Read the time of a part on a rank in each step (k,)."""
-        spent, at = self._spent[rank], self._at[rank]
+        spent, index = self._spent[rank], self._at[rank]
         if self.parts[part] == BETWEEN:
             every = spent.sum(axis=1, dtype=np.float64)
-            return np.asarray(self.step_ns - (every if at is None else every[at]))
-        columns = [column for column, place in enumerate(self._columns[rank]) if place == part]
-        taken = sum(spent[:, column] if at is None else spent[at, column] for column in columns)
+            return np.asarray(self.step_ns - (every if index is None else every[index]))
+        columns = [column for column, row in enumerate(self._columns[rank]) if row == part]
+        taken = sum(spent[:, column] if index is None else spent[index, column] for column in columns)
         return np.asarray(taken, np.float64)
 
     def excess_ns(self, part: int, rank: int) -> Float64:

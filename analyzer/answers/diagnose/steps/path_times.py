@@ -37,7 +37,7 @@ class PathTimes(Struct, frozen=True):
 
 def mean_path_times(view: JobView) -> PathTimes:
     """Average the paths of all whole steps but outliers, or of a sample."""
-    usual = [row for place, row in enumerate(view.rows) if place not in view.outliers]
+    usual = [row for index, row in enumerate(view.rows) if index not in view.outliers]
     rows = some_rows(view, usual)
     work, gaps, beside = np.mean([times_of(view, row) for row in rows], axis=0)
     return PathTimes(rows, work[:-1], gaps, beside.sum())

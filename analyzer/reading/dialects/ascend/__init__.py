@@ -47,9 +47,9 @@ class Ascend(System):
         from analyzer.reading.dialects.repeated_lanes import without_repeated_lanes
 
         trace = without_repeated_lanes(trace)
-        names, place = numbered(_COLLECTIVE.sub(r"\1", name) for name in trace.names)
-        points = replace(trace.points, name_id=place[trace.points.name_id])
-        return replace(trace, names=names, name_id=place[trace.name_id], points=points)
+        names, index = numbered(_COLLECTIVE.sub(r"\1", name) for name in trace.names)
+        points = replace(trace.points, name_id=index[trace.points.name_id])
+        return replace(trace, names=names, name_id=index[trace.name_id], points=points)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Find the `Role` of each slice (n,): work of a device, or the host's preparation of it."""

@@ -213,11 +213,11 @@ def connect(spans: Spans, dependencies: Sequence[Dependency]) -> Int64:
     alone = low == high
     name = np.concatenate([wholes.name, main[alone]])
     begins, ends = (
-        _Named(spans, name, np.concatenate([wholes.event, chains.event[at[alone]]]))
-        for at in (chains.first, chains.last)
+        _Named(spans, name, np.concatenate([wholes.event, chains.event[moment[alone]]]))
+        for moment in (chains.first, chains.last)
     )
-    place = {name: i for i, name in enumerate(distinct)}
-    pairs = [(place[source], place[target]) for source, target in dependencies]
+    index = {name: i for i, name in enumerate(distinct)}
+    pairs = [(index[source], index[target]) for source, target in dependencies]
     leads_on = np.array([_leads_on(*dependency) for dependency in dependencies], np.bool_)
     edges = np.concatenate([_dag_edges(spans, begins, ends, pairs, leads_on), _updates(spans, begins, ends)])
     edges = np.concatenate([edges, *_unconnected(spans, begins, edges), _threads(spans)])

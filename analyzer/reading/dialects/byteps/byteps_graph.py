@@ -59,7 +59,7 @@ _ALL = -1  # in place of the worker: all workers together
 
 
 class _StageMeeting(NamedTuple):
-    """How a stage meets those of other GPUs: of its worker, or of all workers."""
+    """Meeting of a stage with those of other GPUs, of its worker or of all workers."""
 
     what: str
     enters: bool = False

@@ -151,10 +151,10 @@ class Composer(System):
     def sync_points(self, trace: Trace) -> SyncPoints:
         """Read the rank's time at an instant that all ranks have in common."""
         known = {event["name"]: event["args"].get("value") for event in trace.metadata}
-        at, error = integer(known.get(_SYNC)), integer(known.get("clock_sync_error_bound")) or 0
-        if at is None or max(abs(at), abs(error)) > _LATEST_US:
+        index, error = integer(known.get(_SYNC)), integer(known.get("clock_sync_error_bound")) or 0
+        if index is None or max(abs(index), abs(error)) > _LATEST_US:
             return {}
-        instant = np.array([1000 * at], np.int64)
+        instant = np.array([1000 * index], np.int64)
         return {_SYNC: SyncPoint(instant, instant, error_ns=1000 * abs(error))}
 
     def common_clock(self, trace: Trace) -> str:

@@ -49,21 +49,21 @@ def standing_of(trace: Trace) -> Standing:
     is_done = dump.state == COMPLETED
     lanes = {name: Lane(group) for name, group in groups.items()}
     calls = np.flatnonzero(~dump.is_message & ~is_launch)
-    for at in ids_in(dump.group_id[calls]):
-        rows = calls[dump.group_id[calls] == at]
+    for index in ids_in(dump.group_id[calls]):
+        rows = calls[dump.group_id[calls] == index]
         waiting, done = rows[~is_done[rows]], rows[is_done[rows]]
         completed = int(dump.number[done].max(initial=-1))
-        lanes[names[at].name] = Lane(
-            names[at],
+        lanes[names[index].name] = Lane(
+            names[index],
             int(dump.number[waiting].max(initial=-1)) if len(waiting) else completed,
             completed,
             _calls(dump, names, waiting[:_MOST], order, n_frames=1),
             _calls(dump, names, done[-_MOST:], order, n_frames=0),
             len(waiting),
         )
-    for at in ids_in(dump.group_id[dump.is_message]):
-        lane = lanes.setdefault(names[at].name, Lane(names[at]))
-        lanes[names[at].name] = replace(lane, has_messages=True)
+    for index in ids_in(dump.group_id[dump.is_message]):
+        lane = lanes.setdefault(names[index].name, Lane(names[index]))
+        lanes[names[index].name] = replace(lane, has_messages=True)
     for name, counted in _counters(dump, groups, lanes).items():
         lanes[name] = replace(lanes[name], counted=counted)
     messages = np.flatnonzero(dump.is_message & ~is_launch & ~is_done)[:_MOST_MESSAGES]
@@ -154,8 +154,8 @@ def _call(
     group, kind = names[int(dump.group_id[i])], dump.kind[i]
     peer = UNKNOWN if dump.is_message[i] else None
     if peer is not None and (match := _MESSAGE.search(text_of(entry.get("profiling_name")))):
-        place, members = int(match[2]), group.members or (_ALL_RANKS if group.name in _WORLDS else ())
-        peer = members[place] if place < len(members) else UNKNOWN
+        index, members = int(match[2]), group.members or (_ALL_RANKS if group.name in _WORLDS else ())
+        peer = members[index] if index < len(members) else UNKNOWN
     of_data = _data_of(kind, entry)
     return DumpedCall(
         group, kind, int(dump.number[i]), int(order[i]), peer, peer is None and not is_rooted(kind),

@@ -113,8 +113,10 @@ def _of_tensor(
     for row in rows:
         name = trace.names[trace.name_id[row]]
         if name.startswith(_NEGOTIATE):
-            first, last = (bisect_left(ticks, (int(at), "")) for at in (trace.ts_ns[row], end_ns[row] + 1))
-            negotiation, ready = row, {rank: at for at, rank in ticks[first:last]}
+            first, last = (
+                bisect_left(ticks, (int(index), "")) for index in (trace.ts_ns[row], end_ns[row] + 1)
+            )
+            negotiation, ready = row, {rank: index for index, rank in ticks[first:last]}
         elif name in kinds:
             collectives.append(_Collective(tensor, row, negotiation, ready))
             negotiation, ready = None, {}
@@ -182,12 +184,12 @@ class _StepBuilder(Struct):
             if (before := self._reduced_by(self.times[event][0])) is not None:
                 self.edges.append(Edge(before, event, rule=Rule.ONE_COLLECTIVE))
         hand_overs = [
-            (at, who, target, joint, collective.tensor)
+            (index, who, target, joint, collective.tensor)
             for collective, event in zip(collectives, event_of, strict=True)
-            for at, who, target, joint in self._negotiate(collective, event)
+            for index, who, target, joint in self._negotiate(collective, event)
         ]
-        for at, who, target, joint, tensor in sorted(hand_overs):
-            event = self._computation(at, who, tensor)
+        for index, who, target, joint, tensor in sorted(hand_overs):
+            event = self._computation(index, who, tensor)
             rule = Rule.FIRST_READY if joint == Joint.END_TO_HEAD else Rule.LAST_READY
             self.edges.append(Edge(event, target, joint, rule))
         times = np.array(self.times, np.int64).reshape(-1, 2)
@@ -215,11 +217,11 @@ class _StepBuilder(Struct):
         self.edges.append(Edge(event, reduction, rule=Rule.NEGOTIATED))
         if collective.ticks:
             first, *others = sorted(
-                (at, Whose(f"rank{rank}", int(rank))) for rank, at in collective.ticks.items()
+                (index, Whose(f"rank{rank}", int(rank))) for rank, index in collective.ticks.items()
             )
             return [
                 (min(first[0], start), first[1], event, Joint.END_TO_HEAD),
-                *((min(at, end), who, event, Joint.END_TO_BODY) for at, who in others),
+                *((min(index, end), who, event, Joint.END_TO_BODY) for index, who in others),
             ]
         hand_overs = [(start, Whose(), event, Joint.END_TO_HEAD)]
         if end - start > CYCLE_NS:

@@ -155,8 +155,8 @@ def side_by_side(trace: Trace, comm: Mask) -> Trace:
     rows = np.flatnonzero(comm)
     pairs = trace.track_id[rows].astype(np.int64) * len(trace.names) + trace.name_id[rows]
     distinct, place = numbered(pairs.tolist())
-    at = (divmod(pair, len(trace.names)) for pair in distinct)
-    new = [Track(trace.tracks[i].pid, f"{trace.tracks[i].tid} {trace.names[name]}") for i, name in at]
+    index = (divmod(pair, len(trace.names)) for pair in distinct)
+    new = [Track(trace.tracks[i].pid, f"{trace.tracks[i].tid} {trace.names[name]}") for i, name in index]
     track_id = trace.track_id.copy()
     track_id[rows] = len(trace.tracks) + place
     return replace(trace, tracks=[*trace.tracks, *new], track_id=track_id)

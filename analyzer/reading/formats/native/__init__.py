@@ -145,12 +145,12 @@ class Scanner:
         self._args = self._ids = np.empty(_SLACK, np.uint8)
         self._out.args = self._out.ids = self._args.ctypes.data
 
-    def scan(self, data: bytes, at: int) -> tuple[int, int, Scanned]:
+    def scan(self, data: bytes, position: int) -> tuple[int, int, Scanned]:
         """Scan events from byte `at` on; return the reason to stop, the offset, and the events before."""
         if self._has_texts and len(self._args) < len(data) + _SLACK:
             self._args, self._ids = (np.empty(len(data) * 5 // 4 + _SLACK, np.uint8) for _ in range(2))
             self._out.args, self._out.ids = self._args.ctypes.data, self._ids.ctypes.data
-        self._at.value = at
+        self._at.value = position
         text, out = np.frombuffer(data, np.uint8), self._out
         why = self._scan(
             self._state,

@@ -44,26 +44,26 @@ def recognises(head: bytes) -> bool:
 
     if head[:1] != b"\n" or is_xla_profile(head):
         return False
-    size, at = _varint(head, 1)
-    end = at + size
-    if not 0 < size <= len(head) - at or (end < len(head) and head[end] != _PACKET):
+    size, position = _varint(head, 1)
+    end = position + size
+    if not 0 < size <= len(head) - position or (end < len(head) and head[end] != _PACKET):
         return False
     with contextlib.suppress(DecodeError):
-        return bool(messages()["TracePacket"].FromString(head[at:end]).ListFields())
+        return bool(messages()["TracePacket"].FromString(head[position:end]).ListFields())
     return False
 
 
-def _varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
+def _varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
     """Decode the number at a byte; also the byte after it, or (-1, at) if it does not end."""
     value = 0
     for shift in range(0, 70, 7):
-        if at + shift // 7 >= len(data):
+        if position + shift // 7 >= len(data):
             break
-        byte = data[at + shift // 7]
+        byte = data[position + shift // 7]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at + shift // 7 + 1
-    return -1, at
+            return value, position + shift // 7 + 1
+    return -1, position
 
 
 class PacketStream:
@@ -91,24 +91,24 @@ class PacketStream:
         done = 0
         for piece in self._pieces:
             data += piece
-            at = 0
+            position = 0
             spans: list[tuple[int, int]] = []
-            while at < len(data):
-                begin = at + 2
-                size = data[at + 1] if begin <= len(data) else 0x80
+            while position < len(data):
+                begin = position + 2
+                size = data[position + 1] if begin <= len(data) else 0x80
                 if size > 0x7F:  # most packets are shorter
-                    size, begin = _varint(data, at + 1)
-                if data[at] != _PACKET or size > _LARGEST or (size < 0 and len(data) - at > 10):
-                    yield self._parsed(bytes(data[:at]), spans, events)
-                    self.damage = f"damaged after {done + at:,} bytes: the rest is left out"
+                    size, begin = _varint(data, position + 1)
+                if data[position] != _PACKET or size > _LARGEST or (size < 0 and len(data) - position > 10):
+                    yield self._parsed(bytes(data[:position]), spans, events)
+                    self.damage = f"damaged after {done + position:,} bytes: the rest is left out"
                     return
                 if size < 0 or begin + size > len(data):
                     break
                 spans.append((begin, begin + size))
-                at = begin + size
-            yield self._parsed(bytes(data[:at]), spans, events)
-            del data[:at]
-            done += at
+                position = begin + size
+            yield self._parsed(bytes(data[:position]), spans, events)
+            del data[:position]
+            done += position
         if data:
             self.damage = f"cut off inside a packet, after {done:,} bytes"
 

@@ -96,30 +96,30 @@ def _scanned(path: Path, data: bytes) -> tuple[bytes, bool]:
     Frames are removed, because their lengths change.
     """
     pieces: list[bytes] = []
-    plain, at, begin = _plain(), 0, 0
-    while at < len(data):
-        match = plain.match(data, at)
-        if match is not None and match.end() > at:
-            at = match.end()
+    plain, position, begin = _plain(), 0, 0
+    while position < len(data):
+        match = plain.match(data, position)
+        if match is not None and match.end() > position:
+            position = match.end()
             if match.lastindex:
-                pieces += (data[begin:at], _AS_LIST)
-                begin = at
+                pieces += (data[begin:position], _AS_LIST)
+                begin = position
             continue
-        opcode, left = data[at], len(data) - at
+        opcode, left = data[position], len(data) - position
         n_bytes = _LENGTH_BYTES.get(opcode, 0)
-        n_text = int.from_bytes(data[at + 1 : at + 1 + n_bytes], "little")
+        n_text = int.from_bytes(data[position + 1 : position + 1 + n_bytes], "little")
         if n_bytes and left > n_bytes + n_text:
-            at += 1 + n_bytes + n_text
+            position += 1 + n_bytes + n_text
         elif opcode == _FRAME and left > _FRAME_BYTES:
-            pieces.append(data[begin:at])
-            at = begin = at + 1 + _FRAME_BYTES
+            pieces.append(data[begin:position])
+            position = begin = position + 1 + _FRAME_BYTES
         elif opcode == _STOP:
-            return b"".join((*pieces, data[begin : at + 1])), True
+            return b"".join((*pieces, data[begin : position + 1])), True
         elif n_bytes or (opcode in _FIXED and left < 10):
             break
         else:
             raise TraceError(
-                f"{path}: not a dump of a flight recorder: byte {at:,} of this pickle (0x{opcode:02x}) is "
-                "not the opcode of a plain value; nothing of it was executed"
+                f"{path}: not a dump of a flight recorder: byte {position:,} of this pickle (0x{opcode:02x}) "
+                "is not the opcode of a plain value; nothing of it was executed"
             )
-    return b"".join((*pieces, data[begin:at])), False
+    return b"".join((*pieces, data[begin:position])), False

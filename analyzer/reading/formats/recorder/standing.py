@@ -25,7 +25,7 @@ class Group(NamedTuple):
 
     @property
     def is_named(self) -> bool:
-        """Whether it has a name besides its number."""
+        """Check for a name besides the number."""
         return self.description not in ("", self.name)
 
     def __str__(self) -> str:

@@ -231,7 +231,7 @@ def numbers_in(texts: Sequence[str]) -> list[int]:
     digits = [re.findall(r"\d{1,15}", text) for text in texts]
     if all(len(numbers) == 1 for numbers in digits):
         return [int(number) for (number,) in digits]
-    places = {text: place for place, text in enumerate(sorted(texts, key=natural))}
+    places = {text: index for index, text in enumerate(sorted(texts, key=natural))}
     return [places[text] for text in texts]
 
 

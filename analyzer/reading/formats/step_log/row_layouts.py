@@ -132,7 +132,7 @@ class RowsByRank:
             if all(rank == number for number, rank in self.known.items()):
                 return []
         elif len(texts) > 1 or any(texts):
-            self.known = {rank: place for place, rank in enumerate(ranks)}
+            self.known = {rank: index for index, rank in enumerate(ranks)}
         ends = (f"rank {self.known.get(rank, rank)} is {label(rank)}" for rank in (ranks[0], ranks[-1]))
         return [f"ranks are told apart by {' and '.join(self.labels)}: {', '.join(ends)}"]
 
@@ -205,8 +205,8 @@ class Metrics(RowsByRank):
         total = np.add.reduceat(columns[self._measure][order], np.flatnonzero(is_first))
         last = order[np.append(is_first[1:], True)]  # the last row of each sum
         self.added[rank] = len(order) - len(last)
-        keys, metric, place = [key[last] for key in keys], metric[last], np.arange(len(last))
-        again = place - np.maximum.accumulate(np.where(_changes([metric, *keys]), place, 0))
+        keys, metric, index = [key[last] for key in keys], metric[last], np.arange(len(last))
+        again = index - np.maximum.accumulate(np.where(_changes([metric, *keys]), index, 0))
         order = np.lexsort((last, again, *keys))
         is_first = _changes([key[order] for key in (again, *keys)])
         table = np.full((len(self._codes), int(is_first.sum())), np.nan)

@@ -53,7 +53,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         return
     if not view.outliers:
         return
-    rows = [view.rows[place] for place in view.outliers]
+    rows = [view.rows[index] for index in view.outliers]
     numbers = [steps[row].number for row in rows]
     worst = rows[int(np.argmax(times[view.outliers]))]
     grown = _grown(view, worst)
@@ -121,7 +121,7 @@ def _slower(view: JobView, inside: Int64, outside: Int64, until: str) -> Finding
     is_gap, kind = divmod(int(np.argmax(grown)), len(grown[0]))
     operation = view.recording.table.kinds[kind]
     rank = view.recording.owners[operation.owner]
-    first, last = (view.recording.steps[view.rows[place]].number for place in inside[[0, -1]])
+    first, last = (view.recording.steps[view.rows[index]].number for index in inside[[0, -1]])
     return Finding(
         kind="outlier_steps",
         title=f"from step {first} {until or f'to step {last}'} a step takes "
