@@ -20,7 +20,7 @@ from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.arrays.distributions import n_warm_up
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.arrays.spill import Spill
-from analyzer.base.errors import NoteKind, TraceError, notes_of
+from analyzer.base.errors import NoteKind, TraceError, listed, notes_of
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.reading.dialects.step_parts import Joint, Operation, OperationTable, from_start
 from analyzer.reading.dialects.system import Frames
@@ -337,6 +337,11 @@ class Recording(Struct, frozen=True, dict=True):
     def has_steps(self) -> bool:
         """True if steps are marked; else the whole recording stands for one."""
         return len(self.steps) > 1 or not notes_of(NoteKind.UNMARKED, self.notes)
+
+    @property
+    def unaligned(self) -> str:
+        """Why moments of different owners cannot be compared; "" where their clocks are tied."""
+        return listed(notes_of(NoteKind.UNALIGNED, self.notes), 1)
 
     @cached_property
     def whole_steps(self) -> list[int]:
