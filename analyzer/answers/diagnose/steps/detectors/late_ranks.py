@@ -76,7 +76,7 @@ def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
         return
     compared, begun = compared_operations(view), _begun(view)
     causes = [_work(view, compared), _extra_work(view, compared)]
-    if is_tied := not view.recording.unaligned:
+    if is_tied := not view.recording.untied(view.recording.owners):
         causes.append(_pauses(view, begun, _pausing(view, begun)))
     late: set[int] = set()
     for cause in sorted(filter(None, causes), key=lambda cause: -cause.late_ns):
@@ -94,7 +94,7 @@ def _finding(view: JobView, cause: _LateCause) -> Finding:
     n_last = int(np.isin(last, cause.owners).sum())
     seen = f"the last to arrive at {n_last:,} of {len(last):,} synchronisations"
     late = f"{'is' if len(ranks) == 1 else 'are'} late by {in_ms(cause.late_ns)}"
-    if view.recording.unaligned:
+    if view.recording.untied(ranks):
         seen = "own work is compared, without waits and pauses"
         late = f"{'works' if len(ranks) == 1 else 'work'} {in_ms(cause.late_ns)} longer than peers"
     return Finding(
