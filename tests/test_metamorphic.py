@@ -33,6 +33,8 @@ JOBS = DDP, MADE, PIPELINE, GLOO, HOST_BOUND
 #: Findings that say that a rank, or a stage, differs from the others.
 COMPARES_RANKS = {"late_rank", "uneven_work", "slow_collective"}
 
+#: A flaw of the recording: of a file cut while the host is ahead it is the work that the other part has.
+FLAW = "capture_quality"
 UNALIGNED = "the clocks of the ranks are not aligned"
 #: Parts of the names of all that ranks do together.
 COLLECTIVES = "nccl", "gloo", "c10d"
@@ -47,6 +49,7 @@ class Answer(NamedTuple):
     findings: list[tuple[str, list[str]]]
     gain_ms: float
     path_ms: dict[str, float]  # the categories of the critical path
+    gaining: set[str]  # the kinds of the findings that claim a saving
     is_tied: bool  # whether the clocks of all ranks are known to each other
 
 
@@ -62,9 +65,10 @@ def answer(directory: Path, files: Files, *, packed: bool = False) -> Answer:
     gain = findings[0]["gain_ms"]
     return Answer(
         diagnosis["headline"],
-        [(finding["kind"], finding["scope"]["ranks"]) for finding in findings],
+        [(finding["kind"], finding["scope"]["ranks"]) for finding in findings if finding["kind"] != FLAW],
         gain["mid"] if gain else 0.0,
         ask("critical", directory)["scopes"][-1]["by_cat"],
+        {finding["kind"] for finding in findings if finding["gain_ms"]["mid"] is not None},
         UNALIGNED not in [finding["title"] for finding in findings],
     )
 
@@ -227,9 +231,7 @@ def test_the_order_of_events_changes_no_answer(job: Recorded, tmp_path: Path) ->
     assert answer(tmp_path / "shuffled", shuffled(job.files)) == job.before
 
 
-@job_files(
-    MADE, PIPELINE, GLOO, HOST_BOUND, DDP, fails=DDP, why="kernels of a step end after the next begins"
-)
+@job_files(MADE, PIPELINE, GLOO, HOST_BOUND, DDP)
 @pytest.mark.parametrize("n_ranks", few(1, [None, 1]))
 def test_a_file_in_two_parts_changes_no_answer(job: Recorded, tmp_path: Path, n_ranks: int | None) -> None:
     assert answer(tmp_path / "cut", in_two_parts(job.files, n_ranks)) == job.before
@@ -242,7 +244,7 @@ def test_swapped_ranks_swap_in_the_answer(job: Recorded, tmp_path: Path) -> None
     assert after.headline.replace("rank0", "rank1") == job.before.headline
 
 
-@job_files(DDP, MADE, GLOO, PIPELINE, HOST_BOUND, fails=HOST_BOUND, why="a tolerance in µs decides its path")
+@job_files(DDP, MADE, GLOO, PIPELINE, HOST_BOUND)
 @pytest.mark.parametrize("factor", few(1, [2, 10]))
 def test_doubled_times_double_the_answer(job: Recorded, tmp_path: Path, factor: int) -> None:
     after = answer(tmp_path / "slower", slower(job.files, factor))
@@ -281,13 +283,8 @@ def test_clocks_that_messages_tie_change_no_answer(job: Recorded, tmp_path: Path
 
 
 @job_files(DDP, MADE, GLOO, PIPELINE)
-def test_clocks_that_nothing_ties_are_a_finding(job: Recorded, tmp_path: Path) -> None:
-    alone = answer(tmp_path / "alone", on_other_clocks(without(job.files, *COLLECTIVES), 1))
-    assert (job.before.is_tied, alone.is_tied) == (True, False)
-
-
-@pytest.mark.xfail(reason="the order of findings does not know whether clocks are tied", strict=False)
-@job_files(DDP, MADE, GLOO, PIPELINE)
 def test_no_headline_compares_ranks_whose_clocks_nothing_ties(job: Recorded, tmp_path: Path) -> None:
     alone = answer(tmp_path / "alone", on_other_clocks(without(job.files, *COLLECTIVES), 1))
+    assert (job.before.is_tied, alone.is_tied) == (True, False)
     assert alone.findings[0][0] not in COMPARES_RANKS
+    assert not COMPARES_RANKS & alone.gaining

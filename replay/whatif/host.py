@@ -22,8 +22,8 @@ HELP = (
 
 #: Usual gap before a kernel that was launched early.
 BACK_TO_BACK_NS = 2_000
-#: Python between two host operations takes less than this; a longer gap has another cause.
-PYTHON_NS = 1_000_000
+#: Python between two host operations takes less than this share of a step; a longer gap has another cause.
+PYTHON = 0.01
 #: Remaining share of host time: no operation becomes shorter than can be measured.
 _NO_TIME = 0.001
 #: Driver calls for device memory, not for pinned host memory.
@@ -54,10 +54,14 @@ def without_host(recording: Recording) -> Recording:
     def launched(step: StepGraph) -> StepGraph:
         usual = np.minimum(step.gap_ns, BACK_TO_BACK_NS)
         gap_ns = np.where(device[step.operation], usual, step.gap_ns)
-        is_python = on_host[step.operation] & (gap_ns < PYTHON_NS)
+        is_python = on_host[step.operation] & (gap_ns < _python_ns(step))
         return replace(step, gap_ns=np.where(is_python, 0, gap_ns))
 
     return scaled(recording, np.where(on_host, _NO_TIME, 1.0)).edited(launched)
+
+
+def _python_ns(step: StepGraph) -> float:
+    return PYTHON * float((step.end_of_owners_ns - step.begin_ns).mean())
 
 
 def is_sync(edges: Int64, device: Bool) -> Bool:
@@ -82,7 +86,7 @@ def without_synchronisation(recording: Recording, calls: Bool | None = None) -> 
             return step
         call, work = step.edges[kinds_of(step.edges) == EdgeKind.LAUNCH, :2].T
         waited_ns = step.start_ns[work] - step.start_ns[call]
-        is_latency = (step.gap_ns[work] == waited_ns) & (waited_ns < PYTHON_NS)
+        is_latency = (step.gap_ns[work] == waited_ns) & (waited_ns < _python_ns(step))
         late = work[device[step.operation[work]] & is_latency]
         gap_ns = step.gap_ns.copy()
         gap_ns[late] = np.minimum(gap_ns[late], BACK_TO_BACK_NS)

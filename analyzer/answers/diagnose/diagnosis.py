@@ -167,6 +167,7 @@ def diagnose(
     transfers spend their time, from captures and logs of servers; `forecasts` those of the job, if known.
     """
     search = _Search(forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps))
+    search.untied = loaded.recording.untied
     view = JobView(loaded, network=network, job=search.forecasts.job)
     if view.has_device:
         search.idle_ns = max(device_idle_ns(view) - not_of_the_job_ns(view), 0.0)
@@ -198,6 +199,7 @@ class _Search(Struct):
     known: list[tuple[Finding, Forecast | None]] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     small: int = 0
+    untied: Callable[[Sequence[str]], str] = lambda _: ""  # as of `Recording`
     idle_ns: float = math.inf  # of a device in a step of the job: what a finding about its host saves at most
 
     def most_ns(self, finding: Finding) -> float:
@@ -209,6 +211,10 @@ class _Search(Struct):
         for result in results:
             if isinstance(result, Skipped):
                 self.skipped.append(result)
+            elif result.compares_ranks and (why := self.untied(result.scope.ranks)):
+                if result.kind == "late_rank" or not any(finding.compares_ranks for finding, _ in self.known):
+                    unknown = replace(result, edits=(), caveat=f"no saving is claimed: {why}")
+                    self.known.append((replace(unknown, place=ListPlace.BY_GAIN), None))
             elif not result.edits:
                 place = ListPlace.BY_GAIN if self._is_of_a_rank(result) else result.place
                 self.known.append((replace(result, place=place), None))
@@ -330,6 +336,8 @@ def further(diagnosis: Diagnosis) -> str:
     n_steps = counted(len(lasts), diagnosis.one_step.split(" ", 1)[1])
     lengths = list(dict.fromkeys(in_ms(ns) for ns in (lasts.min(), lasts.max())))
     steps = [f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps} of {' to '.join(lengths)}"]
+    if diagnosis.view is not None and (unaligned := diagnosis.view.recording.untied(diagnosis.ranks)):
+        steps.append(f"who waits for whom is not known: {unaligned}")
     return " ".join(map(as_sentence, [*steps, *map(_with_gain, _main(diagnosis)[1:2])]))
 
 

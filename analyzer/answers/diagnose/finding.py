@@ -175,6 +175,12 @@ class Finding(Struct, frozen=True):
     weight: float = 0.0
     place: ListPlace = ListPlace.BY_GAIN
 
+    @property
+    def compares_ranks(self) -> bool:
+        """Whether its saving is waiting of some ranks for others, which clocks that are tied show."""
+        makes_alike = any(request.name in ("straggler", "gap") for request in self.edits)
+        return makes_alike or self.kind in ("late_rank", "uneven_work", "slow_collective")
+
 
 class Skipped(Struct, frozen=True):
     """A kind of finding that was not examined, and why."""

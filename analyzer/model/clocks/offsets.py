@@ -47,6 +47,7 @@ class Clock(Struct, frozen=True):
     violations_before: int = 0  # in which this host takes part, as recorded
     violations_after: int = 0  # as corrected
     is_tied: bool = False  # whether common operations, or one machine, tie this host to the first one
+    group: int = 0  # the first host that they tie it to, without contradiction
 
     @property
     def offset_us(self) -> float:
@@ -90,8 +91,8 @@ def align(
     shared = side_by_side(hosts)
     machines = machines or [""] * len(hosts)
     if not shared.there.any():
-        tied = [i == 0 or _is_same(machines, 0, i) for i in range(len(hosts))]
-        return Alignment([Clock(bound_ns=0 if is_tied else None, is_tied=is_tied) for is_tied in tied])
+        same = [machines.index(name) if name else i for i, name in enumerate(machines)]
+        return Alignment([Clock(0, None if i else 0, is_tied=not i, group=i) for i in same])
     reach = _reach(shared, recorded)
     compared = shared.compared
     pairs = evidence(shared, compared)
@@ -344,6 +345,7 @@ def _clocks(
             violations_before=int(before[i].sum() + before[:, i].sum()),
             violations_after=int(after[i].sum() + after[:, i].sum()),
             is_tied=bool(first[i] == 0),
+            group=i if bounds is None else int(first[i]),
         )
         for i in range(len(offsets))
     ]

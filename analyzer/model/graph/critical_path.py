@@ -28,8 +28,8 @@ GAP, WAIT = "gap", "wait"
 #: Categories of stretches; the first is work.
 CATS = ("", GAP, WAIT)
 _WORK, _GAP, _WAIT = range(3)
-#: A gap that needs a name lasts this long, or this share of the path.
-_LONG_NS, _LONG = 1_000_000, 0.01
+#: A gap that needs a name lasts this share of the path.
+_LONG = 0.001
 
 
 class Inputs(NamedTuple):
@@ -85,7 +85,7 @@ class CriticalPath(Struct, frozen=True):
         if not any(frames):
             return {}
         dur_ns = self.end_ns - self.start_ns
-        long_ns = min(_LONG_NS, _LONG * float(dur_ns.sum()))
+        long_ns = _LONG * float(dur_ns.sum())
         covers: dict[int, tuple[str, bool]] = {}
         for stretch in np.flatnonzero(self.is_gap & (dur_ns >= long_ns)).tolist():
             of_owner = frames[int(self.owners[stretch])]

@@ -269,6 +269,7 @@ def load_steps(
             notes=[*notes, *recording.notes],
             frames=frames,
             clock_bounds_ns=[clocks[host].bound_ns or 0 for host in hosts],
+            clock_groups=[clocks[host].group for host in hosts],
         ),
         job.job,
         job.files,

@@ -192,7 +192,8 @@ def step_length(
     last_rank = in_ms(path.length_ns)
     if len(recording.owners) == 1:
         return last_rank
-    last = f"{last_rank} on {recording.owners[path.owner]}, which ends last"
+    by_clock = " by clocks that nothing ties" if recording.unaligned else ""
+    last = f"{last_rank} on {recording.owners[path.owner]}, which ends last{by_clock}"
     if lasts_ns:
         whole = in_ms(lasts_ns)
         return last if whole == last_rank else f"{whole} ({last})"

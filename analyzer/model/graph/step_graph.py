@@ -20,7 +20,7 @@ from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.arrays.distributions import n_warm_up
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.arrays.spill import Spill
-from analyzer.base.errors import NoteKind, TraceError, notes_of
+from analyzer.base.errors import NoteKind, TraceError, listed, notes_of
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.reading.dialects.step_parts import Joint, Operation, OperationTable, from_start
 from analyzer.reading.dialects.system import Frames
@@ -286,6 +286,7 @@ class Recording(Struct, frozen=True, dict=True):
     notes : what the reader of the answer should know about the recording, a sentence each
     frames : (owners,) what may cover the gaps of each, None where nothing is known; () for all
     clock_bounds_ns : (owners,) how far off the clock of each may be, 0 where unknown; () on one clock
+    clock_groups : (owners,) equal numbers for those whose clocks are tied to each other; () on one clock
     step_kind : what the steps do (``decode``), where the recording tells; else ""
     """
 
@@ -301,6 +302,7 @@ class Recording(Struct, frozen=True, dict=True):
     sides: Sequence[tuple[int, int]] = ()
     carries: Sequence[float] = ()
     clock_bounds_ns: Sequence[int] = ()
+    clock_groups: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.operations, OperationTable):
@@ -337,6 +339,17 @@ class Recording(Struct, frozen=True, dict=True):
     def has_steps(self) -> bool:
         """True if steps are marked; else the whole recording stands for one."""
         return len(self.steps) > 1 or not notes_of(NoteKind.UNMARKED, self.notes)
+
+    @property
+    def unaligned(self) -> str:
+        """Why moments of different owners cannot be compared; "" where their clocks are tied."""
+        return listed(notes_of(NoteKind.UNALIGNED, self.notes), 1)
+
+    def untied(self, owners: Sequence[str]) -> str:
+        """Why the clocks of some of `owners`, or of all, are tied to nobody's; "" where all are to some."""
+        groups = dict(zip(self.owners, self.clock_groups, strict=False))
+        asked = groups.keys() & set(owners) or groups.keys()
+        return self.unaligned if any(self.clock_groups.count(groups[owner]) == 1 for owner in asked) else ""
 
     @cached_property
     def whole_steps(self) -> list[int]:

@@ -317,8 +317,8 @@ class System:
         return none, none
 
     def may_synchronise(self, name: str) -> bool:
-        """Accept names that may belong to an operation of several ranks."""
-        return False
+        """Accept names of operations of several ranks that no rank leaves before all have entered."""
+        return is_collective(name, "") and kind_of(name).startswith(("all-", "reduce-scatter", "barrier"))
 
     def synchronises(self, trace: Trace) -> Mask:
         """Mask the slices (n,) that may be part of such an operation, or that number its step."""
@@ -326,7 +326,7 @@ class System:
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
         """Return the occurrence of such an operation; `args` need only have the keys for `Need.SYNC`."""
-        return None
+        return SyncPart(name)
 
     def sync_points(self, trace: Trace) -> SyncPoints:
         """Return the operations that several ranks do together; read `trace` with `Need.SYNC`."""

@@ -193,9 +193,9 @@ def owned_by(source: Source, trace: Trace, rank_by: str | None = None) -> list[t
 
 
 def in_time(parts: Sequence[tuple[Source, Trace]]) -> list[list[tuple[Source, Trace]]]:
-    """Group the parts of one rank if they follow each other in time, as a profiler's cycles do."""
+    """Group the parts of one rank if they begin one after the other, as a profiler's cycles do."""
     recorded = sorted((part for part in parts if len(part[1])), key=lambda part: int(part[1].ts_ns.min()))
-    follow = (a.end_ns.max() <= b.ts_ns.min() for (_, a), (_, b) in itertools.pairwise(recorded))
+    follow = (a.ts_ns.max() <= b.ts_ns.min() for (_, a), (_, b) in itertools.pairwise(recorded))
     return [recorded] if len(recorded) > 1 and all(follow) else [[part] for part in parts]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from analyzer.answers.diagnose.finding import HALF, NOTICEABLE
+from analyzer.answers.diagnose.finding import HALF
 from analyzer.base.arrays import Float64
 from analyzer.base.arrays.change_points import LEAST_STEPS
 from analyzer.base.arrays.intervals import stretches
@@ -17,7 +17,7 @@ from analyzer.model.graph.step_graph import Bool, StepGraph
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.roles import Phase
 from dag_utils import CriticalPath, critical_path
-from replay.whatif.host import PYTHON_NS
+from replay.whatif.host import PYTHON
 
 if TYPE_CHECKING:
     from analyzer.answers.diagnose.steps.job_view import JobView
@@ -74,7 +74,7 @@ def is_python_gap(view: JobView, step: StepGraph, path: CriticalPath) -> Bool:
     """Mask the stretches of a path that are gaps of a host so short that only Python ran."""
     of_host = view.is_of_host[np.append(step.operation, 0)[path.event]]
     is_gap: Bool = of_host & (path.event >= 0) & path.is_gap
-    return is_gap & (path.end_ns - path.start_ns < min(PYTHON_NS, NOTICEABLE * view.step_ns))
+    return is_gap & (path.end_ns - path.start_ns < PYTHON * view.step_ns)
 
 
 def far_longer(view: JobView) -> list[int]:

@@ -27,7 +27,6 @@ from analyzer.reading.dialects.tolerances import (
     POLLS_NS,
     QUEUE,
     ROUNDED_NS,
-    SEEN_LATE_NS,
     SHORTLY,
     TOLERANCE_NS,
     UNUSUAL,
@@ -319,8 +318,7 @@ def polled(works: Works, start_ns: Int64, end_ns: Int64, says: Mask) -> Int64:
     """Return the work that a host which launches nothing in intervals (k,) polls for; -1 for none.
 
     Of each stream it is the work launched last before the interval, done within it and not long before its
-    end: where the host `says` that it waits (k,) at most as long as it waited, else `SHORTLY` of that and
-    `SEEN_LATE_NS`.
+    end: where the host `says` that it waits (k,) at most as long as it waited, else `SHORTLY` of that.
     """
     work, done_ns = np.full(len(start_ns), -1, np.int64), start_ns.copy()
     for _, low, high in works.by_stream():
@@ -330,5 +328,5 @@ def polled(works: Works, start_ns: Int64, end_ns: Int64, says: Mask) -> Int64:
         known = (works.call_start_ns[last] < start_ns) & (over > done_ns) & (over <= end_ns + TOLERANCE_NS)
         work[known], done_ns[known] = last[known], over[known]
     waited = done_ns - start_ns
-    is_soon = end_ns - done_ns <= np.where(says, waited, np.minimum(SHORTLY * waited, SEEN_LATE_NS))
+    is_soon = end_ns - done_ns <= np.where(says, 1.0, SHORTLY) * waited
     return np.where((end_ns - start_ns >= POLLS_NS) & is_soon, work, -1)

@@ -50,3 +50,8 @@ def test_no_saving_where_only_communication_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "timeline.json"
     path.write_text("[\n" + "\n".join(events(6)))
     assert claims(path) == [("communication takes 20 % of the step; its overlap is not recorded", None)]
+
+
+def test_no_saving_in_a_recorded_timeline(shared_data: Path) -> None:
+    path = shared_data / "cases" / "horovod-overlap-unknown" / "timeline.json"
+    assert claims(path) == [("communication takes 24 % of the step; its overlap is not recorded", None)]

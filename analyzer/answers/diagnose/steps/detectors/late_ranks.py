@@ -75,14 +75,16 @@ def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
         yield from late_in_negotiations(view)
         return
     compared, begun = compared_operations(view), _begun(view)
-    pausing = _pausing(view, begun)
-    causes = [_work(view, compared), _extra_work(view, compared), _pauses(view, begun, pausing)]
+    causes = [_work(view, compared), _extra_work(view, compared)]
+    if is_tied := not view.recording.untied(view.recording.owners):
+        causes.append(_pauses(view, begun, _pausing(view, begun)))
     late: set[int] = set()
     for cause in sorted(filter(None, causes), key=lambda cause: -cause.late_ns):
         if not late.issuperset(cause.owners):
             yield _finding(view, cause)
         late.update(cause.owners)
-    if (last := _often_last(view, view.owner_work_ns(compared))) is not None and last.owners[0] not in late:
+    last = _often_last(view, view.owner_work_ns(compared)) if is_tied else None
+    if last is not None and last.owners[0] not in late:
         yield _finding(view, last)
 
 
@@ -90,11 +92,15 @@ def _finding(view: JobView, cause: _LateCause) -> Finding:
     ranks = _names(view, cause.owners)
     last = np.concatenate([np.empty(0, np.int64), *(owner for owner, _ in last_arrivals(view))])
     n_last = int(np.isin(last, cause.owners).sum())
+    seen = f"the last to arrive at {n_last:,} of {len(last):,} synchronisations"
+    late = f"{'is' if len(ranks) == 1 else 'are'} late by {in_ms(cause.late_ns)}"
+    if view.recording.untied(ranks):
+        seen = "own work is compared, without waits and pauses"
+        late = f"{'works' if len(ranks) == 1 else 'work'} {in_ms(cause.late_ns)} longer than peers"
     return Finding(
         kind="late_rank",
-        title=f"{listed(ranks)} {'is' if len(ranks) == 1 else 'are'} late by {in_ms(cause.late_ns)}, "
-        f"most of it {cause.most}",
-        cause=f"the last to arrive at {n_last:,} of {len(last):,} synchronisations{cause.detail}",
+        title=f"{listed(ranks)} {late}, most of it {cause.most}",
+        cause=f"{seen}{cause.detail}",
         action=cause.action,
         edits=cause.edits,
         scope=FindingScope(ranks, operations=cause.operations),

@@ -84,9 +84,9 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
         )
     if loaded.broken:
         yield "parts of the recording cannot be used", listed(loaded.broken, 1), "record them again"
-    clocks = notes_of(NoteKind.UNALIGNED, view.recording.notes)
-    if clocks:
-        yield "the clocks of the ranks are not aligned", listed(clocks, 1), "compare within a rank only"
+    if unaligned := view.recording.unaligned:
+        ties = "record what ranks do together (collectives, sends and receives with their peers)"
+        yield "the clocks of the ranks are not aligned", unaligned, f"compare within a rank only, or {ties}"
     yield from _unseen(view)
 
 
