@@ -49,11 +49,13 @@ def _rows(result: Simulation) -> list[ThreadRow]:
     rows = rows[np.lexsort((-end[rows], start[rows]))]
     operations = {i: recording.operations[i] for i in unique(number[rows]).tolist()}
     slices: dict[tuple[int, Track], list[Slice]] = {(op.owner, op.track): [] for op in operations.values()}
+    shared = {  # by all slices of an operation: there may be millions
+        i: (slices[op.owner, op.track], prefixes[op.owner] + op.name, {"name": op.name}, op.cat or None)
+        for i, op in operations.items()
+    }
     for i, begin, until in zip(*(column[rows].tolist() for column in (number, start, end)), strict=True):
-        operation = operations[i]
-        name = prefixes[operation.owner] + operation.name
-        box = Slice(name, begin, until, {"name": operation.name}, cat=operation.cat or None)
-        slices[operation.owner, operation.track].append(box)
+        of_track, name, args, cat = shared[i]
+        of_track.append(Slice(name, begin, until, args, cat=cat))
     return [
         recorded_row(recording.owners, owner, track, slices[owner, track])
         for owner, track in sorted(slices, key=lambda thread: thread[0])
