@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 from analyzer import cli
 from analyzer.base.errors import UsageError, meant, whole_number
 from analyzer.cli import WHAT_IF
+from analyzer.report import FORMATS
 
 VERSION = "2.0.0"
 #: Where BytePS writes its traces.
 _DIRECTORY = "BYTEPS_TRACE_DIR"
-_FORMATS = ("table", "json", "csv", "markdown")
 _WIDTH = 100
 #: Defaults of flags that only some options declare but shared code reads.
 _NOT_GIVEN: dict[str, Any] = {
@@ -90,7 +90,7 @@ def _unrecognized(
     if instead := cli.REMOVED.get(flag.partition("=")[0]):
         return f"--{name} was removed: {instead}"
     message = f"unrecognized argument: {flag}"
-    if name in _FORMATS:
+    if name in FORMATS:
         return f"{message}; did you mean --format {name}?"
     for after in argv[argv.index(flag) + 1 :][:1] if "=" not in flag else ():
         value = "" if after.startswith("-") or os.path.exists(after) else after
@@ -227,7 +227,7 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
     add("--path", nargs="+", action="extend", metavar="PATH",
         help="files or directories; several as a comma list, separate words, or repeated "
         "(default: $BYTEPS_TRACE_DIR)")  # fmt: skip
-    add("--format", choices=_FORMATS, default="table", help="of standard output")
+    add("--format", choices=FORMATS, default="table", help="of standard output")
     add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")
     add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
     add("--force", action="store_true",

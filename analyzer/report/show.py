@@ -1,7 +1,7 @@
 """Output formats of a `Result`: text, HTML, CSV, JSON, Markdown, XLSX; one module each.
 
 A format of standard output has ``write(result, stream, args)``; a format of files has
-``write(result, path)``. To add one: write its module and name it here.
+``write(result, path)``. To add one: write its module, and name it in `FORMATS` or `FILES`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,9 @@ from analyzer.base.errors import AnalyzeError, OutputError, one_line, summed_up
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.outputs.atomic import Outputs, abandon
 from analyzer.base.outputs.rules import default_file
+from analyzer.report import FORMATS
 from analyzer.report.result import Result, Table
 
-#: Values of `--format` and their modules.
-FORMATS = {
-    "table": "analyzer.report.text",
-    "json": "analyzer.report.json",
-    "csv": "analyzer.report.csv",
-    "markdown": "analyzer.report.markdown",
-}
 #: Flags that name a file, and their modules.
 FILES = {"xlsx": "analyzer.report.xlsx", "html": "analyzer.report.html"}
 #: Options whose `--output` is a drawing of the first chart.
