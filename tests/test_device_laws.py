@@ -269,7 +269,7 @@ def assert_one_clock(path: Path, view: JobView) -> None:
         for owner, rank in enumerate(found):
             part, number = rank.breakdown, recording.bounds[row].number
             i = list(part.step).index(number) if number in part.step else 0
-            assert part.wall_ns[i] == step.iteration_ns[owner]
+            assert part.wall_ns[i] == step.bounds.iteration_ns[owner]
             if not device.any():
                 continue
             computed, moved, busy, either = (

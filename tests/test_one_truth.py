@@ -67,7 +67,7 @@ def test_a_rank_that_works_longer_is_on_the_path_with_all_of_that(path: Path) ->
     recording = loaded(path).recording
     row = recording.whole_steps[len(recording.whole_steps) // 2]
     step = recording.steps[row]
-    by_ns = int(max(step.iteration_ns.max(), 10_000_000))
+    by_ns = int(max(step.bounds.iteration_ns.max(), 10_000_000))
     for owner in range(len(recording.owners)):
         computes = np.array([recording.operations[i].is_compute for i in step.operation.tolist()])
         own = np.flatnonzero((step.owner == owner) & computes)

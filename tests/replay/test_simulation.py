@@ -177,5 +177,5 @@ def test_after_a_pause_the_ranks_begin_a_step_as_recorded(shared_data: Path) -> 
     ).recording
     result = simulated(recording, range(len(recording.steps)))
     for position, step in enumerate(recording.steps):
-        assert (result.step(position).iteration_ns == step.iteration_ns).all()
-        assert (result.iteration_ns[position] == step.iteration_ns).all()
+        assert (result.step(position).bounds.iteration_ns == step.bounds.iteration_ns).all()
+        assert (result.iteration_ns[position] == step.bounds.iteration_ns).all()

@@ -1,9 +1,9 @@
-"""Who waits for whom by GML or the inputs in event args: the DAG of each GPU, with average durations."""
+"""The DAG of each GPU, from GML or from the inputs in event args, with average durations."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,10 @@ _KINDS = {kind.label: kind for kind in EdgeKind}
 
 
 def dag_from_gml(gml: Gml, path: str = "GML") -> Dag:
-    """Return `gml` as a `Dag`, its step boundary cut; `path` is for the messages.
+    """Convert GML to a `Dag`, cut at the step boundary; `path` is for the messages.
 
-    A node's ``avg`` (ms) is its duration, an edge's ``kind`` its kind (data where missing).
-
-    Raises
-    ------
-    TraceError
-        The graph is undirected, two labels are the same text, or a cycle remains within the step.
+    A node's ``avg`` (ms) is its duration, an edge's ``kind`` its kind (data where missing). TraceError if the
+    graph is undirected, has equal labels, or a cycle within the step.
     """
     if not gml.directed:
         raise TraceError(f"{path}: the graph is undirected: nothing says which of two operations waits")
@@ -54,15 +50,15 @@ def dag_from_gml(gml: Gml, path: str = "GML") -> Dag:
 
 
 def category_of_name(name: str) -> str:
-    """Return the category that the name of an operation tells; "" for a name outside BytePS's grammar."""
+    """Derive the category of an operation from its name; "" for a name outside BytePS's grammar."""
     return OpName.parse(name).cat or ""
 
 
 def _one_step(dag: Dag, edges: Int64, path: str) -> Dag:
-    """Return `dag` with these edges, those from a step's end into the next step's start kept apart.
+    """Add `edges` to `dag`, with those into the next step's start apart.
 
-    So are those into it from a communication that itself waits for the operation: the weights of the step
-    before.
+    These come from a step's end, or from a communication that itself waits for their target: it brings the
+    weights of the previous step.
     """
     last, comm, first = (np.array([c in cats for c in dag.cats], np.bool_) for cats in (LAST, (COMM,), FIRST))
     source, target = edges[:, 0], edges[:, 1]
@@ -90,16 +86,11 @@ def _avg_ns(attrs: Mapping[str, Any], path: str) -> int:
 
 
 def dag_from_inputs(trace: Trace) -> Dag | None:
-    """Return the graph that the events' args tell (``input0``, …, or ``arg0``, …); None if none do.
+    """Make the graph of the inputs in events' args (``input0``, …, or ``arg0``, …); None without any.
 
-    Operations are the distinct names, sub-tasks of communications left out; what is only named as an
-    input is an operation too. An OUTPUT has no event that could name its inputs: it waits for the
-    forward operations that no other one waits for.
-
-    Raises
-    ------
-    TraceError
-        A cycle within the step.
+    Operations are the distinct names, and names that occur only as an input, without sub-tasks of
+    communications. An OUTPUT has no event that could name its inputs: it waits for the forward operations
+    that no other forward operation waits for. TraceError for a cycle within the step.
     """
     columns = [column for key, column in trace.args.items() if _INPUT.fullmatch(key)]
     used = [trace.names[i] for i in unique(trace.name_id).tolist()]
@@ -112,7 +103,7 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
                 edges[_main(source), _main(trace.names[name_id])] = None
     if not edges:
         return None
-    edges.update(dict.fromkeys(_into_outputs(edges)))
+    edges.update(dict.fromkeys(_edges_to_outputs(list(edges))))
     seen = [_main(name) for name in used if name in recorded]
     names = list(dict.fromkeys([*seen, *(end for edge in edges for end in edge)]))
     index = {name: i for i, name in enumerate(names)}
@@ -121,14 +112,12 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
     return _one_step(dag, np.array(rows, np.int64).reshape(-1, 3), trace.path)
 
 
-def _into_outputs(edges: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the edges from the last forward operations to the outputs of which no input is known."""
-    pairs = list(edges)
-    waited_for = {a for a, b in pairs if category_of_name(b) == FORWARD}
-    names = dict.fromkeys(name for pair in pairs for name in pair)
-    last = [name for name in names if category_of_name(name) == FORWARD and name not in waited_for]
-    given = {b for _, b in pairs}
-    outputs = [name for name in names if category_of_name(name) == OUTPUT and name not in given]
+def _edges_to_outputs(edges: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Make the edges from the last forward operations to the outputs without known inputs."""
+    awaited, targets = {a for a, b in edges if category_of_name(b) == FORWARD}, {b for _, b in edges}
+    cats = {name: category_of_name(name) for edge in edges for name in edge}
+    last = [name for name, cat in cats.items() if cat == FORWARD and name not in awaited]
+    outputs = [name for name, cat in cats.items() if cat == OUTPUT and name not in targets]
     return [(a, b) for a in last for b in outputs]
 
 
@@ -137,28 +126,22 @@ def _main(name: str) -> str:
     return name if op.queue is None and op.prefix == "" else str(op.main.bare())
 
 
-_NAMED = 3  # one-sided operations that a note names
-
-
 class MeanDags(Struct, frozen=True):
-    """Per GPU its scope's name, its worker and its graph; a line for each flaw of the files."""
+    """The graph of each GPU after the name of its scope and its worker; a line for each flaw of the files."""
 
     gpus: Sequence[tuple[str, int, Dag]]
     repairs: Sequence[str] = ()
     notes: Sequence[str] = ()
 
     def chains(self) -> list[tuple[Scope, list[OperationSlack]]]:
-        """Find the longest chain through each GPU's graph, as the path of its scope, and all slack."""
+        """Find the longest chain through each GPU's graph and the slack of its operations."""
         return [longest_chain(*gpu) for gpu in self.gpus]
 
 
 def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None) -> MeanDags:
-    """Return the DAGs at `paths`: a GML file, GPU directories, or traces that carry their dependencies.
+    """Load the DAGs at `paths`: a GML file, GPU directories, or traces that carry their dependencies.
 
-    Raises
-    ------
-    TraceError
-        Nothing there says what waits for what, a graph is broken, or there is no trace or no such path.
+    TraceError if there are none, or a graph is broken.
     """
     if is_gml(paths[0]):
         if not paths[0].exists():
@@ -170,7 +153,7 @@ def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool 
     for source, trace in zip(job.job.sources, job.made, strict=True):
         dag = _with_means(_structure(source, trace), trace, source.path.parent)
         gpus.append((f"GPU-{source.rank or 0}", source.worker or 0, dag))
-        notes += one_sided_notes(dag)
+        notes += _one_sided_notes(dag)
     return MeanDags(gpus, job.repairs, list(dict.fromkeys(notes)))
 
 
@@ -183,32 +166,33 @@ def _structure(source: Source, trace: Trace) -> Dag:
 
 
 def _with_means(dag: Dag, trace: Trace, directory: Path) -> Dag:
-    """Return `dag` with the average duration of each of its operations in `trace`, of `directory`."""
+    """Add the average duration of each operation in `trace`, of `directory`."""
     system = dialects.of(trace)
     parameters = system.parameters(directory)
     names = [system.main_name(name, parameters) for name in trace.names]
     count = np.bincount(trace.name_id, minlength=len(names))
-    total = np.bincount(trace.name_id, _own_ns(trace), minlength=len(names))
+    total = np.bincount(trace.name_id, _work_ns(trace), minlength=len(names))
     sums: dict[str, tuple[int, float]] = {}
     for i in np.flatnonzero(count).tolist():
         name = names[i]
         if name is not None:
             n, ns = sums.get(name, (0, 0.0))
             sums[name] = n + int(count[i]), ns + float(total[i])
-    known = {node: sums[name] for node, name in enumerate(dag.names) if name in sums}
     dur = dag.dur_ns.copy()
-    for node, (n, ns) in known.items():
-        dur[node] = round(ns / n)
+    for node, name in enumerate(dag.names):
+        if name in sums:
+            n, ns = sums[name]
+            dur[node] = round(ns / n)
     return replace(
         dag,
         dur_ns=dur,
-        unrecorded=[node for node in range(len(dag)) if node not in known],
+        unrecorded=[node for node, name in enumerate(dag.names) if name not in sums],
         ungraphed=[name for name in sums if name not in set(dag.names)],
     )
 
 
-def _own_ns(trace: Trace) -> Int64:
-    """Return the duration of each slice (n,); an update's from the end of the communications in it on."""
+def _work_ns(trace: Trace) -> Int64:
+    """Measure the duration of each slice (n,); an update begins when the communications in it have ended."""
     roles = dialects.of(trace).roles(trace)
     work_ns: Int64 = trace.dur_ns.copy()
     end = trace.end_ns
@@ -221,15 +205,14 @@ def _own_ns(trace: Trace) -> Int64:
     return work_ns
 
 
-def one_sided_notes(dag: Dag) -> list[str]:
-    """Return a sentence for each side that knows operations which the other lacks, naming the first."""
-    sides = (
-        ([dag.names[i] for i in dag.unrecorded], "in the graph but not in the trace"),
-        (list(dag.ungraphed), "in the trace but not in the graph"),
-    )
-    notes = []
-    for names, where in sides:
-        if names:
-            more = ", …" if len(names) > _NAMED else ""
-            notes.append(f"{counted(len(names), 'operation')} {where}: {', '.join(names[:_NAMED])}{more}")
-    return notes
+def _one_sided_notes(dag: Dag) -> list[str]:
+    """Write a note on the operations that only the graph has, and on those that only the trace has."""
+    sides = {
+        "in the graph but not in the trace": [dag.names[i] for i in dag.unrecorded],
+        "in the trace but not in the graph": dag.ungraphed,
+    }
+    return [
+        f"{counted(len(names), 'operation')} {where}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+        for where, names in sides.items()
+        if names
+    ]

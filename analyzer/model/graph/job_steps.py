@@ -46,46 +46,30 @@ class Partitions(Struct, frozen=True):
 
 
 class RankFacts(Struct, frozen=True):
-    """Optional columns of a rank's trace, beside its steps.
+    """Data of a rank's trace beside its steps."""
 
-    Attributes
-    ----------
-    path : of the trace, as the user gave it
-    rank, world_size : as the trace itself says, else None
-    rule : by which its slices count as communication and computation
-    sizes : its collectives and what they move, of a trace read for `Need.SIZES`
-    sizes_end_ns : when each of these ends
-    memory : samples of its devices' memory, where wished for and recorded
-    machine : on which it ran, "" where the trace does not say
-    frames : as of `System.frames`
-    loads_ahead : as of `System.loads_ahead`
-    """
-
-    path: str
-    rank: int | None = None
+    path: str  # as the user gave it
+    rank: int | None = None  # recorded in the trace, as are the next two
     world_size: int | None = None
-    rule: str = ""
-    sizes: Collectives = NO_COLLECTIVES
-    sizes_end_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    memory: MemorySamples | None = None
     machine: str = ""
+    rule: str = ""  # by which slices count as communication and computation
+    sizes: Collectives = NO_COLLECTIVES  # of a trace read for `Need.SIZES`
+    sizes_end_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # end of each collective
+    memory: MemorySamples | None = None  # of a trace read for `Need.SIZES`
     frames: Frames | None = None
-    loads_ahead: bool = False
+    loads_ahead: bool = False  # see `System.loads_ahead`
 
 
 class RankRecord(Struct, frozen=True):
-    """One rank's steps on its own clock, or why there are none, and what joining them needs beside.
-
-    `broken` says why the graph beside the trace cannot be used.
-    """
+    """One rank's steps on its own clock, or why there are none, and the data to join them."""
 
     steps: RankSteps | AnalyzeError
     facts: RankFacts
     points: SyncPoints
-    broken: str = ""
+    broken: str = ""  # why the graph beside the trace cannot be used
 
     def later(self, by_ns: int) -> RankRecord:
-        """Return the record with all times `by_ns` later."""
+        """Move all times `by_ns` later."""
         if by_ns == 0 or isinstance(self.steps, AnalyzeError):
             return self
         facts, memory = self.facts, self.facts.memory
@@ -97,14 +81,11 @@ class RankRecord(Struct, frozen=True):
 
 
 def record_rank(source: Source, trace: Trace, request: Request, partitions: Partitions) -> RankRecord:
-    """Return the record of a rank's trace.
-
-    For `Need.SIZES` it also tells the samples of memory, and what calls of collectives move.
-    """
+    """Find the steps and facts in a rank's trace."""
     if not len(trace):
         return RankRecord(AnalyzeError(f"{trace.path}: no operation"), RankFacts(trace.path), {})
     system = dialects.of(trace)
-    edges, broken = _graph(source, trace)
+    edges, broken = _graph_edges(source, trace)
     parameters = system.parameters(source.path.parent)
     rank = RankTrace(
         *("", trace, source.worker, edges, parameters, partitions.bytes_of, partitions.server_of),
@@ -116,12 +97,28 @@ def record_rank(source: Source, trace: Trace, request: Request, partitions: Part
         steps = system.rank_steps(rank, request.step_by).compact()
     except AnalyzeError as error:
         steps = error
-    facts = _facts(source, rank, sized=Need.SIZES in request.needs)
+    sizes, memory = NO_COLLECTIVES, None
+    if Need.SIZES in request.needs:
+        sizes = system.collectives(rank)
+        if system.memory_event in trace.names:
+            memory = system.memory(trace, read_args(source.path, {system.memory_event}))
+    facts = RankFacts(
+        path=trace.path,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        rule=system.rule(trace),
+        sizes=sizes,
+        sizes_end_ns=trace.end_ns[sizes.row],
+        memory=memory,
+        machine=system.machine(trace),
+        frames=system.frames(trace),
+        loads_ahead=system.loads_ahead(trace),
+    )
     return RankRecord(steps, facts, system.sync_points(trace), broken)
 
 
-def _graph(source: Source, trace: Trace) -> tuple[list[tuple[str, str]] | None, str]:
-    """Return the edges of the ``dag.gml`` beside a trace, None without one; and why it cannot be used."""
+def _graph_edges(source: Source, trace: Trace) -> tuple[list[tuple[str, str]] | None, str]:
+    """Read the edges of the ``dag.gml`` beside a trace; None without one, and the reason if it is damaged."""
     path = find_file(source.path.parent, "dag.gml")
     if path is None:
         return None, ""
@@ -134,53 +131,23 @@ def _graph(source: Source, trace: Trace) -> tuple[list[tuple[str, str]] | None, 
     return [(dag.names[a], dag.names[b]) for a, b in pairs], ""
 
 
-def _facts(source: Source, rank: RankTrace, *, sized: bool) -> RankFacts:
-    trace, system = rank.trace, dialects.of(rank.trace)
-    sizes = system.collectives(rank) if sized else NO_COLLECTIVES
-    return RankFacts(
-        path=trace.path,
-        rank=trace.rank,
-        world_size=trace.world_size,
-        rule=system.rule(trace),
-        sizes=sizes,
-        sizes_end_ns=trace.end_ns[sizes.row],
-        memory=_memory(source, trace) if sized else None,
-        machine=system.machine(trace),
-        frames=system.frames(trace),
-        loads_ahead=system.loads_ahead(trace),
-    )
-
-
-def _memory(source: Source, trace: Trace) -> MemorySamples | None:
-    system = dialects.of(trace)
-    if system.memory_event not in trace.names:
-        return None
-    return system.memory(trace, read_args(source.path, {system.memory_event}))
-
-
-#: More steps say little more of what usually happens, and take a millisecond each.
+#: More steps hardly change what is usual, and take a millisecond each.
 _MOST_STEPS = 2_000
 
 
 class LoadedSteps(Struct, frozen=True):
-    """A job's recording, the files that it was made of, and a line for each flaw of these.
-
-    `ranks` and the traces that `load_traces` reads again are those of the recording's owners, in order.
-    """
+    """A job's recording, its files, and a line for each flaw of these."""
 
     recording: Recording
     job: JobFiles
     files: Sequence[TraceFile]
-    ranks: Sequence[RankFacts]
-    load_traces: Callable[..., list[Trace]]  # times on one clock; `needs`: other ones
-    broken: Sequence[str] = ()  # a line for each graph that cannot be used
-    unread: Sequence[str] = ()  # … for each trace that could not be read; the job's notes have it too
+    ranks: Sequence[RankFacts]  # of the recording's owners
+    load_traces: Callable[..., list[Trace]]  # of the owners, on one clock; takes other `needs`
+    broken: Sequence[str] = ()  # a line for each empty trace, and each graph that cannot be used
+    unread: Sequence[str] = ()  # a line for each trace that could not be read, as in the job's notes
 
     def scopes(self, step: StepGraph, *, parts: bool) -> tuple[list[Scope], CriticalPath]:
-        """Find the paths of each GPU, each worker and the job, the widest last; and that one's path.
-
-        `parts` is as for `NamedPath.of`.
-        """
+        """Find the paths of each GPU, each worker and the job, the widest last; see `scopes_of`."""
         return scopes_of(self.recording, self.job.kind, step, parts=parts)
 
     def operations(self, step: StepGraph) -> list[OperationSlack]:
@@ -201,9 +168,9 @@ class LoadedSteps(Struct, frozen=True):
 
 
 def read_partitions(paths: Sequence[Path], network: NetworkEvidence | None = None) -> Partitions:
-    """Return the partitions that the workers' logs in or beside a job's directories declare.
+    """Read the partitions from the workers' logs in or beside a job's directories.
 
-    What they do not tell, captures and the servers' logs do; `network` is that if it is known already.
+    Captures and the servers' logs complete them; `network` is that evidence if it is known already.
     """
     from analyzer.base.errors import Repairs
     from collector.network.network_evidence import read_evidence
@@ -226,17 +193,10 @@ def load_steps(
     partitions: Partitions | None = None,
     sizes: bool = False,
 ) -> LoadedSteps:
-    """Load the job at `paths` and return its recorded steps; with `sizes`, what moves and what memory holds.
+    """Load the recorded steps of the job at `paths`; with `sizes`, also the bytes moved and the memory held.
 
-    `asked` says which communications count, what marks steps and ranks, and how files are read. Those who ask
-    for `sizes` ask what usually happens: they get some of very many steps.
-
-    Raises
-    ------
-    TraceError
-        No trace there, traces of different systems, or no step in them.
-    AnalyzeError
-        A name in `asked.only` is not a communication of the job.
+    `asked` says which communications count, what marks steps and ranks, and how files are read. With `sizes`
+    a sample of very many steps is taken. TraceError if there is no trace or no step, or several systems.
     """
     needs = {Need.STEPS, Need.SYNC, Need.EDGES} | ({Need.SIZES} if sizes else set())
     most = _MOST_STEPS if sizes else None
@@ -253,27 +213,26 @@ def load_steps(
     job, empty = _with_operations(job)
     job, hosts, clocks, notes = _on_one_clock(job)
     broken = dict.fromkeys(f"{rank.made.broken}; left out" for rank in job.ranks if rank.made.broken)
-    names, sources = job.names, job.job.sources
     steps = []
-    for i, (name, source, rank) in enumerate(zip(names, sources, job.ranks, strict=True)):
+    for i, (name, source, rank) in enumerate(zip(job.names, job.job.sources, job.ranks, strict=True)):
         rank_steps = rank.made.steps
         if isinstance(rank_steps, AnalyzeError):
             raise rank_steps
         number = i if source.rank is None else source.rank
         steps.append(replace(rank_steps, name=name, worker=source.worker, rank=number))
     recording = join(steps)
-    frames = [rank.made.facts.frames for rank in job.ranks]
+    facts = [rank.made.facts for rank in job.ranks]
     return LoadedSteps(
         replace(
             recording,
             notes=[*notes, *recording.notes],
-            frames=frames,
+            frames=[rank.frames for rank in facts],
             clock_bounds_ns=[clocks[host].bound_ns or 0 for host in hosts],
             clock_groups=[clocks[host].group for host in hosts],
         ),
         job.job,
         job.files,
-        [rank.made.facts for rank in job.ranks],
+        facts,
         partial(_load_traces, paths, request, hosts, clocks),
         [*empty, *broken],
         job.unread,
@@ -283,7 +242,7 @@ def load_steps(
 def _on_one_clock(
     job: Ranks[RankRecord],
 ) -> tuple[Ranks[RankRecord], Sequence[int], Sequence[Clock], list[str]]:
-    """Return the job on the first host's clock, the host of each rank, the clocks, and remarks on them."""
+    """Move the job to the first host's clock; list the host of each rank, the clocks, and notes."""
     hosts = job.job.hosts
     if max(hosts, default=0) == 0:
         return job, hosts, [Clock(bound_ns=0, is_tied=True)], []
@@ -306,19 +265,16 @@ def _load_traces(
     *,
     needs: Collection[Need] = (),
 ) -> list[Trace]:
-    """Load the traces of a job whose clocks are known, without those that hold no slice."""
+    """Load the traces that hold slices, on the job's clock."""
     wanted = request._replace(needs=needs or request.needs)
     traces = [trace for trace in read_ranks(paths, request=wanted).made if len(trace)]
     return [shifted(trace, clocks[host]) for trace, host in zip(traces, hosts, strict=True)]
 
 
 def _with_operations(job: Ranks[RankRecord]) -> tuple[Ranks[RankRecord], list[str]]:
-    """Return the job without traces that hold no slice (a monitor's samples), and a line for each of them."""
+    """Drop traces without slices (a monitor's samples) from the job, and list a line for each."""
     kept = [rank for rank in job.ranks if rank.n_slices]
-    empty = [
-        f"{rank.source.path}: no operation with a duration, left out"
-        for rank in job.ranks
-        if not rank.n_slices
-    ]
+    empty = [rank.source.path for rank in job.ranks if not rank.n_slices]
     files = replace(job.job, sources=[rank.source for rank in kept])
-    return (replace(job, job=files, ranks=kept) if empty else job), empty
+    lines = [f"{path}: no operation with a duration, left out" for path in empty]
+    return (replace(job, job=files, ranks=kept) if empty else job), lines

@@ -1,8 +1,7 @@
 """The steps of several ranks as one recording: meetings become edges, and work, waits and gaps are fitted.
 
-Waiting is not work: what an event spends waiting, for other ranks or for a link that is busy, is left out
-of its work. What lies between the last input of an event and its start is a gap, unless it is such
-waiting: a transfer that began as its link came free.
+An event's work excludes its waits for other ranks and for a busy link. The time between its last input and
+its start is a gap, unless the event is a transfer that began as its link came free.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, NDArray
 from analyzer.base.arrays.distributions import median
-from analyzer.base.arrays.numbering import ranges, unique
+from analyzer.base.arrays.numbering import numbered, ranges, unique
 from analyzer.base.arrays.spill import Spill
 from analyzer.base.errors import TraceError, listed
 from analyzer.model.graph.model import cycles
@@ -33,6 +32,7 @@ from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import (
     Joint,
+    Meetings,
     Operation,
     OperationTable,
     RankStep,
@@ -45,17 +45,17 @@ from analyzer.reading.dialects.step_parts import (
 )
 from analyzer.reading.formats.columns import Track
 
-#: A transfer that begins no later than this after its link came free was held back by the link.
+#: A transfer that begins within this time after its link came free waited for the link.
 _PICKED_UP_NS = 50_000
-#: Clocks of threads and devices, and whole microseconds, agree to about this: a start that is earlier than
-#: its input's end by no more is taken to be at that end.
+#: Clocks of threads and devices agree to about this: a start that is earlier than its input's end by no more
+#: is moved to that end.
 _TOLERANCE_NS = 50_000
-#: Of what more ranks than this do together, not each waits for each: all come to one event, and leave it.
+#: More ranks than this do not wait for each other in pairs: all enter and leave one event.
 _MOST_PAIRED = 16
-#: A transfer's two ends, on clocks that are as one, are not further apart than this.
+#: On one clock the two ends of a transfer are no further apart than this.
 _ENDS_AGREE_NS = 20_000
 _FAR_NS = 1 << 62
-#: Two ranks that end something together less often than this share of what two others do, do so by chance.
+#: Two ranks end together by chance if they do so less often than this share of the most frequent pair.
 _BY_CHANCE = 0.1
 _MEETING = Operation("the last rank", "", Track("", "meetings"), Role.MEETING)
 
@@ -63,18 +63,12 @@ _MEETING = Operation("the last rank", "", Track("", "meetings"), Role.MEETING)
 def join(ranks: Sequence[RankSteps]) -> Recording:
     """Join the steps of a job's ranks, on one clock, into a recording.
 
-    A step is kept where every rank has one of its number.
-
-    Raises
-    ------
-    TraceError
-        No step is recorded in all ranks.
+    A step is kept if every rank has one of its number; TraceError if there is none.
     """
     ranks = _numbered_alike(ranks)
     common = set.intersection(*({step.number for step in rank.steps} for rank in ranks))
-    kept = [[step for step in rank.steps if step.number in common] for rank in ranks]
-    kept = _keyed_alike(kept)
-    if not common or not any(len(step) for steps in kept for step in steps):
+    kept = _keyed_alike([[step for step in rank.steps if step.number in common] for rank in ranks])
+    if not any(len(step) for steps in kept for step in steps):
         held = [
             f"{rank.name} has {number_ranges([step.number for step in rank.steps]) or 'none'}"
             for rank in ranks
@@ -83,12 +77,11 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
             f"no step is recorded in every rank: {listed(held, 4)}; --step_by NAME or args.KEY says what "
             "marks a step, and files of different times are for compare"
         )
-    n_meetings = len(ranks) if len(ranks) > _MOST_PAIRED else 0
-    operations, first = _operations(ranks, n_meetings)
-    of_kinds = [operation.transfer.link for operation in operations.kinds]
-    links = list(dict.fromkeys(filter(None, of_kinds)))
-    of_kind = [links.index(link) if link else NO_LINK for link in of_kinds]
-    link_of = narrow(np.array(of_kind))[operations.kind]
+    operations, first = _operations(ranks, len(ranks) if len(ranks) > _MOST_PAIRED else 0)
+    link_names = [operation.transfer.link for operation in operations.kinds]
+    links = list(dict.fromkeys(filter(None, link_names)))
+    link_of_kind = [links.index(link) if link else NO_LINK for link in link_names]
+    link = narrow(np.array(link_of_kind))[operations.kind]
     on_device = np.array([operation.on_device for operation in operations.kinds])[operations.kind]
     parts = list(map(list, zip(*kept, strict=True)))
     sizes = [[len(part) for part in of_step] for of_step in parts]
@@ -100,19 +93,12 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
         )
         for of_step in parts
     ]
-
-    number = [step.number for step in bounds]
-    since = np.maximum.accumulate(
-        np.where(np.diff(number, prepend=number[0] - 2) == 1, 0, np.arange(len(bounds)))
-    )
-
-    def before(row: int) -> list[list[int]]:
-        """Return the sizes of the parts of the steps before that follow each other, the last one first."""
-        return sizes[int(since[row]) : row][::-1]
+    follows = np.diff([step.number for step in bounds], prepend=bounds[0].number) == 1
+    first_row = np.maximum.accumulate(np.where(follows, 0, np.arange(len(bounds))))
 
     def make(row: int) -> StepGraph:
         of_ranks, parts[row] = parts[row], []  # two forms of all steps would take twice the memory
-        return _join_step(of_ranks, before(row), link_of, on_device, first)
+        return _join_step(of_ranks, sizes[int(first_row[row]) : row][::-1], link, on_device, first)
 
     steps: Sequence[StepGraph] = LazySteps(bounds, make, spill=Spill())
     if any((step.next_ns < 0).any() for step in bounds):
@@ -124,20 +110,13 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
         links=links,
         operations=operations,
         steps=steps,
-        notes=[
-            *dict.fromkeys(note for rank in ranks for note in rank.notes),
-            *_before(ranks),
-            *_left_out(ranks),
-        ],
+        notes=_notes(ranks),
         step_kind=ranks[0].step_kind,
     )
 
 
 def _numbered_alike(ranks: Sequence[RankSteps]) -> Sequence[RankSteps]:
-    """Return the ranks with the job's own step numbers where some rank knows them.
-
-    The recordings of all ranks are taken to begin with the same step.
-    """
+    """Give all ranks the job's step numbers if some rank knows them; all are taken to begin with one step."""
     known = [rank.steps[0].number for rank in ranks if rank.is_numbered and rank.steps]
     before = min(known, default=1) - 1
     return [
@@ -148,69 +127,59 @@ def _numbered_alike(ranks: Sequence[RankSteps]) -> Sequence[RankSteps]:
     ]
 
 
-def _before(ranks: Sequence[RankSteps]) -> list[str]:
-    """Return a line on what devices did that was asked for before the recording began, and on which ranks."""
+def _notes(ranks: Sequence[RankSteps]) -> list[str]:
+    """List the notes of the ranks, and the work and the steps that are left out."""
+    notes = list(dict.fromkeys(note for rank in ranks for note in rank.notes))
     n_before = {rank.name: rank.n_before for rank in ranks if rank.n_before}
-    if not n_before:
-        return []
-    total = sum(n_before.values())
-    works = f"{total:,} kernels and copies" if total > 1 else "a kernel or copy"
-    on = f" (on {listed(list(n_before))})" if len(ranks) > 1 else ""
-    return [f"left out: {works} of the iteration before, launched before the recording began{on}"]
-
-
-def _left_out(ranks: Sequence[RankSteps]) -> list[str]:
-    """Return a line on the steps that not every rank has recorded, and which rank lacks which."""
+    if n_before:
+        total = sum(n_before.values())
+        works = f"{total:,} kernels and copies" if total > 1 else "a kernel or copy"
+        on = f" (on {listed(list(n_before))})" if len(ranks) > 1 else ""
+        notes.append(f"left out: {works} of the iteration before, launched before the recording began{on}")
     numbers = [{step.number for step in rank.steps} for rank in ranks]
     every = set().union(*numbers)
     lacking: dict[str, list[str]] = {}
     for rank, recorded in zip(ranks, numbers, strict=True):
         if recorded != every:
             lacking.setdefault(number_ranges(sorted(every - recorded)), []).append(rank.name)
-    if not lacking:
-        return []
-    gaps = [f"{steps} (not in {listed(names)})" for steps, names in lacking.items()]
-    return [f"steps that not every rank recorded are left out: {listed(gaps)}"]
+    if lacking:
+        gaps = [f"{steps} (not in {listed(names)})" for steps, names in lacking.items()]
+        notes.append(f"steps that not every rank recorded are left out: {listed(gaps)}")
+    return notes
 
 
 def _keyed_alike(steps: Sequence[Sequence[RankStep]]) -> list[list[RankStep]]:
-    """Return the steps of each rank with the keys of what they do together numbered as on the other ranks."""
+    """Give the keys of meetings the same numbers on all ranks."""
     if len(steps) == 1:  # nobody to meet
-        return [[replace(step, meetings=meetings_table(())) for step in of_rank] for of_rank in steps]
+        return [[replace(step, meetings=meetings_table(())) for step in steps[0]]]
     number_of: dict[Hashable, int] = {}
     numbers: dict[int, Int64] = {}  # a rank's steps share their keys
     for meetings in (step.meetings for of_rank in steps for step in of_rank):
         if id(meetings.keys) not in numbers:
             number = [number_of.setdefault(key, len(number_of)) for key in meetings.keys]
             numbers[id(meetings.keys)] = narrow(np.array(number, np.int64))
-    keys = list(number_of)
-    return [
-        [
-            replace(step, meetings=replace(meetings, keys=keys, key=numbers[id(meetings.keys)][meetings.key]))
-            for step, meetings in ((step, step.meetings) for step in of_rank)
-        ]
-        for of_rank in steps
-    ]
+
+    def renamed(meetings: Meetings) -> Meetings:
+        return replace(meetings, keys=(), key=numbers[id(meetings.keys)][meetings.key])
+
+    return [[replace(step, meetings=renamed(step.meetings)) for step in of_rank] for of_rank in steps]
 
 
 def _operations(ranks: Sequence[RankSteps], n_meetings: int) -> tuple[OperationTable, list[int]]:
-    """Return the operations of all ranks and where each rank's begin; behind them, those of meetings."""
+    """Join the operations of all ranks, and list the first of each; behind them, those of meetings."""
     kinds: dict[Operation, int] = {}
     kind: list[NDArray[np.integer]] = []
     for owner, rank in enumerate(ranks):
-        operations = rank.operations
-        if not isinstance(operations, OperationTable):
-            operations = OperationTable(operations)
-        renumbered_kinds = (
-            operation if operation.owner == owner else operation._replace(owner=owner)
-            for operation in operations.kinds
-        )
-        of_kind = [kinds.setdefault(operation, len(kinds)) for operation in renumbered_kinds]
-        kind.append(np.array(of_kind, np.int32)[operations.kind])
-    meetings = (_MEETING._replace(owner=owner) for owner in range(n_meetings))
-    kind.append(np.array([kinds.setdefault(operation, len(kinds)) for operation in meetings], np.int32))
+        table = rank.operations
+        if not isinstance(table, OperationTable):
+            table = OperationTable(table)
+        of_owner = (operation._replace(owner=owner) for operation in table.kinds)
+        of_kind = [kinds.setdefault(operation, len(kinds)) for operation in of_owner]
+        kind.append(np.array(of_kind, np.int32)[table.kind])
+    kind.append(np.arange(len(kinds), len(kinds) + n_meetings))
+    kinds_and_meetings = [*kinds, *(_MEETING._replace(owner=owner) for owner in range(n_meetings))]
     first = np.cumsum([0, *map(len, kind[:-1])]).tolist()
-    return OperationTable.of(list(kinds), np.concatenate(kind)), first
+    return OperationTable.of(kinds_and_meetings, np.concatenate(kind)), first
 
 
 def _join_step(
@@ -220,30 +189,35 @@ def _join_step(
     on_device: Bool,
     first: Sequence[int],
 ) -> StepGraph:
-    """Return one step of all ranks as a graph; `before` are the sizes of the parts of steps before it."""
+    """Join one step of all ranks; `before` are the sizes of the parts in earlier steps, the last one first.
+
+    `link_of` and `on_device` are of operations, `first` the first operation of each rank.
+    """
     sizes = [len(part) for part in parts]
     offsets = _offsets(sizes)
     operation = np.concatenate([narrow(part.operation) for part in parts])
     operation += np.repeat(narrow(np.array(first[:-1])), sizes)
     owner = np.repeat(narrow(np.arange(len(parts))), sizes)
     begin = np.array([part.begin_ns for part in parts], np.int64)
-    start = np.maximum(np.concatenate([part.start_ns for part in parts]), begin[owner])
-    end = np.maximum(np.concatenate([part.end_ns for part in parts]), start)
+    since = np.array([part.since_ns for part in parts], np.int64)[owner]
+    start = np.maximum(np.concatenate([part.start_ns for part in parts]) + since, begin[owner])
+    end = np.maximum(np.concatenate([part.end_ns for part in parts]) + since, start)
     within = [renumbered(part.edges, offset) for part, offset in zip(parts, offsets, strict=True)]
     meetings = _with_partners(_meetings_of(parts, offsets), end)
     many, few = _by_size(meetings)
     start, edges = _agreeing(start, end, np.concatenate([*within, _meeting_edges(few)]))
-    last_to_come, more = _joint_meetings(many, start, end, len(start))
-    operation = np.concatenate([operation, narrow(first[-1] + owner[last_to_come])])
-    owner = np.concatenate([owner, owner[last_to_come]])
-    start, end = (np.concatenate([times, start[last_to_come]]) for times in (start, end))
+    latest, more = _joint_meetings(many, start, end, len(start))
+    operation = np.concatenate([operation, narrow(first[-1] + owner[latest])])
+    owner = np.concatenate([owner, owner[latest]])
+    start, end = (np.concatenate([times, start[latest]]) for times in (start, end))
     edges = np.concatenate([edges, more])
     last = [
         None if part.last is None else part.last + offset for part, offset in zip(parts, offsets, strict=True)
     ]
     link = link_of[operation]
-    is_linked = bool((link != NO_LINK).any())
-    link = link if is_linked else _all_alike(NO_LINK, end)
+    turn = narrow(np.argsort(np.argsort(end, kind="stable")))
+    if (link == NO_LINK).all():  # columns of one value take no memory
+        link, turn = (np.broadcast_to(np.int32(value), end.shape) for value in (NO_LINK, 0))
     step = StepGraph(
         number=parts[0].number,
         operation=operation,
@@ -259,7 +233,7 @@ def _join_step(
         tail_ns=np.zeros(len(parts), np.int64),
         last=np.empty(0, np.int64),
         on_device=np.flatnonzero(on_device[operation]),
-        turn=narrow(np.argsort(np.argsort(end, kind="stable"))) if is_linked else _all_alike(0, end),
+        turn=turn,
         overtaken=np.empty((0, 2), np.int64),
         held=np.zeros(len(start), np.bool_),
         continued=_from_before([part.continued for part in parts], sizes, before),
@@ -268,19 +242,14 @@ def _join_step(
     return fitted(step, last, sum(sizes))
 
 
-def _all_alike(value: int, column: Int64) -> Int64:
-    """Return a column as long as another, of one value that takes no room."""
-    return np.broadcast_to(narrow(np.array(value)), column.shape)
-
-
 def _offsets(sizes: Sequence[int]) -> list[int]:
     return [int(offset) for offset in np.cumsum([0, *sizes])[:-1]]
 
 
 def _from_before(rows: Sequence[Int64], sizes: Sequence[int], before: Sequence[Sequence[int]]) -> Int64:
-    """Return rows of (event of an earlier step, event of this step, …) of all ranks as one table.
+    """Join the rows (event of an earlier step, event of this step, …) of all ranks.
 
-    A fourth column says how many steps earlier; without it it is one.
+    The fourth column is the number of steps between them; by default 1.
     """
     table = np.concatenate(rows)
     owner = np.repeat(np.arange(len(rows)), [len(pairs) for pairs in rows])
@@ -297,7 +266,7 @@ def _from_before(rows: Sequence[Int64], sizes: Sequence[int], before: Sequence[S
 
 
 class _JobMeetings(NamedTuple):
-    """Parts (k,) in what ranks do together; those of one thing have the same number in `group`."""
+    """Parts (k,) of ranks in meetings; those of one meeting have the same number in `group`."""
 
     group: Int64
     owner: Int64
@@ -317,18 +286,16 @@ def _meetings_of(parts: Sequence[RankStep], offsets: Sequence[int]) -> _JobMeeti
     event, key, turn, *others = (
         np.concatenate([getattr(part.meetings, name) for part in parts]) for name in names
     )
-    pair = key.astype(np.int64) * (int(turn.max(initial=0)) + 1) + turn
-    _, first, which = np.unique(pair, return_index=True, return_inverse=True)
-    group = np.argsort(np.argsort(first))[which.reshape(-1)]  # by first appearance
-    return _JobMeetings(group, owner, event + np.array(offsets)[owner], *others)
+    _, group = numbered((key.astype(np.int64) * (int(turn.max(initial=0)) + 1) + turn).tolist())
+    return _JobMeetings(group.astype(np.int64), owner, event + np.array(offsets)[owner], *others)
 
 
 def _with_partners(meetings: _JobMeetings, end: Int64) -> _JobMeetings:
-    """Return the parts with those of exchanges in what only the ranks do together that exchange something.
+    """Assign the exchanges, whose partners are not recorded, to meetings of the ranks that take part.
 
-    All take part in each where all have as many of them, and the n-th end together. Otherwise ranks send to
-    each other in pairs, both of which end when the last byte has arrived. Those that end with nobody meet
-    nobody; where most do, clocks are not as one, and having as many of them is enough.
+    All ranks take part in each if they have equally many and the n-th end together. Otherwise ranks send to
+    each other in pairs, which end together when the last byte has arrived; an exchange that ends alone meets
+    nobody. If most do, clocks disagree, and equally many are enough.
     """
     rows = np.flatnonzero(meetings.rule == Rule.EXCHANGE)
     if not len(rows):
@@ -351,10 +318,10 @@ def _with_partners(meetings: _JobMeetings, end: Int64) -> _JobMeetings:
 
 
 def _pairs(owner: Int64, end: Int64) -> Int64:
-    """Pair events (n,), in order of their ends, with the next one: the indices of the first of each pair.
+    """Pair events (n,), in order of their ends, with the next one: list the first of each pair.
 
-    They are of two owners, end within `_ENDS_AGREE_NS`, nearer than any other, and such of these owners end
-    together about as often as of others.
+    Both are of different owners and end within `_ENDS_AGREE_NS`, nearer than to any other. Owners that rarely
+    end together are no pair.
     """
     apart = np.diff(end)
     may_meet = (owner[1:] != owner[:-1]) & (apart <= _ENDS_AGREE_NS)
@@ -363,30 +330,24 @@ def _pairs(owner: Int64, end: Int64) -> Int64:
     first = np.flatnonzero(may_meet & (apart < before) & (apart <= after))
     both = np.sort(np.stack([owner[first], owner[first + 1]]), axis=0)
     _, who, often = np.unique(both, axis=1, return_inverse=True, return_counts=True)
-    known: Int64 = first[often[who.reshape(-1)] >= _BY_CHANCE * often.max(initial=0)]
-    return known
+    return np.asarray(first[often[who.reshape(-1)] >= _BY_CHANCE * often.max(initial=0)])
 
 
 def _by_size(meetings: _JobMeetings) -> tuple[_JobMeetings, _JobMeetings]:
-    """Return the parts in what so many ranks do together that pairs of them are too many, and all others.
+    """Split the parts into those of collectives with more than `_MOST_PAIRED` parts, and all others.
 
-    The many are those of collectives, which all enter and leave in one event each and may leave as soon as
-    the last has entered.
+    In a collective each part enters and leaves, the latter when the last has entered.
     """
-    alike = (
-        meetings.enters
-        & meetings.leaves
-        & (meetings.joint == Joint.START_TO_BODY)
-        & (meetings.rule == Rule.COLLECTIVE)
-    )
+    is_collective = (meetings.joint == Joint.START_TO_BODY) & (meetings.rule == Rule.COLLECTIVE)
+    is_collective &= meetings.enters & meetings.leaves
     size = np.bincount(meetings.group)
-    is_many = (size > _MOST_PAIRED) & (np.bincount(meetings.group, alike, len(size)) == size)
+    is_many = (size > _MOST_PAIRED) & (np.bincount(meetings.group, is_collective, len(size)) == size)
     chosen = is_many[meetings.group]
     return meetings.select(chosen), meetings.select(~chosen)
 
 
 def _meeting_edges(meetings: _JobMeetings) -> Int64:
-    """Return the edges between the ranks that meet: who leaves waits for the others that enter."""
+    """Make the edges between ranks that meet: from each part that enters to the others that leave."""
     order = np.argsort(meetings.group, kind="stable")
     entering, leaving = (
         meetings.select(order[chosen[order]]) for chosen in (meetings.enters, meetings.leaves)
@@ -400,23 +361,22 @@ def _meeting_edges(meetings: _JobMeetings) -> Int64:
 
 
 def _joint_meetings(meetings: _JobMeetings, start: Int64, end: Int64, first: int) -> tuple[Int64, Int64]:
-    """Return the meetings of many ranks as events of their own: who came last to each, and all their edges.
+    """Make events of the meetings of many ranks, so that edges stay few: their latest events, and all edges.
 
-    All enter one event, which all leave, so that edges stay few.
-    Nobody waits for who entered only after it had left. Where there is such a one, several such events
-    follow each other: each lets those go that left before anybody else entered. They are numbered from
+    All enter one event, which all leave. If parts enter after others have left, several such events follow
+    each other: each is left by the parts that ended before the next one entered. They are numbered from
     `first` on.
     """
-    last_to_come: list[Int64] = []
+    latest: list[Int64] = []
     tables: list[Int64] = []
     for group in unique(meetings.group).tolist():
         events = meetings.event[meetings.group == group]
         events = events[np.argsort(start[events], kind="stable")]
-        seen = np.searchsorted(start[events], end[events], side="right")  # who had entered when each left
+        seen = np.searchsorted(start[events], end[events], side="right")  # parts entered when each leaves
         number = unique(seen)
         here = first + np.arange(len(number))
         first += len(number)
-        last_to_come.append(events[number - 1])
+        latest.append(events[number - 1])
         into = np.searchsorted(number, np.arange(len(events)), side="right")
         entered = into < len(number)
         tables += [
@@ -424,19 +384,18 @@ def _joint_meetings(meetings: _JobMeetings, start: Int64, end: Int64, first: int
             edge_rows(here[:-1], here[1:], Joint.END_TO_HEAD, Rule.COLLECTIVE),
             edge_rows(here[np.searchsorted(number, seen)], events, Joint.END_TO_BODY, Rule.COLLECTIVE),
         ]
-    latest = np.concatenate([np.empty(0, np.int64), *last_to_come])
     edges = narrow(np.concatenate([np.empty((0, 4), np.int64), *tables]))
-    return latest, edges
+    return np.concatenate([np.empty(0, np.int64), *latest]), edges
 
 
 # ---- edges
 
 
 def _agreeing(start: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
-    """Return starts and edges that do not contradict each other.
+    """Make starts and edges agree with each other.
 
-    A start a little before its input's end is moved to that end; an edge that is further off joins the
-    source's start where that was earlier, else it is dropped.
+    A start up to `_TOLERANCE_NS` before its input's end is moved to that end. Any other contradicting edge
+    leaves the start of its source instead, or is dropped.
     """
     start = start.copy()
     for _ in range(4):
@@ -457,7 +416,7 @@ def _agreeing(start: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
 
 
 def _edge_times(start: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
-    """Return per edge when its source let it go, and by when its target needs that (e,)."""
+    """Find the time at which each edge leaves its source, and by which it must reach its target (e,)."""
     source, target, joint, _ = edges.T
     let_go, limit = end[source], start[target]  # of most edges
     of_start, to_body = np.flatnonzero(from_start(edges)), np.flatnonzero(joint >= Joint.END_TO_BODY)
@@ -466,10 +425,7 @@ def _edge_times(start: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
 
 
 def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
-    """Return the edges without those that close a cycle among events of one moment.
-
-    An edge leads forward in time or takes none; a cycle can only be among those that take none.
-    """
+    """Drop the edges that close a cycle; all edges of a cycle take no time."""
     let_go, limit = _edge_times(start, end, edges)
     tied = np.flatnonzero(let_go == limit)
     if not (edges[tied, 0] >= edges[tied, 1]).any():  # only such an edge is left out
@@ -486,14 +442,11 @@ def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
 
 
 def fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> StepGraph:
-    """Return `step` with what its events needed themselves, and what came before them.
+    """Fit work, waits and gaps to the times, edges and links of a step.
 
-    From its times, edges and links; `last` are those of each owner's events that are stated to hold up the
-    next step, None where none are. The first `n_recorded` events are those of ranks, the others meetings of
-    these.
-
-    A transfer's work is the time from when it could begin (asked for, all it waits for there, the
-    transfer before it on the link over) to its end.
+    `last` are the events of each owner before its next step, None where unknown. Events from `n_recorded` on
+    are meetings. A transfer works from when it could begin (its inputs and the previous transfer of its link
+    have ended) to its end.
     """
     n = len(step)
     let_go, _ = _edge_times(step.start_ns, step.end_ns, step.edges)
@@ -539,13 +492,11 @@ def _last_events(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int)
 def _held_by_links(step: StepGraph, links: Sequence[Int64], ready: Int64, could_begin: Int64) -> Bool:
     """Mark the transfers (n,) that were ready while their link was busy, and began as it came free.
 
-    Not those whose start another event waits for: that must stay the start that was recorded.
+    If another event waits for the start of a transfer, that start stays as recorded.
     """
-    if not links:
-        return np.broadcast_to(np.False_, len(step))
     held = np.zeros(len(step), np.bool_)
     for served in links:
-        before = _freed(step, served)
+        before = _previous_end(step, served)
         begin = np.maximum(could_begin[served], before)
         is_first = begin > before + _PICKED_UP_NS
         first = np.maximum.accumulate(np.where(is_first, np.arange(len(served)), 0))
@@ -556,20 +507,17 @@ def _held_by_links(step: StepGraph, links: Sequence[Int64], ready: Int64, could_
 
 
 def _wait_for_links(step: StepGraph, links: Sequence[Int64], could_begin: Int64) -> Int64:
-    """Raise `could_begin` of each transfer to the end of the one before it on its link.
-
-    Returns `StepGraph.overtaken`.
-    """
-    overtaken = []
+    """Raise `could_begin` to the end of the link's previous transfer; return `StepGraph.overtaken`."""
+    overtaken = [np.empty((0, 2), np.int64)]
     for served in links:
         late = could_begin[served][1:] < np.maximum.accumulate(could_begin[served])[:-1]
         overtaken.append(np.stack([served[:-1][late], served[1:][late]], axis=1))
-        could_begin[served] = np.maximum(could_begin[served], _freed(step, served))
-    return np.concatenate(overtaken) if overtaken else np.empty((0, 2), np.int64)
+        could_begin[served] = np.maximum(could_begin[served], _previous_end(step, served))
+    return np.concatenate(overtaken)
 
 
-def _freed(step: StepGraph, served: Int64) -> Int64:
-    """End of the link's previous transfer before each of its transfers."""
+def _previous_end(step: StepGraph, served: Int64) -> Int64:
+    """List the end of the previous transfer before each transfer of a link."""
     return np.concatenate([[np.iinfo(np.int64).min], step.end_ns[served][:-1]])
 
 

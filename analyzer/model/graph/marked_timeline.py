@@ -17,23 +17,16 @@ from analyzer.reading.formats.columns import Trace
 
 #: Name of the process and thread with the path.
 _PATH = "critical path"
-_FLOWS = "stf"  # phases of arrows: start, step, finish
-_WITH_ID = _FLOWS + "bne"  # … and of asynchronous spans
-_INSTANTS = "iIR"
-_COUNTER = "C"
+_WITH_ID = "stfbne"  # phases of arrows (start, step, finish) and of asynchronous spans
+_WITHOUT_ID = "iIRC"  # phases of instants and counters
 
 
 def marked_rows(
     traces: Sequence[Trace], recording: Recording, step: StepGraph, path: CriticalPath
 ) -> tuple[list[ThreadRow], int]:
-    """Make the rows of a timeline, and the nanosecond of its time 0 (the first event).
+    """Make the rows of a timeline, the critical path first, and the nanosecond of its time 0.
 
-    What was recorded stays: slices, arrows, asynchronous spans, instants and counters, with their arguments.
-
-    Parameters
-    ----------
-    traces : one for each owner of `recording`, on its clock, with all arguments and points
-    path : the critical path of `step`, whose row comes first
+    `traces` are those of the recording's owners, on its clock, with all arguments and points; all is kept.
     """
     begins = [path.start_ns, *(times for trace in traces for times in (trace.ts_ns, trace.points.ts_ns))]
     zero = int(np.concatenate(begins).min()) if any(map(len, begins)) else 0
@@ -46,7 +39,7 @@ def marked_rows(
     rows = [ThreadRow(_PATH, _PATH, _PATH, _PATH, sorted(boxes, key=lambda box: box.start_ns), nests=True)]
     ids = itertools.count(1)
     for owner, trace in enumerate(traces):
-        slices, points, names = _slices(trace, zero), _points(trace, zero, ids), _own_names(trace)
+        slices, points, names = _slices(trace, zero), _points(trace, zero, ids), _recorded_names(trace)
         rows += [
             recorded_row(recording.owners, owner, track, slices[i], points[i], names)
             for i, track in enumerate(trace.tracks)
@@ -56,7 +49,10 @@ def marked_rows(
 
 def _slices(trace: Trace, zero: int) -> defaultdict[int, list[Slice]]:
     """Collect the slices of each track, by start, of equal ones the longest first."""
-    args = _args(trace)
+    args: defaultdict[int, dict[str, Any]] = defaultdict(dict)
+    for key, column in trace.args.items():
+        for row, value in column.as_dict().items():
+            args[row][key] = value
     order = np.lexsort((-trace.dur_ns, trace.ts_ns))
     columns = (trace.track_id, trace.name_id, trace.cat_id, trace.ts_ns - zero, trace.end_ns - zero)
     slices: defaultdict[int, list[Slice]] = defaultdict(list)
@@ -68,21 +64,12 @@ def _slices(trace: Trace, zero: int) -> defaultdict[int, list[Slice]]:
     return slices
 
 
-def _args(trace: Trace) -> dict[int, dict[str, Any]]:
-    """Return the arguments of the slices that have some, by row."""
-    args: dict[int, dict[str, Any]] = defaultdict(dict)
-    for key, column in trace.args.items():
-        for row, value in column.as_dict().items():
-            args[row][key] = value
-    return args
-
-
 def _points(
     trace: Trace, zero: int, ids: Iterator[int]
 ) -> defaultdict[int, list[tuple[int, dict[str, Any]]]]:
     """Collect each track's arrows, asynchronous spans, instants and counters, with their arguments.
 
-    The ids of the first two get numbers that no other trace has.
+    The ids of arrows and spans become numbers that are unique in the timeline.
     """
     points = trace.points
     columns = (points.name_id, points.cat_id, points.track_id, points.ts_ns - zero)
@@ -90,23 +77,25 @@ def _points(
     args = points.args or [{}] * len(points)
     by_track: defaultdict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     rows = zip(points.phase, points.ids, args, *(column.tolist() for column in columns), strict=True)
-    for phase, own_id, own_args, name, cat, track, ts in rows:
-        if phase not in _WITH_ID and phase not in _INSTANTS and phase != _COUNTER:
+    for phase, recorded_id, recorded_args, name, cat, track, ts in rows:
+        if phase not in _WITH_ID + _WITHOUT_ID:
             continue
         event = {"ph": phase, "name": trace.names[name], "cat": trace.cats[cat]}
         if phase in _WITH_ID:
-            event["id"] = number[own_id] if own_id in number else number.setdefault(own_id, next(ids))
-        elif own_id is not None:  # of counters of one name
-            event["id"] = own_id
-        if own_args:
-            event["args"] = own_args
+            if recorded_id not in number:
+                number[recorded_id] = next(ids)
+            event["id"] = number[recorded_id]
+        elif recorded_id is not None:  # of counters of one name
+            event["id"] = recorded_id
+        if recorded_args:
+            event["args"] = recorded_args
         if phase == "f":  # an arrow ends in the slice around it
             event["bp"] = "e"
         by_track[track].append((ts, event))
     return by_track
 
 
-def _own_names(trace: Trace) -> dict[tuple[str, Any, Any], str]:
+def _recorded_names(trace: Trace) -> dict[tuple[str, Any, Any], str]:
     names: dict[tuple[str, Any, Any], str] = {}
     for event in trace.metadata:
         kind, args = event.get("name"), event.get("args")

@@ -16,26 +16,15 @@ _CYCLE_SHOWN = 5  # operations of a cycle that a message names
 
 
 class Dag(Struct, frozen=True):
-    """n operations of one training step and the m reasons why one waits for another.
+    """n operations of one training step and the m edges between operations that wait for each other."""
 
-    Attributes
-    ----------
-    names : (n,) distinct
-    cats : (n,) what the share of a path is grouped by: ``FW BW Comm I/O STEP`` …, or as in the trace
-    dur_ns : (n,) the average recorded duration, or that in one step; 0 if unrecorded
-    edges : (m, 3) rows of source, target (node numbers) and `EdgeKind`
-    next_edges : (k, 2) the edges that lead into the next step (STEP to the first FW); in no path here
-    unrecorded : nodes that are in the graph but not in the trace
-    ungraphed : names that are in the trace but not in the graph
-    """
-
-    names: Sequence[str]
-    cats: Sequence[str]
-    dur_ns: Int64
-    edges: Int64
-    next_edges: Int64
-    unrecorded: Sequence[int] = ()
-    ungraphed: Sequence[str] = ()
+    names: Sequence[str]  # (n,) distinct
+    cats: Sequence[str]  # (n,) ``FW BW Comm I/O STEP`` …, or as in the trace
+    dur_ns: Int64  # (n,) the mean of the recording, or of one step; 0 if unrecorded
+    edges: Int64  # (m, 3) source, target (nodes) and `EdgeKind`
+    next_edges: Int64  # (k, 2) into the next step (STEP to the first FW); in no path here
+    unrecorded: Sequence[int] = ()  # nodes that the trace lacks
+    ungraphed: Sequence[str] = ()  # names that the graph lacks
 
     @classmethod
     def of(
@@ -59,20 +48,14 @@ class Dag(Struct, frozen=True):
         return len(self.edges) + len(self.next_edges)
 
     def inputs(self) -> list[list[int]]:
-        """Return for every node (n,) the nodes that it waits for, in the order of the edges."""
+        """List the nodes that each node (n,) waits for, in the order of the edges."""
         inputs: list[list[int]] = [[] for _ in self.names]
         for source, target in self.edges[:, :2].tolist():
             inputs[target].append(source)
         return inputs
 
     def order(self) -> list[int]:
-        """Return the nodes so that every edge leads forward.
-
-        Raises
-        ------
-        TraceError
-            A cycle; the message prints it.
-        """
+        """List the nodes so that every edge leads forward; TraceError prints a cycle."""
         from graphlib import CycleError, TopologicalSorter
 
         try:
@@ -84,36 +67,24 @@ class Dag(Struct, frozen=True):
             raise TraceError(f"the graph has a cycle: {' -> '.join([*shown, *end])}") from error
 
     def depths(self) -> list[int]:
-        """Return for every node the number of nodes on the longest chain that ends in it (at least 1)."""
+        """Count the nodes on the longest chain that ends in each node (n,)."""
         return self.ends([1] * len(self))
 
     def ends(self, lengths: Sequence[int]) -> list[int]:
-        """Return when every node (n,) of these lengths ends if it starts as soon as its inputs have ended.
-
-        Raises
-        ------
-        TraceError
-            A cycle.
-        """
+        """Compute the end of each node (n,) if it starts as soon as its inputs have ended."""
         inputs, end = self.inputs(), list(lengths)
         for node in self.order():
             end[node] += max((end[before] for before in inputs[node]), default=0)
         return end
 
     def components(self) -> int:
-        """Return the number of parts that no edge connects, whatever its direction."""
+        """Count the parts that no edge connects, whatever its direction."""
         return len(unique(connected(len(self), *self.edges[:, :2].T)))
 
     def longest_path(self) -> LongestPath:
-        """Return the longest path; ties go to the edge that comes first.
+        """Find the longest path; ties go to the edge that comes first.
 
-        It is the critical path of a step in which nothing pauses, with the operations that take no time. An
-        empty graph has an empty path of length 0.
-
-        Raises
-        ------
-        TraceError
-            A cycle.
+        It is the critical path of a step without gaps, with the operations that take no time.
         """
         inputs, dur = self.inputs(), self.dur_ns.tolist()
         finish = self.ends(dur)
@@ -130,10 +101,7 @@ class Dag(Struct, frozen=True):
 
 
 def cycles(n: int, edges: Int64) -> Int32:
-    """Return a number for every node (n,), the same for two nodes where each can be reached from the other.
-
-    `edges` are rows of source and target.
-    """
+    """Assign a number to each node (n,): the nodes of a cycle of `edges` (m, 2) share one."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -142,15 +110,8 @@ def cycles(n: int, edges: Int64) -> Int32:
 
 
 class LongestPath(Struct, frozen=True):
-    """The chain of operations whose durations add up to most.
-
-    Attributes
-    ----------
-    nodes : the path, first to last, as node numbers
-    length_ns : the sum of their durations
-    slack_ns : (n,) how much longer an operation may take before the length grows
-    """
+    """The chain of operations with the largest sum of durations."""
 
     nodes: list[int]
     length_ns: int
-    slack_ns: Int64
+    slack_ns: Int64  # (n,) how much longer each operation may take before the length grows

@@ -1,4 +1,4 @@
-"""A critical path in words: its stretches named, and the same summed by name and by category."""
+"""A critical path in words: its stretches named, and summed by name and by category."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from analyzer.model.graph.model import Dag
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import RULES
 from analyzer.reading.dialects.roles import Role
-from analyzer.reading.dialects.step_parts import Operation
 
-#: Kind and sentence of each rule; the last of a stretch that no edge enters: -1.
+#: Kind and sentence of each rule; the last for the rule -1.
 _BECAUSE = [*((rule.kind.label, rule.sentence) for rule in RULES), ("", "")]
 
 
@@ -48,32 +47,25 @@ class NameShare(NamedTuple):
 
 
 class NamedPath(Struct, frozen=True):
-    """A path in words: k stretches in time order.
+    """A path in words: k stretches in time order."""
 
-    Attributes
-    ----------
-    labels : what occurs on the path, in the order of its first stretches
-    label : (k,) index into `labels`
-    start_ns, dur_ns : (k,) from the start of the step
-    rule : (k,) the `Rule` of the edge by which the path enters it, -1 for none
-    covered : the numbers of those `labels` that are gaps which something covers
-    """
-
-    labels: Sequence[Label]
-    label: Int64
-    start_ns: Int64
-    dur_ns: Int64
-    rule: Int64
-    covered: frozenset[int] = frozenset()
+    labels: Sequence[Label]  # distinct
+    label: Int64  # (k,) index into `labels`
+    start_ns: Int64  # (k,) after the start of the step
+    dur_ns: Int64  # (k,)
+    rule: Int64  # (k,) the `Rule` of the edge by which the path enters the stretch, -1 for none
+    covered: frozenset[int] = (
+        frozenset()
+    )  # indices of `labels` that are gaps inside a Python function or call
 
     @classmethod
     def of(
         cls, recording: Recording, path: CriticalPath, *, parts: bool = False, merged: bool = True
     ) -> NamedPath:
-        """Name the stretches of a path; the times of its stretches add up to its length.
+        """Name the stretches of a path.
 
         Without `parts`, the partitions and stages of a communication have the name of the whole. If `merged`,
-        stretches of one name that follow each other are one.
+        successive stretches of one name are one.
         """
         labels, label = _labelled(recording, path, parts=parts)
         number_of: dict[Label, int] = {}
@@ -99,7 +91,7 @@ class NamedPath(Struct, frozen=True):
         return sums
 
     def rows(self, *, owned: bool = False, why: bool = False) -> LazySequence[tuple[str | float, ...]]:
-        """Show each stretch as cells of `PATH`: names with the owner if `owned`, its rule if `why`."""
+        """Show each stretch as cells of `PATH`: the name with its owner if `owned`, its rule if `why`."""
         label, start_ns, dur_ns, rule = self.label.item, self.start_ns.item, self.dur_ns.item, self.rule.item
         shown = 2 if why else 1
 
@@ -111,7 +103,7 @@ class NamedPath(Struct, frozen=True):
         return LazySequence(range(len(self)), cells)
 
     def by_name(self) -> list[NameShare]:
-        """Sum the path by operation and owner, the largest first; a kind is that of most of its time."""
+        """Sum the path by operation and owner, the largest first; its kind is that of most of the time."""
         counts: Counter[tuple[str, str, str]] = Counter()
         kinds: defaultdict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
         stretches = np.bincount(self.label, minlength=len(self.labels)).tolist()
@@ -126,14 +118,14 @@ class NamedPath(Struct, frozen=True):
         return sorted(shares, key=lambda share: -share.ns)
 
     def by_category(self) -> dict[str, int]:
-        """Return the nanoseconds of the path per category, the largest first."""
+        """Sum the nanoseconds of the path by category, the largest first."""
         sums: Counter[str] = Counter()
         for label, ns in zip(self.labels, self.ns, strict=True):
             sums[label.cat] += ns
         return dict(sums.most_common())
 
     def headline(self, recording: Recording, step: StepGraph, path: CriticalPath) -> str:
-        """Return one sentence: how long the step is, and what makes it so."""
+        """Write a sentence with the length of the step and the largest shares of its path."""
         sums: Counter[tuple[str, str]] = Counter()  # by kind of work, or operation where it has none
         for i, (label, ns) in enumerate(zip(self.labels, self.ns, strict=True)):
             sums[label.name if i in self.covered else label.kind or label.name, label.owner] += ns
@@ -149,10 +141,9 @@ class NamedPath(Struct, frozen=True):
 
 
 def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple[list[Label], Int64]:
-    """Return the labels of a path, and which of them each stretch has (k,)."""
-    no_event = path.event == NO_EVENT
-    is_lead = no_event & (path.start_ns == path.begin_ns)
-    what = np.where(no_event, np.where(is_lead, -2, -1), recording.table.kind[path.operation])
+    """List the labels of a path, and the index of each stretch's label (k,)."""
+    no_operation = np.where(path.start_ns == path.begin_ns, -2, -1)
+    what = np.where(path.event == NO_EVENT, no_operation, recording.table.kind[path.operation])
     key = (what + 2) * len(CATS) + path.cat
     _, first, group = np.unique(
         key * len(recording.owners) + path.owners, return_index=True, return_inverse=True
@@ -161,33 +152,29 @@ def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple
     number = np.empty(len(first), np.int64)
     for group_number in np.argsort(first).tolist():
         stretch = int(first[group_number])
-        operation = None if no_event[stretch] else recording.table.kinds[int(what[stretch])]
-        name, cat, kind = _named(
-            operation, CATS[path.cat[stretch]], is_lead=bool(is_lead[stretch]), parts=parts
-        )
-        label = Label(name, cat, recording.owners[path.owners[stretch]], kind)
+        kind, cat = int(what[stretch]), CATS[path.cat[stretch]]
+        owner = recording.owners[path.owners[stretch]]
+        if kind < 0:
+            label = Label("before the step" if kind == -2 else "before the next step", GAP, owner, GAP)
+        else:
+            operation = recording.table.kinds[kind]
+            name = operation.label if parts else operation.main
+            if cat == GAP:
+                label = Label(f"before {name}", GAP, owner, GAP)
+            elif cat == WAIT:
+                label = Label(f"{name} waits for another rank", WAIT, owner, WAIT)
+            else:
+                label = Label(name, operation.category, owner, operation.kind_of_work)
         number[group_number] = known.setdefault(label, len(known))
     return list(known), number[group.reshape(-1)]
-
-
-def _named(operation: Operation | None, cat: str, *, is_lead: bool, parts: bool) -> tuple[str, str, str]:
-    """Return name, category and kind of a stretch of an operation, None for time that belongs to none."""
-    if operation is None:
-        return "before the step" if is_lead else "before the next step", GAP, GAP
-    name = operation.label if parts else operation.main
-    if cat == GAP:
-        return f"before {name}", GAP, GAP
-    if cat == WAIT:
-        return f"{name} waits for another rank", WAIT, WAIT
-    return name, operation.category, operation.kind_of_work
 
 
 def step_length(
     recording: Recording, step: StepGraph, path: CriticalPath, lasts_ns: float | None = None
 ) -> str:
-    """Write a step's length on the rank that ends last, and the ranks' mean where that differs.
+    """Write a step's length on the rank that ends last, and the ranks' mean if that differs.
 
-    `lasts_ns`, the time that the job took for it (`job_lengths`), comes first, without a mean.
+    If given, `lasts_ns` (of `job_lengths`) comes first, and the mean is left out.
     """
     last_rank = in_ms(path.length_ns)
     if len(recording.owners) == 1:
@@ -210,17 +197,17 @@ _Group: TypeAlias = tuple[ScopeKind, str, int, list[int]]  # kind, name, worker,
 
 
 class Scope(Struct, frozen=True):
-    """A GPU, a worker or the job, and how the critical path through its events is found."""
+    """A GPU, a worker or the job, and the critical path through its events."""
 
     kind: ScopeKind
     name: str  # ``GPU-1``
     worker: int
     length_ns: int
-    path: Callable[[], NamedPath]  # of many scopes most are never asked for theirs
+    path: Callable[[], NamedPath]  # most are never shown
 
 
 class OperationSlack(Struct):
-    """All events of one name in a step: their durations together, and the least slack."""
+    """The events of one name in a step: the sum of their durations, and the least slack."""
 
     name: str
     cat: str
@@ -231,9 +218,9 @@ class OperationSlack(Struct):
 def scopes_of(
     recording: Recording, kind: str, step: StepGraph, *, parts: bool
 ) -> tuple[list[Scope], CriticalPath]:
-    """Return each GPU, each worker and the job with their paths, the widest last; and that one's path.
+    """Find the paths of each GPU, each worker and the job, the widest last; also return its path unnamed.
 
-    `kind` is that of the job (`Job.kind`), `parts` as for `NamedPath.of`.
+    `kind` is `JobFiles.kind`, `parts` as for `NamedPath.of`.
     """
 
     def scope(of: ScopeKind, name: str, worker: int, paths: CriticalPaths, part: int) -> Scope:
@@ -253,7 +240,7 @@ def scopes_of(
 
 
 def _groups(recording: Recording, kind: str) -> list[list[_Group]]:
-    """Return each GPU, each worker and the job, as far as they differ."""
+    """List the GPUs, the workers and the job, as far as they differ."""
     everyone = list(range(len(recording.owners)))
     workers = [worker or 0 for worker in recording.workers]
     gpus: list[_Group] = [
@@ -274,8 +261,8 @@ def _groups(recording: Recording, kind: str) -> list[list[_Group]]:
 
 
 def step_operations(recording: Recording, step: StepGraph) -> list[OperationSlack]:
-    """Return the operations of a step by name and category, in the order of their first events."""
-    is_meeting = recording.which(lambda one: one.role is Role.MEETING)
+    """List the operations of a step by name and category, in the order of their first events."""
+    is_meeting = recording.which(lambda operation: operation.role is Role.MEETING)
     number, first, row = np.unique(step.operation, return_index=True, return_inverse=True)
     row = row.reshape(-1)
     least = np.full(len(number), np.iinfo(np.int64).max)
@@ -294,7 +281,7 @@ def step_operations(recording: Recording, step: StepGraph) -> list[OperationSlac
 
 
 def longest_chain(name: str, worker: int, dag: Dag) -> tuple[Scope, list[OperationSlack]]:
-    """Return the longest chain through a GPU's DAG as the path of its scope, and all operations' slack."""
+    """Find the longest chain through a GPU's DAG as the path of its scope, and all operations' slack."""
     chain = dag.longest_path()
     nodes = np.array(chain.nodes, np.int64)
     labels = [Label(dag.names[node], dag.cats[node], "", dag.cats[node]) for node in chain.nodes]

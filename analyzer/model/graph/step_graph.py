@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr, replace
 
 from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.arrays.distributions import n_warm_up
-from analyzer.base.arrays.numbering import unique
+from analyzer.base.arrays.numbering import numbered, places_by_value, unique
 from analyzer.base.arrays.spill import Spill
 from analyzer.base.errors import NoteKind, TraceError, listed, notes_of
 from analyzer.base.lazy_sequence import LazySequence
@@ -36,50 +36,34 @@ NO_LINK = -1
 class StepGraph(Struct, frozen=True):
     """The n events of one step of all m owners, on one clock, and why one waits for another.
 
-    What many owners do together is an event too (`Role.MEETING`), behind all others: those who leave
-    wait for it, and it for those who enter. Numbers of events, operations and owners have 32 bits.
-
-    Attributes
-    ----------
-    number : the step's own number in the recording
-    operation : (n,) index into `Recording.operations`
-    owner, link : (n,) indices into `Recording.owners` and `Recording.links`
-    start_ns, end_ns : (n,) as recorded, but for what `held` says
-    edges : (e, 4) rows of source, target, `Joint`, `Rule`; none contradicts the recorded times
-    work_ns : (n,) the last part of the event, in which it waited for nothing
-    gap_ns : (n,) from the event's last input to its start
-    begin_ns, next_ns : (m,) when each owner's step, and the one after it, begins; -1 where unknown
-    tail_ns : (m,) from the last event that holds up the next step to its start
-    last : events that must be over before the next step of their owner begins
-    on_device : events that ran on a device
-    turn : (n,) the order in which links served the step's transfers
-    overtaken : (k, 2) transfers of one link, the second of which could have begun earlier than the first
-        but was served after it: several are in flight, and the order is the network's
-    held : (n,) transfers that were recorded from when the link served them, not from when they were asked
-        for; `start_ns` is the latter, so that they have no gap but wait for the link
-    continued : (c, 2) events of the step before, and the events of this one that are the rest of them
-    across : (k, 4) events of an earlier step, the device work of this one that they asked for or that
-        follows them, the `Joint`, and how many steps earlier
+    Behind all others come the meetings of many owners (`Role.MEETING`): who leaves waits for the meeting, and
+    the meeting for those who enter. Numbers of events, operations and owners have 32 bits.
     """
 
-    number: int
-    operation: Int64
-    owner: Int64
-    link: Int64
-    start_ns: Int64
-    end_ns: Int64
-    edges: Int64
-    work_ns: Int64
-    gap_ns: Int64
-    begin_ns: Int64
-    next_ns: Int64
-    tail_ns: Int64
-    last: Int64
-    on_device: Int64
-    turn: Int64
+    number: int  # the step's own in the recording
+    operation: Int64  # (n,) index into `Recording.operations`
+    owner: Int64  # (n,) index into `Recording.owners`
+    link: Int64  # (n,) index into `Recording.links`, or `NO_LINK`
+    start_ns: Int64  # (n,) as recorded, except `held` transfers
+    end_ns: Int64  # (n,)
+    edges: Int64  # (e, 4) source, target, `Joint`, `Rule`; none contradicts the recorded times
+    work_ns: Int64  # (n,) the last part of the event, in which it waited for nothing
+    gap_ns: Int64  # (n,) from the event's last input to its start
+    begin_ns: Int64  # (m,) of each owner's step
+    next_ns: Int64  # (m,) begin of each owner's next step; -1 where unknown
+    tail_ns: Int64  # (m,) from the last event that delays the next step to the begin of that
+    last: Int64  # events that end before the next step of their owner begins
+    on_device: Int64  # events that ran on a device
+    turn: Int64  # (n,) the order in which links served the transfers
+    #: (k, 2) transfers of one link; the second could have begun earlier but was served after the first. With
+    #: several in flight the network chooses their order.
     overtaken: Int64
+    #: (n,) transfers recorded from when the link served them, not from when they were asked for, which
+    #: `start_ns` is: they have no gap but wait for the link.
     held: Bool
-    continued: Int64
+    continued: Int64  # (c, 2) event of the step before, and the event here that is its remainder
+    #: (k, 4) event of an earlier step, device work of this one that it launched or precedes, `Joint`, and the
+    #: number of steps between them.
     across: Int64
 
     def __len__(self) -> int:
@@ -87,7 +71,7 @@ class StepGraph(Struct, frozen=True):
 
     @property
     def lead_ns(self) -> Int64:
-        """Start of the step of each owner (m,), after the earliest owner's, in ns."""
+        """Time from the begin of the earliest owner's step to that of each owner (m,)."""
         return np.subtract(self.begin_ns, int(self.begin_ns.min()))
 
     @property
@@ -96,13 +80,8 @@ class StepGraph(Struct, frozen=True):
         return StepBounds(self.number, self.begin_ns, self.next_ns)
 
     @property
-    def iteration_ns(self) -> Int64:
-        """Duration of the step for each owner (m,) in ns; -1 where unknown."""
-        return self.bounds.iteration_ns
-
-    @property
     def last_end_ns(self) -> Int64:
-        """When the last event that holds up each owner's next step ends (m,); its start without one."""
+        """End of the last event that delays each owner's next step (m,); else the begin of its step."""
         end: Int64 = self.begin_ns.copy()
         np.maximum.at(end, self.owner[self.last], self.end_ns[self.last])
         return end
@@ -110,32 +89,23 @@ class StepGraph(Struct, frozen=True):
     @property
     def end_of_owners_ns(self) -> Int64:
         """End of the step of each owner (m,): as recorded, else the usual time after its last event."""
-        by_tail = self.last_end_ns + np.maximum(self.tail_ns, 0)
-        return np.where(self.next_ns < 0, by_tail, self.next_ns)
+        return np.where(self.next_ns < 0, self.last_end_ns + np.maximum(self.tail_ns, 0), self.next_ns)
 
     def by_link(self) -> list[Int64]:
-        """Return the transfers of each link in the order in which it served them."""
+        """List the transfers of each link in the order in which it served them."""
         transfers = np.flatnonzero(self.link != NO_LINK)
-        if not len(transfers):
-            return []
-        order = np.lexsort((self.start_ns[transfers], self.end_ns[transfers], self.link[transfers]))
-        transfers = transfers[order]
-        return [transfers[self.link[transfers] == link] for link in unique(self.link[transfers])]
+        transfers = transfers[np.lexsort((self.start_ns[transfers], self.end_ns[transfers]))]
+        return [transfers[served] for served in places_by_value(self.link[transfers])]
 
     def bodies_on_links(self) -> Int64:
-        """Return the bodies (2 * event + 1) of the transfers that follow each other on a link (k, 2)."""
+        """Pair the bodies (2 * event + 1) of transfers that follow each other on a link (k, 2)."""
         pairs = [np.column_stack((served[:-1], served[1:])) for served in self.by_link()]
         return 2 * np.concatenate([np.empty((0, 2), np.int64), *pairs]) + 1
 
     def slack_ns(self) -> Int64:
-        """Slack: how much longer each event may take before the step ends later (n,); 0 on the critical path.
+        """Measure how much longer each event may take before the step ends later (n,).
 
         An event without successors in the step may last until the step's end.
-
-        Raises
-        ------
-        TraceError
-            Events wait for each other.
         """
         ends = self.end_of_owners_ns
         until = int(ends.max(initial=0))
@@ -156,14 +126,14 @@ class StepGraph(Struct, frozen=True):
 
 
 def operation_edges(edges: Int64) -> tuple[Int64, Int64]:
-    """Return edges as sources and targets among starts (2 * event) and bodies (2 * event + 1)."""
+    """Convert edges to sources and targets among starts (2 * event) and bodies (2 * event + 1)."""
     return 2 * edges[:, 0] + ~from_start(edges), 2 * edges[:, 1] + (edges[:, 2] >= Joint.END_TO_BODY)
 
 
 def _tighten(latest_ns: Int64, cost_ns: Int64, source: Int64, target: Int64) -> None:
-    """Lower the latest end of each of n nodes, so that none of its successors is late.
+    """Lower the latest end of each node (n,) so that none of its successors by the edges (e,) is late.
 
-    `latest_ns` (n,): its own latest end; `cost_ns` (n,): its duration; `source` and `target` (e,): the edges.
+    `cost_ns` (n,) are the durations of the nodes.
     """
     n = len(cost_ns)
     waits = np.bincount(source, minlength=n)
@@ -172,10 +142,8 @@ def _tighten(latest_ns: Int64, cost_ns: Int64, source: Int64, target: Int64) -> 
     sources = source[np.argsort(target, kind="stable")].data
     bounds = np.cumsum(np.bincount(target + 1, minlength=n + 1)).data
     waiting, costs, latest = waits.data, cost_ns.data, latest_ns.data
-    done = 0
     while free:
         node = free.pop()
-        done += 1
         limit = latest[node] - costs[node]
         for before in sources[bounds[node] : bounds[node + 1]]:
             if limit < latest[before]:
@@ -183,8 +151,7 @@ def _tighten(latest_ns: Int64, cost_ns: Int64, source: Int64, target: Int64) -> 
             waiting[before] -= 1
             if waiting[before] == 0:
                 free.append(before)
-    if done < n:
-        raise TraceError(f"{n - done} starts and ends of events wait for each other: the graph has a cycle")
+    assert not waits.any(), "the graph has a cycle"
 
 
 class StepBounds(NamedTuple):
@@ -207,25 +174,21 @@ class StepBounds(NamedTuple):
 
 
 def job_lengths(bounds: Sequence[StepBounds]) -> Float64:
-    """Time that the job took for each step (steps,), until its last owner was through.
+    """Measure the time from the last owner's end of one step to that of the next (steps,).
 
-    Counted from when the last owner was through with the step before. So a step in which one owner is
-    late is long itself, and not the next one, in which the others wait for it. Where the step before is not
-    there, from when the owner began it that was through last. 0 where an end is unknown.
+    So a step in which one owner is late is long itself, and not the next one, in which the others wait. If
+    the step before is missing, the owner that ends last gives the begin. 0 where an end is unknown.
     """
     last = [(step, int(step.next_ns.argmax())) for step in bounds]
-    ends, begins = (
-        np.array([getattr(step, column)[owner] for step, owner in last], np.float64)
-        for column in ("next_ns", "begin_ns")
-    )
-    follows = np.diff([step.number for step in bounds], prepend=[step.number for step in bounds[:1]]) == 1
-    begins[1:] = np.where(follows[1:], ends[:-1], begins[1:])
+    ends = np.array([step.next_ns[owner] for step, owner in last], np.float64)
+    begins = np.array([step.begin_ns[owner] for step, owner in last], np.float64)
+    begins[1:] = np.where(np.diff([step.number for step in bounds]) == 1, ends[:-1], begins[1:])
     is_known = [bool((step.next_ns >= 0).all()) for step in bounds]
     return np.where(is_known, ends - begins, 0.0)
 
 
 def number_ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
+    """Write numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][-1] + 1:
@@ -236,84 +199,69 @@ def number_ranges(numbers: Sequence[int]) -> str:
 
 
 class LazySteps(LazySequence[StepGraph]):
-    """Steps joined on first access: of many ranks most options look at only one.
+    """Steps made on first access: with many ranks most options look at only one.
 
-    With `most` only so many are kept, and any other is joined again. The columns of those that are kept go to
-    `spill`.
+    At most `most` are kept; any other is made again. The columns of kept steps go to `spill`.
     """
 
     def __init__(
         self,
         bounds: Sequence[StepBounds],
-        join: Callable[[int], StepGraph],
+        make: Callable[[int], StepGraph],
         most: int | None = None,
         spill: Spill | None = None,
     ) -> None:
         self._items = range(len(bounds))
         self.bounds, self.spill = bounds, spill
-        self._join, self._most = join, most
-        self._joined: dict[int, StepGraph] = {}
+        self._make_step, self._most = make, most
+        self._kept: dict[int, StepGraph] = {}
 
     def _make(self, row: int) -> StepGraph:
-        if row not in self._joined:
-            if self._most is not None and len(self._joined) >= self._most:
-                del self._joined[next(iter(self._joined))]
-            step = self._join(row)
-            self._joined[row] = step if self.spill is None else self.spill.put(step)
+        if row not in self._kept:
+            if self._most is not None and len(self._kept) >= self._most:
+                del self._kept[next(iter(self._kept))]
+            step = self._make_step(row)
+            self._kept[row] = step if self.spill is None else self.spill.put(step)
         if self.spill is not None:
-            self.spill.look_at(_EVENT_BYTES * len(self._joined[row]))
-        return self._joined[row]
+            self.spill.look_at(_EVENT_BYTES * len(self._kept[row]))
+        return self._kept[row]
 
     def replaced(self, steps: Iterable[StepGraph]) -> LazySteps:
-        """Return other steps, put aside as these are."""
+        """Keep other steps in the same `spill`."""
         kept = [step if self.spill is None else self.spill.put(step) for step in steps]
         steps = LazySteps([step.bounds for step in kept], kept.__getitem__, spill=self.spill)
-        steps._joined = dict(enumerate(kept))
+        steps._kept = dict(enumerate(kept))
         return steps
 
 
 class Recording(Struct, frozen=True, dict=True):
-    """The steps of a job.
+    """The steps of a job, of m owners."""
 
-    Attributes
-    ----------
-    owners : what runs its own sequence of steps: ``rank0``, ``wk0.rank1``
-    workers, ranks : (owners,) the worker of each, None where the job has no workers; its rank, local to it
-    links : what carries one transfer at a time
-    sides : of each link the two sides of the network that it shares with others (-1: none); () without any
-    carries : of each side, how many times as fast as recorded it lets what uses it alone be; () for once
-    operations, steps : what occurs, and when
-    notes : what the reader of the answer should know about the recording, a sentence each
-    frames : (owners,) what may cover the gaps of each, None where nothing is known; () for all
-    clock_bounds_ns : (owners,) how far off the clock of each may be, 0 where unknown; () on one clock
-    clock_groups : (owners,) equal numbers for those whose clocks are tied to each other; () on one clock
-    step_kind : what the steps do (``decode``), where the recording tells; else ""
-    """
-
-    owners: Sequence[str]
-    workers: Sequence[int | None]
-    ranks: Sequence[int | None]
-    links: Sequence[str]
+    owners: Sequence[str]  # what runs its own sequence of steps: ``rank0``, ``wk0.rank1``
+    workers: Sequence[int | None]  # (m,) None where the job has no workers
+    ranks: Sequence[int | None]  # (m,) local to the worker
+    links: Sequence[str]  # what carries one transfer at a time
     operations: Sequence[Operation]
     steps: Sequence[StepGraph]
-    notes: Sequence[str] = ()
-    frames: Sequence[Frames | None] = ()
-    step_kind: str = ""
+    notes: Sequence[str] = ()  # a sentence each
+    frames: Sequence[Frames | None] = ()  # (m,) what may cover the gaps, None where unknown; () for all
+    step_kind: str = ""  # the work of the steps (``decode``), where the recording names it
+    #: The two sides of the network that each link shares with others (-1: none); () without any.
     sides: Sequence[tuple[int, int]] = ()
-    carries: Sequence[float] = ()
-    clock_bounds_ns: Sequence[int] = ()
-    clock_groups: Sequence[int] = ()
+    carries: Sequence[float] = ()  # of each side, the speed relative to the recording; () for 1
+    clock_bounds_ns: Sequence[int] = ()  # (m,) largest error of the clock, 0 where unknown; () on one clock
+    clock_groups: Sequence[int] = ()  # (m,) equal for owners whose clocks are tied; () on one clock
 
     def __post_init__(self) -> None:
         if not isinstance(self.operations, OperationTable):
             force_setattr(self, "operations", OperationTable(self.operations))
 
     def edited(self, edit: Callable[[StepGraph], StepGraph]) -> Recording:
-        """Return the recording with each step as `edit` makes it."""
+        """Apply `edit` to each step."""
         return self.with_steps(map(edit, self.steps))
 
     def with_steps(self, steps: Iterable[StepGraph]) -> Recording:
-        """Return the recording with other steps, kept as its own are: in memory or in a file."""
+        """Replace the steps; the new ones are kept as these are, in memory or in a file."""
         recorded = self.steps
         return replace(
             self, steps=recorded.replaced(steps) if isinstance(recorded, LazySteps) else list(steps)
@@ -326,13 +274,13 @@ class Recording(Struct, frozen=True, dict=True):
 
     @property
     def table(self) -> OperationTable:
-        """The operations as a table of the distinct ones."""
+        """The operations as a table of distinct operations."""
         assert isinstance(self.operations, OperationTable)
         return self.operations
 
     @property
     def one_step(self) -> str:
-        """The word for a step at the beginning of a sentence; "The recording" where no steps are marked."""
+        """A step at the beginning of a sentence: "A step", "A decode step"; "The recording" without marks."""
         return f"A {self.step_kind} step".replace("  ", " ") if self.has_steps else "The recording"
 
     @property
@@ -342,47 +290,37 @@ class Recording(Struct, frozen=True, dict=True):
 
     @property
     def unaligned(self) -> str:
-        """Why moments of different owners cannot be compared; "" where their clocks are tied."""
+        """The reason why moments of different owners cannot be compared; "" where their clocks are tied."""
         return listed(notes_of(NoteKind.UNALIGNED, self.notes), 1)
 
     def untied(self, owners: Sequence[str]) -> str:
-        """Why the clocks of some of `owners`, or of all, are tied to nobody's; "" where all are to some."""
+        """Say why the clock of one of `owners`, or of all, is tied to no other; "" where each is."""
         groups = dict(zip(self.owners, self.clock_groups, strict=False))
         asked = groups.keys() & set(owners) or groups.keys()
         return self.unaligned if any(self.clock_groups.count(groups[owner]) == 1 for owner in asked) else ""
 
     @cached_property
     def whole_steps(self) -> list[int]:
-        """The rows of the steps whose duration is known for some owner (all where none is), but the warm-up.
-
-        What takes far longer in the first steps is done once, and says nothing of the steps to come.
-        """
+        """Rows of the steps of `every_whole_step` after the warm-up, whose work is done only once."""
         return self.every_whole_step[self.n_warm_up :]
 
     @cached_property
     def n_warm_up(self) -> int:
-        """Number of whole steps that are the warm-up: the first ones, far longer than all others."""
+        """Number of whole steps of the warm-up: the first ones, if far longer than all others."""
         return n_warm_up(np.array([self.bounds[row].mean_ns for row in self.every_whole_step]))
 
     @cached_property
     def every_whole_step(self) -> list[int]:
-        """The rows of the steps whose duration is known for some owner, warm-up too; all where none is."""
+        """Rows of the steps whose duration is known for some owner; if there are none, of all steps."""
         whole = [row for row, step in enumerate(self.bounds) if (step.iteration_ns > 0).any()]
         return whole or list(range(len(self.steps)))
 
     def choose_step(self, number: int | None = None) -> int:
-        """Return the row of the step called `number`; without one, that of the whole step of median length.
-
-        Raises
-        ------
-        TraceError
-            There is no such step.
-        """
-        bounds = self.bounds
-        numbers = [step.number for step in bounds]
+        """Find the row of the step `number`, else of the whole step of median length."""
         if number is None:
-            by_length = sorted(self.whole_steps, key=lambda row: (bounds[row].mean_ns, row))
+            by_length = sorted(self.whole_steps, key=lambda row: (self.bounds[row].mean_ns, row))
             return by_length[(len(by_length) - 1) // 2]
+        numbers = [step.number for step in self.bounds]
         if number not in numbers:
             raise TraceError(
                 f"--step {number}: no such step on every rank; there are {number_ranges(numbers)}"
@@ -401,21 +339,20 @@ class Recording(Struct, frozen=True, dict=True):
         return np.array([bool(accept(kind)) for kind in self.table.kinds], np.bool_)[self.table.kind]
 
     def numbered(self, value: Callable[[Operation], Hashable]) -> tuple[list[Any], Int64]:
-        """Return the distinct values of the operations in order, and the number of each operation's (n,)."""
-        number_of: dict[Hashable, int] = {}
-        of_kind = [number_of.setdefault(value(operation), len(number_of)) for operation in self.table.kinds]
-        return list(number_of), np.array(of_kind, np.int64)[self.table.kind]
+        """List the distinct values of the operations in order, and the index of each operation's (n,)."""
+        values, of_kind = numbered(map(value, self.table.kinds))
+        return values, of_kind.astype(np.int64)[self.table.kind]
 
     def chosen_kinds(self, chosen: Bool) -> list[Operation]:
-        """Return the distinct operations of which some are `chosen` (n,)."""
+        """List the distinct operations among the `chosen` (n,)."""
         return [self.table.kinds[kind] for kind in unique(self.table.kind[chosen]).tolist()]
 
     def column(self, value: Callable[[Operation], int]) -> Int64:
-        """Return a number of each operation (n,)."""
+        """Compute an integer of each operation (n,)."""
         return np.array([value(kind) for kind in self.table.kinds], np.int64)[self.table.kind]
 
     def by_kind(self, column: str, rows: Sequence[int], chosen: Sequence[bool] | None = None) -> Float64:
-        """Return a column of events added up by kind of operation (the `chosen`) in some steps (steps, k)."""
+        """Add up a column of events by kind of operation (the `chosen`) in each of some steps (steps, k)."""
         kind, n = self.table.kind, len(self.table.kinds)
         kept = np.arange(n) if chosen is None else np.flatnonzero(chosen)
         sums = np.empty((len(rows), len(kept)))
@@ -424,7 +361,7 @@ class Recording(Struct, frozen=True, dict=True):
         return sums
 
     def name_of(self, step: StepGraph, event: int) -> str:
-        """Return the name of an event's operation, with its owner's where there are several."""
+        """Name an event's operation, with its owner if there are several."""
         operation = self.operations[int(step.operation[event])]
         prefix = f"{self.owners[operation.owner]}." if len(self.owners) > 1 else ""
         return prefix + operation.label

@@ -5,9 +5,8 @@ thread was idle, for the source of an arrow, or for the operation of its rank th
 started. A collective ends only after its last member has started.
 
 An arrow (flow events) leaves the slice in which it begins. The slice at whose begin it ends, or the next on
-that thread, starts after it; a slice in whose middle it ends waited for it. The wait is for the end of the
-source, or, if the source goes on, for the moment at which the arrow left: there the source is cut. An arrow
-with one end in a rank's trace may meet the other end in that of another rank in the same file.
+that thread, starts after it; a slice in whose middle it ends waited for it. A source that continues after the
+arrow has left is cut there. The two ends of an arrow may be in different ranks of one file.
 """
 
 from __future__ import annotations
@@ -87,16 +86,13 @@ class Arrows(NamedTuple):
         joint = np.where(self.at_ns > start[entered], Joint.END_TO_BODY, Joint.END_TO_HEAD)
         leads_on = self.leaves[:-1] & self.enters[1:] & (self.flow[1:] == self.flow[:-1])
         begins, ends = self.leaves & ~np.append(leads_on, False), self.enters & ~np.append(False, leads_on)
-        meetings = [
-            *self._meetings_of(begins, left, joint, True),
-            *self._meetings_of(ends, entered, joint, False),
-        ]
+        meetings = [*self._meetings(begins, left, joint, True), *self._meetings(ends, entered, joint, False)]
         here = np.flatnonzero(leads_on & (left[:-1] >= 0) & (entered[1:] >= 0) & (left[:-1] != entered[1:]))
         source, target = left[here], entered[here + 1]
         goes_on = end[source] > self.at_ns[here + 1]
         return edge_rows(source, target, joint[here + 1] + goes_on, Rule.ARROW), meetings
 
-    def _meetings_of(self, chosen: Mask, event: Int64, joint: Int64, enters: bool) -> Iterator[Meeting]:
+    def _meetings(self, chosen: Mask, event: Int64, joint: Int64, enters: bool) -> Iterator[Meeting]:
         """Yield the `chosen` ends (k,), each at an `event` (k,), as meetings with another rank."""
         ends = np.flatnonzero(chosen & (event >= 0))
         for i, turn in zip(ends.tolist(), occurrence_number(self.flow[ends]).tolist(), strict=True):
@@ -130,9 +126,9 @@ class Meaning(Struct, frozen=True):
     #: By row: the group of a collective, or that the slice only begins or ends it.
     parts: Mapping[int, SyncPart] = MappingProxyType({})
     messages: Mask | None = None  # collectives that pass data from one rank to another
-    waits: Mask | None = None  # waits for other threads, beside those that names tell
-    #: The row that each slice waited for; -1: the slice that ended nearest to its start (`ended_nearest`: the
-    #: times are a device's). None: each waited for the slice that ended last before it.
+    waits: Mask | None = None  # waits for other threads, beside those with the name of a wait
+    #: The row that each slice waited for; -1: the slice that ended nearest to its start (`ended_nearest`).
+    #: None: each waited for the slice that ended last before it.
     inputs: Int64 | None = None
     on_device: Mask | None = None
 
@@ -198,17 +194,17 @@ def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operat
         np.ravel_multi_index(columns, sizes), return_index=True, return_inverse=True
     )
     operations = []
-    for at in row[first].tolist():
-        name, role = trace.names[trace.name_id[at]], Role(meaning.roles[at])
+    for i in row[first].tolist():
+        name, role = trace.names[trace.name_id[i]], Role(meaning.roles[i])
         operations.append(
             Operation(
                 name=name,
-                cat=meaning.category(name, trace.cats[trace.cat_id[at]]),
-                track=trace.tracks[trace.track_id[at]],
+                cat=meaning.category(name, trace.cats[trace.cat_id[i]]),
+                track=trace.tracks[trace.track_id[i]],
                 role=role,
                 phase=Phase.INPUT if role is Role.INPUT else meaning.phases.get(name, Phase.NONE),
-                is_collective=bool(meaning.collective[at]),
-                on_device=meaning.on_device is not None and bool(meaning.on_device[at]),
+                is_collective=bool(meaning.collective[i]),
+                on_device=meaning.on_device is not None and bool(meaning.on_device[i]),
             )
         )
     return operations, numbers.reshape(-1)
@@ -219,8 +215,8 @@ def _along_threads(
 ) -> Int64:
     """Let each event wait for the one before it on its thread, and an idle thread for another thread.
 
-    Not where edges `drawn` (e, 4) tell the source. With `inputs` (as of `Meaning`) an event begins no earlier
-    than its source ended; `start` is changed so.
+    Edges `drawn` (e, 4) take precedence. With `inputs` (of `Meaning`) `start` is raised to the end of the
+    source.
     """
     track = trace.track_id[row]
     order = np.lexsort((start, track))
@@ -247,7 +243,7 @@ def _along_threads(
 def _waits(trace: Trace, row: Int64, start: Int64, end: Int64, meaning: Meaning) -> list[Int64]:
     """Let an event that waits wait for the last event of another thread that ended during it.
 
-    A wait by its name waits for anything; a span with children, in its own time, waits for communication.
+    A wait by its name waits for anything; a span with children waits, outside of these, for communication.
     """
     waits = by_name(trace, may_wait)[row]
     if meaning.waits is not None:

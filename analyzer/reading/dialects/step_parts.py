@@ -1,9 +1,8 @@
 """One rank's steps by its dialect: events, their times, and why one event waits for another.
 
-An event's *head* is its start, its *body* the work up to its end. What an event needs in order to start
-enters its head; what it waits for once started (other ranks, a busy link, a device) enters its body, so
-that the waiting is not mistaken for work. Gaps, work and waits follow from the times and the edges
-(``graph/step_graph.py``).
+An event's *head* is its start, its *body* the work up to its end. Inputs that an event needs to start enter
+its head; those that it waits for once started (other ranks, a busy link, a device) enter its body, so that
+waiting is not mistaken for work. Gaps, work and waits follow from times and edges (``graph/step_graph.py``).
 """
 
 from __future__ import annotations
@@ -255,9 +254,8 @@ class RankStep(Struct, frozen=True):
     """The n events of one step of one rank, on that rank's clock.
 
     Everything that ran between `begin_ns` and `next_ns` belongs to the step, whenever it was launched. Work
-    of an earlier step that still ran at `begin_ns` is an event of this step too, cut to begin there, and
-    listed in `continued`. Work that was requested in an earlier step but began in this one has its edges in
-    `across`.
+    that began earlier is cut to begin at `begin_ns`, and listed in `continued`. Work requested in an earlier
+    step has its edges in `across`.
     """
 
     number: int  # the recording's: ProfilerStep#N, a batch's number; else counted from 1
@@ -269,11 +267,12 @@ class RankStep(Struct, frozen=True):
     edges: Int64  # (m, 4) source, target, joint, rule
     meetings: Meetings = field(default_factory=lambda: meetings_table(()))
     #: The events that end before the next step begins (the main thread's last operation); None: every event
-    #: that ends in the step and that no other event of the step follows.
+    #: that ends in the step and has no successor there.
     last: Int64 | None = None
     continued: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))  # event before, event here
     #: (k, 4) source in an earlier step, target in this step, joint, number of steps between them.
     across: Int64 = field(default_factory=lambda: np.empty((0, 4), np.int64))
+    since_ns: int = 0  # from where `start_ns` and `end_ns` count; the begin of a compact step
 
     def __len__(self) -> int:
         return len(self.operation)
@@ -293,11 +292,15 @@ class RankStep(Struct, frozen=True):
         return cls(number, *bounds, operation, times[:, 0], times[:, 1], rows, meetings_table(meetings))
 
     def compact(self) -> RankStep:
-        """Store the numbers of events in few bits."""
+        """Store numbers in few bits, and times from the begin of the step on."""
+        later_ns = self.begin_ns - self.since_ns
         event, key, turn = map(narrowest, (self.meetings.event, self.meetings.key, self.meetings.turn))
         return replace(
             self,
+            since_ns=self.begin_ns,
             operation=narrowest(self.operation),
+            start_ns=narrowest(self.start_ns - later_ns),
+            end_ns=narrowest(self.end_ns - later_ns),
             edges=narrowest(self.edges),
             meetings=replace(self.meetings, event=event, key=key, turn=turn),
         )
@@ -308,8 +311,7 @@ class RankStep(Struct, frozen=True):
             self,
             begin_ns=self.begin_ns + by_ns,
             next_ns=-1 if self.next_ns == -1 else self.next_ns + by_ns,
-            start_ns=self.start_ns + by_ns,
-            end_ns=self.end_ns + by_ns,
+            since_ns=self.since_ns + by_ns,
         )
 
 
@@ -327,7 +329,7 @@ class RankSteps(Struct, frozen=True):
     n_before: int = 0  # kernels and copies that were launched before the recording began
 
     def compact(self) -> RankSteps:
-        """Store the numbers of events in few bits: 64 ranks of 20 MB take 100 MB less."""
+        """Store numbers in few bits: 64 ranks of 20 MB take half the memory."""
         return replace(self, steps=[step.compact() for step in self.steps])
 
     def later(self, by_ns: int) -> RankSteps:

@@ -41,11 +41,11 @@ class RecordedEvents(Struct, frozen=True):
     start_ns: Int64
     end_ns: Int64
     issued_ns: Int64  # (n,) the launch of a kernel; else the start
-    leads: Mask  # (n,) events of the main thread: the next step begins when the last of them is over
+    leads: Mask  # (n,) events of the main thread: the next step begins when the last of them has ended
     edges: Int64  # as `RankStep.edges`
     meetings: Meetings = field(default_factory=lambda: meetings_table(()))
-    #: (n,) the step that requested the event, else `NO_STEP`: a step ends when all its work, on a device too,
-    #: is done, and the main thread may be ahead. None: steps end with the events that lead.
+    #: (n,) the step that requested the event, else `NO_STEP`: a step ends when all its work is done, even on
+    #: a device. None: steps end with the events that lead.
     iteration: Int64 | None = None
 
 
@@ -70,25 +70,24 @@ def as_bounds(table: Int64) -> list[tuple[int, int, int]]:
 def sampled(steps: Int64, most: int | None) -> tuple[Int64, list[str]]:
     """Choose about `most` steps of a table (n, 3), with a note if some are left out.
 
-    One of 2, 4, 8, … runs of successive steps, chosen by their numbers so that all ranks have the same. The
-    note counts the others that take much longer than usual, and names the longest.
+    They are one of 2, 4, 8, … runs of successive steps, the same on all ranks. The note counts the other
+    steps that take much longer than usual.
     """
     if most is None or len(steps) <= most:
         return np.arange(len(steps)), []
-    share = 1 << (-(-len(steps) // most) - 1).bit_length()
+    share = 1 << ((len(steps) - 1) // most).bit_length()
     number, begin, end = steps.T
     took = end - begin
     is_other = number // IN_A_ROW % share != 0
     kept, others = np.flatnonzero(~is_other), np.flatnonzero(is_other)
     missed = others[took[others] > longest_usual(took)]
-    note = (
-        f"{len(kept):,} of {len(steps):,} steps are looked at, {IN_A_ROW} in a row all over the recording; "
-    )
-    note += f"of the others {f'{len(missed):,}' if len(missed) else 'none'} took much longer than usual"
+    slow = "none took much longer than usual"
     if len(missed):
         longest = missed[took[missed].argmax()]
-        note += f", step {number[longest]} {took[longest] / median(took):,.1f} times as long as most"
-    return kept, [note]
+        ratio = f"{took[longest] / median(took):,.1f} times as long as most"
+        slow = f"{len(missed):,} took much longer than usual, step {number[longest]} {ratio}"
+    looked_at = f"{len(kept):,} of {len(steps):,} steps are looked at, {IN_A_ROW} in a row"
+    return kept, [f"{looked_at} all over the recording; of the others {slow}"]
 
 
 def check_sizes(path: str, start_ns: Int64, end_ns: Int64, bounds: Sequence[tuple[int, int, int]]) -> None:
@@ -97,9 +96,9 @@ def check_sizes(path: str, start_ns: Int64, end_ns: Int64, bounds: Sequence[tupl
     if len(start_ns) * len(bounds) <= most:
         return
     _, begins, ends = np.array(bounds, np.int64).T
-    begun = np.searchsorted(np.sort(start_ns), ends)
-    over = np.searchsorted(np.sort(end_ns), begins, side="right")
-    if (n := int((begun - over).sum())) > most:
+    n_begun = np.searchsorted(np.sort(start_ns), ends)
+    n_ended = np.searchsorted(np.sort(end_ns), begins, side="right")
+    if (n := int((n_begun - n_ended).sum())) > most:
         raise TraceError(
             f"{path}: its {counted(len(start_ns), 'event')} run on through so many of its {len(bounds):,} "
             f"steps ({n:,} times together) that no step can be looked at by itself"
@@ -115,26 +114,22 @@ def cut_into_steps(
     cut at the step's end. Work requested before the step is an operation of its own (`from_earlier_step`).
     """
     cutter = _Cutter(events)
-    parts: list[Int64] = []
-    steps: list[RankStep] = []
-    for window in bounds:
-        follows = bool(steps) and steps[-1].next_ns == window[1]
-        part, step = cutter.cut(window, follows)
-        parts.append(part)
-        steps.append(step)
+    cuts = [cutter.cut(window) for window in bounds]
     of_no_step = np.ones(len(events.kind), np.bool_)
     if events.iteration is not None:
         of_no_step = events.iteration == NO_STEP
     labels = [
-        2 * events.kind[part] + ((events.issued_ns[part] < begin) & of_no_step[part])
-        for part, (_, begin, _) in zip(parts, bounds, strict=True)
+        2 * events.kind[part] + ((events.issued_ns[part] < step.begin_ns) & of_no_step[part])
+        for part, step in cuts
     ]
     numbers, operations = _operations(events.kinds, labels)
-    return operations, [replace(step, operation=number) for step, number in zip(steps, numbers, strict=True)]
+    return operations, [
+        replace(step, operation=number) for (_, step), number in zip(cuts, numbers, strict=True)
+    ]
 
 
 class _Cutter:
-    """Cuts a recording window by window; events that are over before a window are not looked at again."""
+    """Cuts a recording window by window."""
 
     def __init__(self, events: RecordedEvents) -> None:
         by_target = np.argsort(events.start_ns[events.edges[:, 1]], kind="stable")
@@ -153,27 +148,26 @@ class _Cutter:
         track: dict[object, int] = {}
         tracks = [track.setdefault(kind.track, len(track)) if kind.on_device else -1 for kind in events.kinds]
         self.stream = np.array(tracks, np.int64)[events.kind]  # -1 on no device
-        self.new = np.full(len(events.kind), -1, np.int64)  # an event's place in the step that is cut
+        self.new = np.full(len(events.kind), -1, np.int64)  # index of each event in the step that is cut
         source, target, joint, _ = events.edges[events.edges[:, 2] >= Joint.END_TO_BODY].T
         #: End of the last source that an event waits for after its start.
         self.until = np.full(len(events.kind), np.iinfo(np.int64).min)
         over = np.where(joint == Joint.END_TO_BODY, events.end_ns[source], events.start_ns[source])
         np.maximum.at(self.until, target, over)
-        #: The last step that an event was in, counted from the first one, and its place there.
-        self.home, self.place = np.full((2, len(events.kind)), -1, np.int64)
-        self.count = self.since = 0  # steps so far, and the first of those that follow each other
+        #: The last step of each event, counted from the first one, and the event's index there.
+        self.home, self.index = np.full((2, len(events.kind)), -1, np.int64)
+        self.count = self.since = 0  # steps so far, and the first of those without a pause between them
+        self.previous_end: int | None = None
 
-    def cut(self, window: tuple[int, int, int], follows: bool) -> tuple[Int64, RankStep]:
-        """Cut out the next step; `follows` if it begins where the last one ended.
-
-        Returns its events by start, and the step, still without operations.
-        """
+    def cut(self, window: tuple[int, int, int]) -> tuple[Int64, RankStep]:
+        """Cut out the next step: its events by start, and the step, still without operations."""
         number, begin, end = window
         low, high = np.searchsorted(self.starts, [begin, end]).tolist()
         part = np.concatenate([self.open.at(begin, low), self.order[low:high]])
         self.new[part] = np.arange(len(part))
-        if not follows:
+        if begin != self.previous_end:
             self.since = self.count
+        self.previous_end = end
         goes_on = part[(self.home[part] >= self.since) & (self.home[part] == self.count - 1)]
         edge_range = np.searchsorted(self.targets, [begin, end]).tolist()
         last, cut, waits = self._last_of(part, window), *self._cut_off(part, number, end)
@@ -190,17 +184,17 @@ class _Cutter:
             edges=np.concatenate([self._edges_within(begin, *edge_range), self._waits_on(part, waits, last)]),
             meetings=meetings.select(met, self.new[meetings.event[met]]),
             last=last,
-            continued=np.column_stack((self.place[goes_on], self.new[goes_on])),
+            continued=np.column_stack((self.index[goes_on], self.new[goes_on])),
             across=self._edges_across(begin, *edge_range),
         )
-        self.home[part], self.place[part], self.new[part] = self.count, self.new[part], -1
+        self.home[part], self.index[part], self.new[part] = self.count, self.new[part], -1
         self.count += 1
         return part, step
 
     def _cut_off(self, part: Int64, number: int, end: int) -> tuple[Mask, Mask]:
-        """Find the events to split at the step boundary, and those of them that wait there.
+        """Find the events to split at the step's end, and those that wait there.
 
-        They are of a host ahead of its device, or in a collective of a later step.
+        They belong to a host ahead of its device, or to a collective of a later step.
         """
         events = self.events
         if events.iteration is None:
@@ -210,7 +204,7 @@ class _Cutter:
         return cut, cut & (early | (self.until[part] > end))
 
     def _waits_on(self, part: Int64, waits: Mask, last: Int64 | None) -> Int64:
-        """Let events that wait beyond a step wait until its last work on a device is done."""
+        """Let events that wait beyond a step wait for its last work on a device."""
         waiting = np.flatnonzero(waits)
         source = waiting[:0] if last is None else last[self.stream[part[last]] >= 0]
         source = source[np.argsort(self.events.end_ns[part[source]], kind="stable")][-1:]
@@ -218,10 +212,7 @@ class _Cutter:
         return edge_rows(sources, waiting[: len(sources)], Joint.END_TO_BODY, Rule.COMPLETE)
 
     def _last_that_leads(self, part: Int64, end: int) -> Int64 | None:
-        """Find the last event that leads, and the ended events after which the next event that leads starts.
-
-        None where no event leads.
-        """
+        """Find the last event that leads, and the ended sources of the next one; None if no event leads."""
         events = self.events
         leads = part[events.leads[part] & (events.end_ns[part] <= end)]
         if not len(leads):
@@ -247,10 +238,7 @@ class _Cutter:
         return unique(self.new[rows[is_last]])
 
     def _edges_within(self, begin: int, low: int, high: int) -> Int64:
-        """Select the edges between a step's events, without sources that were over when the step began.
-
-        Edges from `low` to `high` lead to targets that start in the step.
-        """
+        """Select the edges between a step's events; the targets of `low` to `high` start in the step."""
         events, new = self.events, self.new
         edges: Int64 = np.concatenate([events.edges[self.open_edges.at(begin, low)], events.edges[low:high]])
         edges = edges[new[edges[:, 0]] >= 0]
@@ -272,11 +260,11 @@ class _Cutter:
             keep &= self.events.issued_ns[target] < begin
         keep &= (joint == Joint.END_TO_HEAD) | (joint == Joint.START_TO_HEAD)
         source, target = source[keep], target[keep]
-        return np.column_stack((self.place[source], new[target], joint[keep], self.count - home[source]))
+        return np.column_stack((self.index[source], new[target], joint[keep], self.count - home[source]))
 
 
 class Open:
-    """The items open at the start of a window; `items` are by start, `end_ns` are their ends (by item)."""
+    """The items open at the start of a window; `items` are in order of start, `end_ns` are by item."""
 
     def __init__(self, items: Int64, end_ns: Int64) -> None:
         self.items, self.end_ns = items, end_ns
@@ -285,7 +273,7 @@ class Open:
 
     def at(self, begin: int, low: int) -> Int64:
         """List those of the first `low` items that end after `begin`, in order."""
-        if begin < self._begin or low < self._seen:  # windows follow each other, but for odd recordings
+        if begin < self._begin or low < self._seen:  # windows out of order
             self._seen, self._open = 0, self.items[:0]
         items = np.concatenate([self._open, self.items[self._seen : low]])
         self._open = items[self.end_ns[items] > begin]
@@ -312,19 +300,19 @@ def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[li
 
 
 def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int64:
-    """Find the event (of n) that ended last before each of `moments` (k,), in a group other than `own` (k,).
+    """Find the event (n,) of a group other than `own` (k,) that ended last before each of `moments` (k,).
 
-    Returns indices (k,), -1 for none.
+    -1 for none.
     """
     if not len(end_ns):
         return np.full(len(moments), -1, np.int64)
     order = np.argsort(end_ns, kind="stable")
     groups = group[order]
-    runs = np.append(True, groups[1:] != groups[:-1])
-    run_start = np.maximum.accumulate(np.where(runs, np.arange(len(order)), 0))
-    at = np.searchsorted(end_ns[order], moments, side="right") - 1
-    at = np.where((at >= 0) & (groups[at] == own), run_start[at] - 1, at)
-    return np.where(at >= 0, order[at], -1)
+    is_first = np.append(True, groups[1:] != groups[:-1])
+    first = np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))
+    last = np.searchsorted(end_ns[order], moments, side="right") - 1
+    last = np.where((last >= 0) & (groups[last] == own), first[last] - 1, last)
+    return np.where(last >= 0, order[last], -1)
 
 
 def ended_nearest(start_ns: Int64, end_ns: Int64, group: Groups, targets: Int64) -> Int64:
@@ -337,11 +325,11 @@ def ended_nearest(start_ns: Int64, end_ns: Int64, group: Groups, targets: Int64)
     before_ns = np.where(nearest >= 0, begin - end_ns[nearest], np.iinfo(np.int64).max)
     nearest = np.where((nearest >= 0) & (start_ns[nearest] < begin), nearest, -1)
     order = np.argsort(end_ns, kind="stable")
-    at = np.searchsorted(end_ns[order], begin, side="right")
+    later = np.searchsorted(end_ns[order], begin, side="right")
     left = np.arange(len(targets))
     while len(left):  # later ends, until they are too late
-        left = left[at[left] < len(order)]
-        source = order[at[left]]
+        left = left[later[left] < len(order)]
+        source = order[later[left]]
         late = end_ns[source] - begin[left]
         is_near = late <= np.minimum(before_ns[left], JITTER_NS)
         left, source = left[is_near], source[is_near]
@@ -349,5 +337,5 @@ def ended_nearest(start_ns: Int64, end_ns: Int64, group: Groups, targets: Int64)
         fits &= end_ns[source] < end_ns[targets[left]]
         nearest[left[fits]] = source[fits]
         left = left[~fits]
-        at[left] += 1
+        later[left] += 1
     return nearest

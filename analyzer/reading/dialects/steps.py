@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import union_length
+from analyzer.base.arrays.numbering import numbered, places_by_value
 from analyzer.base.errors import TraceError
 from analyzer.reading.dialects.name_rules import is_parameter_update
 from analyzer.reading.dialects.roles import by_cat, by_name
@@ -81,8 +82,7 @@ def in_first_process(trace: Trace, rows: Int64) -> Int64:
 
 def with_slices(trace: Trace, steps: Sequence[Step]) -> tuple[Step, ...]:
     """Drop empty steps: the profiler may close one when it stops."""
-    bounds = np.array([(step.start_ns, step.end_ns) for step in steps], np.int64).reshape(-1, 2)
-    n_inside = np.diff(np.searchsorted(np.sort(trace.ts_ns), bounds), axis=1)[:, 0]
+    n_inside = np.diff(np.searchsorted(np.sort(trace.ts_ns), step_table(steps)[:, 1:]), axis=1)[:, 0]
     return tuple(step for step, n in zip(steps, n_inside.tolist(), strict=True) if n > 1)
 
 
@@ -109,9 +109,8 @@ STEP_ARGS = ("step", "iteration")
 def loop_steps(trace: Trace, may_be_body: Mask) -> Steps:
     """Find the steps of the training loop.
 
-    From the end of one call of the optimizer to the end of the next, else from one outermost span that
-    repeats to the next: at least three of a name, of `may_be_body` (n,), that contain others, have about the
-    same length, and cover half of the time in which their thread is busy.
+    They last from the end of one call of the optimizer to the end of the next, else from one of the outermost
+    spans that repeat to the next (see `_body`), of `may_be_body` (n,).
     """
     steps = _by_optimizer(trace)
     return steps if steps.whole else _by_outermost(trace, may_be_body)
@@ -134,17 +133,17 @@ def steps_by_name(trace: Trace, name: str) -> Steps:
         return _from_spans(trace, rows, name)
     points = trace.points
     accepted = np.array([*map(accept, trace.names), False], np.bool_)
-    at = np.flatnonzero(accepted[points.name_id])
-    if len(trace) and not len(at):
+    instants = np.flatnonzero(accepted[points.name_id])
+    if len(trace) and not len(instants):
         raise TraceError(f"{trace.path}: --step_by {name}: no annotation and no instant has that name")
-    marks = np.sort(points.ts_ns[at[points.track_id[at] == points.track_id[at[:1]]]])
+    marks = np.sort(points.ts_ns[instants[points.track_id[instants] == points.track_id[instants[:1]]]])
     end = int(trace.end_ns.max(initial=0))
     last = [Step(len(marks), int(mark), end) for mark in marks[-1:].tolist() if end > mark]
     return Steps(tuple(between(marks)), tuple(last), f"one {name} to the next")
 
 
 def steps_by_argument(trace: Trace, key: str) -> Steps:
-    """Make steps from an argument of the slices: its number, or its place among other values.
+    """Make steps from an argument of the slices: its number, or its index among other values.
 
     A step begins with its first slice and lasts until the next one begins; the last one gets the usual pause.
     Where numbers are missing, single steps are recorded: each ends with its last slice.
@@ -152,15 +151,16 @@ def steps_by_argument(trace: Trace, key: str) -> Steps:
     column = trace.args.get(key)
     if column is None or not len(column.rows):
         return NO_STEPS
-    values = list(map(str, column.values))
-    places = {value: i for i, value in enumerate(dict.fromkeys(values))}
-    place = np.fromiter(map(places.__getitem__, values), np.int64, len(values))
-    begin, end = np.full(len(places), np.iinfo(np.int64).max), np.full(len(places), np.iinfo(np.int64).min)
-    np.minimum.at(begin, place, trace.ts_ns[column.rows])
-    np.maximum.at(end, place, trace.end_ns[column.rows])
+    distinct, index = numbered(map(str, column.values))
+    begin, end = (
+        np.full(len(distinct), np.iinfo(np.int64).max),
+        np.full(len(distinct), np.iinfo(np.int64).min),
+    )
+    np.minimum.at(begin, index, trace.ts_ns[column.rows])
+    np.maximum.at(end, index, trace.end_ns[column.rows])
     order = np.argsort(begin, kind="stable")
     begin, end = begin[order], end[order]
-    numbers = natural_numbers(places)
+    numbers = natural_numbers(distinct)
     number = np.arange(1, len(order) + 1) if numbers is None else np.array(numbers, np.int64)[order]
     if len(number) > 1 and (np.diff(number) == 1).all():
         end[-1] += max(int(np.median(begin[1:] - end[:-1])), 0)
@@ -177,19 +177,19 @@ def argument(field: str | None) -> str | None:
 
 def natural_numbers(values: Iterable[object]) -> list[int] | None:
     """Convert integers from 0 on, or texts of such, to integers; None if a value is something else."""
-    texts = [
-        str(value) if isinstance(value, int | str) and not isinstance(value, bool) else "" for value in values
-    ]
+    texts = [str(value) if isinstance(value, int | str) else "" for value in values]
     return [int(text) for text in texts] if all(t.isdecimal() and len(t) <= 9 for t in texts) else None
 
 
 def says_step(trace: Trace) -> str:
     """Name the argument that numbers the step of every slice, ``step`` or ``iteration``; "" for none."""
-    has = (key for key in STEP_ARGS if key in trace.args and len(trace.args[key].rows) == len(trace) > 0)
-    return next(
-        (key for key in has if natural_numbers(dict.fromkeys(map(str, trace.args[key].values))) is not None),
-        "",
-    )
+    for key in STEP_ARGS:
+        column = trace.args.get(key)
+        if column is None or not len(column.rows) == len(trace) > 0:
+            continue
+        if natural_numbers(dict.fromkeys(map(str, column.values))) is not None:
+            return key
+    return ""
 
 
 def _by_optimizer(trace: Trace) -> Steps:
@@ -245,8 +245,8 @@ def _body(trace: Trace, rows: Int64, every: Int64) -> Int64:
     name, depth = trace.name_id[rows], _depths(trace, rows)
     has_children = np.append(depth[1:] > depth[:-1], False)
     least_ns = BODY_COVERS * int(trace.dur_ns[rows[depth == 0]].sum())
-    for places in _groups(np.arange(len(rows)), depth):
-        for group in _groups(places, name):
+    for same_depth in _groups(np.arange(len(rows)), depth):
+        for group in _groups(same_depth, name):
             dur_ns = trace.dur_ns[rows[group]]
             if dur_ns.sum() < (least_ns if has_children[group].all() else BODY_ALONE * busy_ns):
                 continue
@@ -258,15 +258,10 @@ def _body(trace: Trace, rows: Int64, every: Int64) -> Int64:
     return np.empty(0, np.int64)
 
 
-def _groups(places: Int64, number: NDArray[np.integer]) -> Iterator[Int64]:
-    """Yield the places of each number that is not rare, in order; the numbers ascend."""
-    order = places[np.argsort(number[places], kind="stable")]
-    ordered = number[order]
-    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-    count = np.diff(np.append(first, len(ordered)))
-    often = count >= LEAST_REPEATS
-    for at, n in zip(first[often].tolist(), count[often].tolist(), strict=True):
-        yield order[at : at + n]
+def _groups(rows: Int64, number: NDArray[np.integer]) -> list[Int64]:
+    """List the rows of each number that occurs often enough; the numbers ascend."""
+    groups = [rows[places] for places in places_by_value(number[rows])]
+    return [group for group in groups if len(group) >= LEAST_REPEATS]
 
 
 def _depths(trace: Trace, rows: Int64) -> Int64:

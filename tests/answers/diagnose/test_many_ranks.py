@@ -28,7 +28,7 @@ def loaded(path: Path) -> LoadedSteps:
 
 def step_ns(steps: LoadedSteps) -> float:
     recording = steps.recording
-    return float(recording.steps[recording.choose_step()].iteration_ns.max())
+    return float(recording.steps[recording.choose_step()].bounds.iteration_ns.max())
 
 
 @pytest.mark.slow

@@ -33,16 +33,14 @@ def test_a_chain_is_its_work_and_its_gaps() -> None:
 
 def test_waiting_for_a_late_rank_is_not_on_the_path() -> None:
     # both compute, then reduce together: rank0 is ready at 10, rank1 at 70; the transfer takes 5
-    group = {"key": "reduce", "enters": True, "leaves": True}
-    early = rank_steps(
-        "rank0", {"work": (0, 10), "reduce": (10, 75)}, [Edge(0, 1)], bounds=(0, 75),
-        meetings=[Meeting(event=1, **group)],  # type: ignore[arg-type]
-    )  # fmt: skip
-    late = rank_steps(
-        "rank1", {"work": (0, 70), "reduce": (70, 75)}, [Edge(0, 1)], bounds=(0, 75),
-        meetings=[Meeting(event=1, **group)],  # type: ignore[arg-type]
-    )  # fmt: skip
-    job = recording(early, late)
+    ranks = [
+        rank_steps(
+            f"rank{rank}", {"work": (0, ready), "reduce": (ready, 75)}, [Edge(0, 1)], bounds=(0, 75),
+            meetings=[Meeting("reduce", 1, enters=True, leaves=True)],
+        )
+        for rank, ready in enumerate((10, 70))
+    ]  # fmt: skip
+    job = recording(*ranks)
     path = critical_path(job.steps[0])
     assert words(job, path) == [("rank1.work", "", 70), ("rank0.reduce", "", 5)]
     step = job.steps[0]
@@ -53,14 +51,12 @@ def test_waiting_for_a_late_rank_is_not_on_the_path() -> None:
 
 def test_parts_of_a_job_have_paths_of_their_own() -> None:
     # rank1 waits from 10 to 70 for rank0 and rank2 for nobody
-    meetings = {"key": "send", "joint": Joint.END_TO_BODY}
+    sent, received = (Meeting("send", i, i == 0, i == 1, Joint.END_TO_BODY) for i in range(2))
     job = recording(
-        rank_steps("rank0", {"w": (0, 70)}, bounds=(0, 75),
-                   meetings=[Meeting(event=0, enters=True, leaves=False, **meetings)]),  # type: ignore[arg-type]
-        rank_steps("rank1", {"w": (0, 10), "r": (10, 80)}, [Edge(0, 1)], bounds=(0, 80),
-                   meetings=[Meeting(event=1, enters=False, leaves=True, **meetings)]),  # type: ignore[arg-type]
+        rank_steps("rank0", {"w": (0, 70)}, bounds=(0, 75), meetings=[sent]),
+        rank_steps("rank1", {"w": (0, 10), "r": (10, 80)}, [Edge(0, 1)], bounds=(0, 80), meetings=[received]),
         rank_steps("rank2", {"w": (5, 60)}, bounds=(0, 60)),
-    )  # fmt: skip
+    )
     paths = CriticalPaths(job.steps[0], [[0], [1], [2]])
     assert [words(job, paths.path(part)) for part in range(3)] == [
         [("rank0.w", "", 70), ("", "gap", 5)],
@@ -84,12 +80,11 @@ def test_a_busy_link_is_work_of_the_transfer_before(recorded_from: int) -> None:
 
 def test_the_owner_that_ends_last_gives_the_window() -> None:
     # rank1's step lasts from 5 to 100; its path reaches rank0, whose step began at 0: cut at 5
-    first = rank_steps("rank0", {"send": (0, 40)}, bounds=(0, 90), meetings=[
-        Meeting("m", 0, enters=True, leaves=False)])  # fmt: skip
-    second = rank_steps("rank1", {"receive": (10, 100)}, bounds=(5, 100), meetings=[
-        Meeting("m", 0, enters=False, leaves=True, joint=Joint.END_TO_BODY,
-                rule=Rule.SERVER)])  # fmt: skip
-    job = recording(first, second)
+    sent, received = Meeting("m", 0, True, False), Meeting("m", 0, False, True, Joint.END_TO_BODY)
+    job = recording(
+        rank_steps("rank0", {"send": (0, 40)}, bounds=(0, 90), meetings=[sent]),
+        rank_steps("rank1", {"receive": (10, 100)}, bounds=(5, 100), meetings=[received]),
+    )
     path = critical_path(job.steps[0])
     assert words(job, path) == [("rank0.send", "", 35), ("rank1.receive", "", 60)]
     assert path.length_ns == 95
@@ -123,8 +118,9 @@ def test_a_path_goes_back_and_forth_between_ranks() -> None:
         rank_steps("rank0", first, edges, bounds=(0, 60), meetings=meetings),
         rank_steps("rank1", second, edges, bounds=(0, 35), meetings=meetings),
     )
-    found = words(job, critical_path(job.steps[0]))
-    assert found == [("rank0.w", "", 10), ("rank1.x", "", 20), ("rank0.y", "", 30)]
+    assert words(job, critical_path(job.steps[0])) == [
+        ("rank0.w", "", 10), ("rank1.x", "", 20), ("rank0.y", "", 30),
+    ]  # fmt: skip
     # rank0's x may end at 30 instead of 12, and so may what only x waits for: the end of a, not its start;
     # rank1's w may take 6 more until rank0 comes, and its y 25 more until rank0 is through
     assert job.steps[0].slack_ns().tolist() == [0, 18, 18, 0, 0, 6, 0, 0, 25, 25]
@@ -163,13 +159,11 @@ def waiting_ranks(draw: st.DrawFn) -> list[RankSteps]:
     for key in range(draw(st.integers(0, 5))):
         members = draw(st.lists(st.integers(0, n_ranks - 1), unique=True, min_size=1))
         is_group = draw(st.booleans())
-        joint = (
-            Joint.START_TO_BODY
-            if is_group
-            else draw(st.sampled_from([Joint.START_TO_BODY, Joint.END_TO_BODY]))
-        )
-        of_group = st.sampled_from([Rule.COLLECTIVE, Rule.EXCHANGE])
-        rule = draw(of_group) if is_group else Rule.SERVER
+        joint, rule = Joint.START_TO_BODY, Rule.SERVER
+        if is_group:
+            rule = draw(st.sampled_from([Rule.COLLECTIVE, Rule.EXCHANGE]))
+        else:
+            joint = draw(st.sampled_from([Joint.START_TO_BODY, Joint.END_TO_BODY]))
         for rank in members:
             enters, leaves = (True, True) if is_group else draw(st.tuples(st.booleans(), st.booleans()))
             event = draw(st.integers(0, lengths[rank] - 1))
@@ -227,7 +221,7 @@ def ends_if(step: StepGraph, work_ns: np.ndarray) -> list[int]:
 
 
 def ends_later(step: StepGraph, end: list[int]) -> bool:
-    """Whether an event ends after all steps and itself, or holds up a next step until after all steps."""
+    """Test if an event ends after all steps and itself, or delays a next step until after all steps."""
     until = int(step.next_ns.max())
     late = any(own > max(until, recorded) for own, recorded in zip(end, step.end_ns.tolist(), strict=True))
     held = (

@@ -26,7 +26,7 @@ def joined(ranks: Times, most_paired: int) -> Recording:
     """Return a step in which ranks compute, reduce together, and compute again."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(join_ranks, "_MOST_PAIRED", most_paired)
-        found = recording(
+        job = recording(
             *(
                 rank_steps(
                     f"rank{rank}",
@@ -42,32 +42,28 @@ def joined(ranks: Times, most_paired: int) -> Recording:
                 for rank, (begin, took, work) in enumerate(ranks)
             )
         )
-        list(found.steps)  # made while patched
-        return found
+        list(job.steps)  # made while patched
+        return job
 
 
 @given(times)
 def test_a_meeting_of_many_gives_the_work_path_and_slack_of_pairs(ranks: Times) -> None:
-    pairs, meeting = joined(ranks, 1000), joined(ranks, 1)
-    one, other = pairs.steps[0], meeting.steps[0]
-    n = len(one)
-    assert np.array_equal(one.work_ns, other.work_ns[:n])
-    assert np.array_equal(one.gap_ns, other.gap_ns[:n])
-    assert not other.work_ns[n:].any()
-    assert not other.gap_ns[n:].any()
-    assert one.last.tolist() == other.last.tolist()
+    pairs, meeting = joined(ranks, 1000).steps[0], joined(ranks, 1).steps[0]
+    zeros = [0] * (len(meeting) - len(pairs))
+    for column in ("work_ns", "gap_ns"):
+        assert getattr(meeting, column).tolist() == [*getattr(pairs, column).tolist(), *zeros]
+    assert pairs.last.tolist() == meeting.last.tolist()
     for owners in (None, [0], [len(ranks) - 1]):
-        assert stretches_of(critical_path(one, owners)) == stretches_of(critical_path(other, owners))
-    assert np.array_equal(one.slack_ns(), other.slack_ns()[:n])
+        assert stretches_of(critical_path(pairs, owners)) == stretches_of(critical_path(meeting, owners))
+    assert np.array_equal(pairs.slack_ns(), meeting.slack_ns()[: len(pairs)])
 
 
 @given(times, st.integers(0, 5), st.integers(0, 100))
 def test_who_comes_later_than_recorded_holds_up_the_same_ranks(ranks: Times, late: int, by_ns: int) -> None:
     ends = []
-    for found in (joined(ranks, 1000), joined(ranks, 1)):
-        step = found.steps[0]
-        step.work_ns[3 * (late % len(ranks))] += by_ns
-        ends.append(simulated(found, [0]).step(0).end_ns[: 3 * len(ranks)].tolist())
+    for job in (joined(ranks, 1000), joined(ranks, 1)):
+        job.steps[0].work_ns[3 * (late % len(ranks))] += by_ns
+        ends.append(simulated(job, [0]).step(0).end_ns[: 3 * len(ranks)].tolist())
     assert ends[0] == ends[1]
 
 

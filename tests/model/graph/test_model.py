@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from analyzer.base.errors import TraceError
 from analyzer.model.graph.critical_path import NO_EVENT, critical_path
 from analyzer.model.graph.model import Dag
+from analyzer.model.graph.path_summary import OperationSlack, longest_chain
 from analyzer.reading.dialects.step_parts import Edge
 from conftest import examples
 from make import random_dags, rank_steps, recording
@@ -21,27 +22,39 @@ def test_components_and_depth() -> None:
     assert dag.depths() == [1, 2, 3, 1, 1]
 
 
-def test_a_diamond_takes_its_longer_side() -> None:
-    #    0:1 -> 1:5 -> 3:2     and 0 -> 2:3 -> 3
-    found = Dag.of("abcd", [""] * 4, [1, 5, 3, 2], [(0, 1), (0, 2), (1, 3), (2, 3)]).longest_path()
-    assert (found.nodes, found.length_ns) == ([0, 1, 3], 8)
-    assert found.slack_ns.tolist() == [0, 0, 2, 0]
-
-
-def test_a_tie_goes_to_the_edge_that_comes_first() -> None:
-    found = Dag.of("abcd", [""] * 4, [1, 5, 5, 2], [(0, 2), (0, 1), (2, 3), (1, 3)]).longest_path()
-    assert found.nodes == [0, 2, 3]
-    assert found.slack_ns.tolist() == [0, 0, 0, 0]
-
-
-def test_operations_without_time_are_on_the_path_too() -> None:
-    found = Dag.of("abc", [""] * 3, [0, 4, 0], [(0, 1), (1, 2)]).longest_path()
-    assert (found.nodes, found.length_ns) == ([0, 1, 2], 4)
+@pytest.mark.parametrize(
+    ("durations", "edges", "nodes", "slack"),
+    [
+        ([1, 5, 3, 2], [(0, 1), (0, 2), (1, 3), (2, 3)], [0, 1, 3], [0, 0, 2, 0]),  # a diamond
+        ([1, 5, 5, 2], [(0, 2), (0, 1), (2, 3), (1, 3)], [0, 2, 3], [0, 0, 0, 0]),  # a tie: the first edge
+        ([0, 4, 0], [(0, 1), (1, 2)], [0, 1, 2], [0, 0, 0]),  # operations without time are on the path
+    ],
+)
+def test_the_longest_path_and_the_slack_of_the_others(
+    durations: list[int], edges: list[tuple[int, int]], nodes: list[int], slack: list[int]
+) -> None:
+    path = Dag.of("abcd"[: len(durations)], [""] * len(durations), durations, edges).longest_path()
+    assert (path.nodes, path.length_ns) == (nodes, sum(durations[node] for node in nodes))
+    assert path.slack_ns.tolist() == slack
 
 
 def test_a_cycle_is_an_error_that_prints_it() -> None:
     with pytest.raises(TraceError, match=r"^the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
         Dag.of("abc", [""] * 3, [1, 1, 1], [(0, 1), (1, 0), (1, 2)]).longest_path()
+
+
+def test_the_longest_chain_is_the_path_of_its_gpu_and_all_others_have_slack() -> None:
+    #  a:1 -> b:5      a, b is the longest: 6; c could take 6 - (1 + 3) = 2 more
+    #      -> c:3
+    dag = Dag.of(["a", "b", "c"], ["FW", "BW", "Comm"], [1, 5, 3], [(0, 1), (0, 2)])
+    scope, operations = longest_chain("GPU-1", 2, dag)
+    assert (scope.name, scope.kind, scope.worker, scope.length_ns) == ("GPU-1", "GPU", 2, 6)
+    path = scope.path()
+    assert [label.name for label in path.labels] == ["a", "b"]
+    assert path.ns == [1, 5]
+    assert operations == [
+        OperationSlack("a", "FW", 1, 0), OperationSlack("b", "BW", 5, 0), OperationSlack("c", "Comm", 3, 2),
+    ]  # fmt: skip
 
 
 # -- laws

@@ -149,5 +149,5 @@ def test_recorded_paths_are_as_long_as_their_steps(shared_data: Path, case: str)
         assert (
             sum(stretch.dur_ns for stretch in stretches_of(path))
             == path.length_ns
-            == step.iteration_ns[path.owner]
+            == step.bounds.iteration_ns[path.owner]
         )

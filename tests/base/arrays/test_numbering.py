@@ -1,4 +1,4 @@
-"""Numbers of steps in as few bits as hold them; what is joined from them is the same."""
+"""Integers stored in the fewest bits that hold them."""
 
 from __future__ import annotations
 
