@@ -28,7 +28,6 @@ from analyzer.reading.dialects.kineto.collectives import (
     lasting_collectives,
     meeting,
 )
-from analyzer.reading.dialects.kineto.completion import Completed, places
 from analyzer.reading.dialects.kineto.kineto_device import (
     Works,
     after_on_stream,
@@ -42,6 +41,7 @@ from analyzer.reading.dialects.kineto.kineto_device import (
     waiting_for_room,
 )
 from analyzer.reading.dialects.kineto.kineto_host import Segments, segments
+from analyzer.reading.dialects.kineto.kineto_steps import Completed, places
 from analyzer.reading.dialects.roles import Phase, Role, by_cat, by_name
 from analyzer.reading.dialects.step_parts import (
     UNMARKED,
