@@ -13,7 +13,7 @@ import system_laws
 
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need, Role
-from analyzer.reading.dialects.jax.xla_meetings import parts_of
+from analyzer.reading.dialects.jax import parts_of
 from analyzer.reading.dialects.jax.xla_slices import role_of
 from analyzer.reading.dialects.steps import Step
 from analyzer.reading.formats.columns import Trace
