@@ -411,7 +411,7 @@ def test_a_collective_of_a_devices_tensors_is_what_lies_between_its_copies(steps
 def test_kernels_that_one_rank_lost_do_not_shift_those_of_later_steps(steps_of: Any) -> None:
     # two reductions a step of 100 µs run 60 µs after their launch; rank 1 lost the first one of the second
     # step, so that step is left out; those of later steps still meet
-    begins = []
+    begins: list[dict[Any, float]] = []
     for rank in range(2):
         events: list[Ev] = []
         for step in range(4):
