@@ -17,7 +17,6 @@ from analyzer.reading.dialects.kineto.collectives import (
     COLLECTIVE,
     SIZE_ARGS,
     SYNC_ARGS,
-    awaits_collective,
     collective,
     collective_kernels,
     grouped,
@@ -36,7 +35,6 @@ from analyzer.reading.dialects.kineto.kineto_steps import (
     goes_on,
     kind_of_step,
     launched,
-    leftovers,
     places,
 )
 from analyzer.reading.dialects.kineto.lost_work import with_lost_launches, with_sound_durations
@@ -83,6 +81,8 @@ _NOT_LAUNCHED = (
     "the marks of steps are the host's, which is far ahead of its device, and launches are not recorded: no "
     "steps are found"
 )
+#: Operators that only wait for a collective.
+_COLLECTIVE_WAITS = {"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"}
 #: Waits for events and records of them on streams, which some accelerators list beside their work.
 _BETWEEN_STREAMS = re.compile(r"(?i)(?:event|notify)_(?:wait|record)")
 #: A Python function: built in, or in a file, whose name is left out.
@@ -142,10 +142,11 @@ class Kineto(System):
             comm = collective_kernels(trace) | lasting_collectives(trace)
         else:
             comm = by_name(trace, is_collective_call)
-            roles[by_name(trace, awaits_collective)] = Role.WAIT
+            roles[by_name(trace, _COLLECTIVE_WAITS.__contains__)] = Role.WAIT
         roles[comm] = Role.COMM
         if on_device and "correlation" in trace.args:
-            roles[leftovers(trace)] = Role.IGNORED
+            device_work = launched(trace)
+            roles[device_work.row[device_work.is_leftover]] = Role.IGNORED
         return roles
 
     def named_comm(self, trace: Trace) -> Mask:
@@ -187,7 +188,7 @@ class Kineto(System):
     def _steps_and_tables(
         self, trace: Trace, by: str | None
     ) -> tuple[Steps, Int64, Completed | None, Int64, Int64]:
-        """Find the steps: tables (n, 3) of the host, of the device, of whole and of partial ones."""
+        """Find the steps, and tables (k, 3): the host's, the device's, the whole and the partial ones."""
         steps, kinds = self._every_step(trace, by)
         host, partial = map(step_table, (steps.whole, steps.partial))
         steps = steps._replace(whole=(), partial=())  # many take much memory

@@ -46,7 +46,6 @@ _HANDS_OVER = r"c10d|(?:n|r|h|x|m)ccl:|cncl:|bkcl:"
 _HALF = r"\w+:i?(?:send|recv)"  # of a transfer: the call does not name the other rank
 #: Descriptions of the groups of a pipeline.
 _PIPELINE = r"(?i)(?:^|_)pp|pipe"
-_WAIT = r"_?c10d_functional::wait_tensor"
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier|(?:cross_device|quick)_?reduce"
 _NUMBER = r"[0-9]{1,18}"
@@ -93,11 +92,6 @@ def lasting_collectives(trace: Trace) -> Mask:
 def is_call_of_all(name: str) -> bool:
     """Recognise an annotation that lasts for a collective of all members, not for a send or receive."""
     return is_lasting_call(name) and not re.match(_HALF, name)
-
-
-def awaits_collective(name: str) -> bool:
-    """Recognise an operator that only waits for a collective."""
-    return bool(re.fullmatch(_WAIT, name))
 
 
 def is_collective(name: str, cat: str) -> bool:

@@ -348,12 +348,12 @@ def _aside(rank: _Rank) -> Int64:
     over = source >= 0
     over[over] = host.end_ns[source[over]] <= start[over]
     parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Rule.ENQUEUED)]
-    order = np.lexsort((numbers, track))
+    order = np.argsort(track, kind="stable")
     follows = np.flatnonzero(np.diff(track[order]) == 0)
     before, after = order[follows], order[follows + 1]
     overlaps = end[before] > start[after] + ROUNDED_NS
-    for which, joint in ((overlaps, Joint.END_TO_BODY), (~overlaps, Joint.END_TO_HEAD)):
-        parts.append(edge_rows(numbers[before[which]], numbers[after[which]], joint, Rule.ONE_COLLECTIVE))
+    for chosen, joint in ((overlaps, Joint.END_TO_BODY), (~overlaps, Joint.END_TO_HEAD)):
+        parts.append(edge_rows(numbers[before[chosen]], numbers[after[chosen]], joint, Rule.ONE_COLLECTIVE))
     return np.concatenate(parts)
 
 

@@ -132,14 +132,6 @@ def launched(trace: Trace) -> Launched:
     return Launched(row, track, trace.ts_ns[row], trace.end_ns[row], call_ns, is_leftover, is_known, by_loop)
 
 
-def leftovers(trace: Trace) -> Mask:
-    """Mask the work (n,) launched before the recording; see `Launched.is_leftover`."""
-    works = launched(trace)
-    is_leftover = np.zeros(len(trace), np.bool_)
-    is_leftover[works.row[works.is_leftover]] = True
-    return is_leftover
-
-
 def places(steps: Int64, moments: Int64) -> Int64:
     """Find the step of the host, of (n, 3) in order, around each of `moments` (k,); -1 for none."""
     _, begins, ends = windows(steps).T

@@ -62,15 +62,11 @@ def _captured(trace: Trace, rows: Int64, is_call: Mask) -> Mask:
     """Mark the calls (k rows) between the begin and the end of a capture on their thread."""
     begins = np.flatnonzero(by_name(trace, is_capture_begin, is_call))
     ends = np.flatnonzero(by_name(trace, is_capture_end, is_call))
-    if not len(begins):
-        return np.zeros(len(rows), np.bool_)
     thread, moments = trace.track_id[rows], trace.ts_ns[rows]
     begun = as_of(trace.track_id[begins], trace.ts_ns[begins], thread, moments)
     ended = as_of(trace.track_id[ends], trace.ts_ns[ends], thread, moments)
-    before = np.iinfo(np.int64).min
-    begun_ns = np.append(trace.ts_ns[begins], before)[begun]
-    captured: Mask = (begun >= 0) & (begun_ns > np.append(trace.ts_ns[ends], before)[ended])
-    return captured
+    begun_ns = np.append(trace.ts_ns[begins], -FARTHEST_NS)[begun]
+    return np.asarray((begun >= 0) & (begun_ns > np.append(trace.ts_ns[ends], -FARTHEST_NS)[ended]))
 
 
 # ---- durations that cannot be true
