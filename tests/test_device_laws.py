@@ -530,7 +530,9 @@ def test_a_step_without_work_that_the_device_overtakes_is_left_out(tmp_path: Pat
     recording = recording_of(job.write(tmp_path / "job"))
     assert [step.number for step in recording.bounds] == [2, 3, 4, 5, 6]
     assert lengths_us(recording) == [1000.0] * 5
-    assert "step 7 is left out: the device was not done with the one before then" in map(str, recording.notes)
+    assert "step 7 is left out: the device completed it no later than the step before" in map(
+        str, recording.notes
+    )
 
 
 def test_what_a_stream_waits_for_is_no_work_and_calls_of_any_runtime_wait(tmp_path: Path) -> None:

@@ -305,11 +305,11 @@ def _room(works: Works, low: int, high: int) -> Int64:
     return np.array([low + sources, np.concatenate([calls[blocked], calls[later]])])
 
 
-def polled(works: Works, start_ns: Int64, end_ns: Int64, says: Mask) -> Int64:
+def polled(works: Works, start_ns: Int64, end_ns: Int64, is_waiting: Mask) -> Int64:
     """Find the work that a host polls for in intervals (k,) without launches; -1 for none.
 
     A stream's candidate is the work launched last before the interval and done within it, shortly before its
-    end: at most as long as the host waited where it `says` that it waits (k,), else at most `SHORTLY` of that
+    end: at most as long as the host waited if its operation `is_waiting` (k,), else at most `SHORTLY` of that
     and `SEEN_LATE_NS`.
     """
     work, done_ns = np.full(len(start_ns), -1, np.int64), start_ns.copy()
@@ -320,5 +320,5 @@ def polled(works: Works, start_ns: Int64, end_ns: Int64, says: Mask) -> Int64:
         later = (works.call_start_ns[last] < start_ns) & (end > done_ns) & (end <= end_ns + TOLERANCE_NS)
         work[later], done_ns[later] = last[later], end[later]
     waited = done_ns - start_ns
-    is_soon = end_ns - done_ns <= np.where(says, waited, np.minimum(SHORTLY * waited, SEEN_LATE_NS))
+    is_soon = end_ns - done_ns <= np.where(is_waiting, waited, np.minimum(SHORTLY * waited, SEEN_LATE_NS))
     return np.where((end_ns - start_ns >= POLLS_NS) & is_soon, work, -1)

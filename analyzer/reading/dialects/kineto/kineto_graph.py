@@ -140,8 +140,8 @@ def record(
         events = replace(events, iteration=iteration)
         counts = completed.is_told & (len(bounds) == completed.is_whole.sum())  # not of several kinds
         for left_out, why in (
-            (completed.is_late, "the device was not done with the one before then"),
-            (completed.fills, "in it the host fills the device's queue, so it is longer"),
+            (completed.is_late, "the device completed it no later than the step before"),
+            (completed.fills, "the host fills the device's queue in it, so it is longer"),
             (completed.is_lost, "the profiler lost work of the device"),
         ):
             if labels := completed.table[counts & left_out, 0].tolist():
@@ -481,13 +481,13 @@ def _polls(rank: _Rank) -> list[Int64]:
     waits = np.flatnonzero(by_name(trace, _PYTHON_WAITS.fullmatch) & (trace.dur_ns > 0))
     waits = waits[np.argsort(trace.ts_ns[waits], kind="stable")]
     last = np.searchsorted(trace.ts_ns[waits], host.start_ns[after]) - 1
-    says = (last >= 0) & (np.append(rank.end_ns[waits], 0)[last] > host.end_ns[after - 1])
+    waits_between = (last >= 0) & (np.append(rank.end_ns[waits], 0)[last] > host.end_ns[after - 1])
     edges = []
-    for targets, start, end, joint, is_named in (
+    for targets, start, end, joint, is_waiting in (
         (inside, host.start_ns, host.end_ns, Joint.END_TO_BODY, np.zeros(len(inside), np.bool_)),
-        (after, np.roll(host.end_ns, 1), host.start_ns, Joint.END_TO_HEAD, says),
+        (after, np.roll(host.end_ns, 1), host.start_ns, Joint.END_TO_HEAD, waits_between),
     ):
-        sources = polled(works, start[targets], end[targets], is_named)
+        sources = polled(works, start[targets], end[targets], is_waiting)
         known = sources >= 0
         edges.append(edge_rows(rank.first_work + sources[known], targets[known], joint, Rule.POLLED))
     return edges

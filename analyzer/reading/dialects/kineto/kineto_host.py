@@ -59,14 +59,14 @@ class Segments(Struct, frozen=True):
 
     def cut(self, segments: Int64, moments: Int64) -> Segments:
         """Split `segments` (k,) at the moments (k,) inside them."""
-        which = np.concatenate([np.arange(len(self)), segments])
+        index = np.concatenate([np.arange(len(self)), segments])
         start = np.concatenate([self.start_ns, moments])
-        order = np.lexsort((start, which))
-        which, start = which[order], start[order]
-        last = np.append(which[1:] != which[:-1], np.ones(min(len(which), 1), np.bool_))
-        end = np.where(last, self.end_ns[which], np.append(start[1:], 0))
+        order = np.lexsort((start, index))
+        index, start = index[order], start[order]
+        last = np.append(index[1:] != index[:-1], np.ones(min(len(index), 1), np.bool_))
+        end = np.where(last, self.end_ns[index], np.append(start[1:], 0))
         row, thread, phase, closes, is_around = (
-            column[which] for column in (self.row, self.thread, self.phase, self.closes, self.is_around)
+            column[index] for column in (self.row, self.thread, self.phase, self.closes, self.is_around)
         )
         return Segments(row, start, end, thread, phase, closes & last, is_around, self.main)
 
@@ -95,26 +95,26 @@ def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Int64) -> Segments
 def _gapless(trace: Trace, end_ns: Int64, rows: Int64, outermost: Int64, phase: Int64, main: int) -> Segments:
     """Cut `rows` into segments, one from the start of each, of length 0 where another row hides it."""
     start, thread = trace.ts_ns[rows], trace.track_id[rows].astype(np.int64)
-    which, begin, end = innermost(start, end_ns[rows], thread)
-    begins = begin == start[which]
-    hidden = np.setdiff1d(np.arange(len(rows)), which[begins], assume_unique=True)
-    shown = Segments(which, begin, end, thread[which], phase[which], begins, np.zeros_like(begins), main)
+    index, begin, end = innermost(start, end_ns[rows], thread)
+    begins = begin == start[index]
+    hidden = np.setdiff1d(np.arange(len(rows)), index[begins], assume_unique=True)
+    shown = Segments(index, begin, end, thread[index], phase[index], begins, np.zeros_like(begins), main)
     around = shown.running(thread[hidden], start[hidden])
     shown = shown.cut(around[around >= 0], start[hidden][around >= 0])
-    which = np.concatenate([shown.row, hidden])
+    index = np.concatenate([shown.row, hidden])
     begin = np.concatenate([shown.start_ns, start[hidden]])
     end = np.concatenate([shown.end_ns, start[hidden]])
-    order = np.lexsort((which, end, begin, thread[which]))
-    which, begin, end = which[order], begin[order], end[order]
-    root = outermost[which]
+    order = np.lexsort((index, end, begin, thread[index]))
+    index, begin, end = index[order], begin[order], end[order]
+    root = outermost[index]
     closes = np.append(root[1:] != root[:-1], np.ones(min(len(root), 1), np.bool_))
     is_around = np.zeros_like(closes)
-    return Segments(rows[which], begin, end, thread[which], phase[which], closes, is_around, main)
+    return Segments(rows[index], begin, end, thread[index], phase[index], closes, is_around, main)
 
 
 def _with_annotations(host: Segments, trace: Trace, end_ns: Int64, rows: Int64, phase: Int64) -> Segments:
     """Add segments of the annotations `rows` (k,) where nothing else runs."""
-    which, begin, end, before = (np.empty(0, np.int64) for _ in range(4))
+    index, begin, end, before = (np.empty(0, np.int64) for _ in range(4))
     for thread in unique(trace.track_id[rows]).tolist():
         of_thread = np.flatnonzero(trace.track_id[rows] == thread)
         inner, start, until = innermost(trace.ts_ns[rows[of_thread]], end_ns[rows[of_thread]])
@@ -122,20 +122,20 @@ def _with_annotations(host: Segments, trace: Trace, end_ns: Int64, rows: Int64, 
         idle_from = np.append(-FARTHEST_NS, host.end_ns[low:high])
         idle_to = np.append(host.start_ns[low:high], FARTHEST_NS)
         gap, piece = ranges(np.searchsorted(idle_to, start, "right"), np.searchsorted(idle_from, until))
-        which = np.append(which, of_thread[inner[piece]])
+        index = np.append(index, of_thread[inner[piece]])
         begin = np.append(begin, np.maximum(start[piece], idle_from[gap]))
         end = np.append(end, np.minimum(until[piece], idle_to[gap]))
         before = np.append(before, low + gap)
     kept = np.flatnonzero(end > begin)
     order = np.insert(np.arange(len(host)), before[kept], len(host) + np.arange(len(kept)))
-    which = which[kept]
+    index = index[kept]
     return Segments(
-        np.append(host.row, rows[which])[order],
+        np.append(host.row, rows[index])[order],
         np.append(host.start_ns, begin[kept])[order],
         np.append(host.end_ns, end[kept])[order],
-        np.append(host.thread, trace.track_id[rows[which]].astype(np.int64))[order],
-        np.append(host.phase, phase[which])[order],
-        np.append(host.closes, np.zeros(len(which), np.bool_))[order],
+        np.append(host.thread, trace.track_id[rows[index]].astype(np.int64))[order],
+        np.append(host.phase, phase[index])[order],
+        np.append(host.closes, np.zeros(len(index), np.bool_))[order],
         order >= len(host),
         host.main,
     )

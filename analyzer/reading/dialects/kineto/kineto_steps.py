@@ -92,8 +92,8 @@ def chosen_kind(steps: Int64, kinds: Sequence[str], by: str | None = None) -> tu
     for other in sorted(counts.keys() - {kind}):
         usual = median(took_ns[kind_of == other])
         n_steps = f"{counts[other]:,} {other} step{'' if counts[other] == 1 else 's'}".replace("  ", " ")
-        look = f" (--step_by {other} looks at them)" if other else ""
-        others.append(f"{n_steps}, {in_ms(usual)} in the median{look}")
+        option = f" (show with --step_by {other})" if other else ""
+        others.append(f"{n_steps}, {in_ms(usual)} in the median{option}")
     return kind, f"steps of other kinds are not in these figures: {listed(others)}" if others else ""
 
 

@@ -30,7 +30,7 @@ def with_lost_launches(trace: Trace) -> Trace:
         return trace
     text = (
         f"{n_lost:,} of {len(launches):,} launches have no work of the device: "
-        "steps that lost some are left out where others are whole"
+        "steps that lost work are left out if others are whole"
     )
     if not by_cat(trace, DEVICE_CATS.__contains__).any():
         text = f"{n_lost:,} launches were recorded and none of their kernels"

@@ -76,7 +76,7 @@ def test_prompts_and_decoding_are_kinds_of_steps_that_are_kept_apart(tmp_path: P
     # from completion to completion; the first, and one after a prompt, has the call before it too
     assert {round(int(step.iteration_ns[0]) / 1e6, 1) for step in decoding.bounds} == {10.1, 10.6}
     (note,) = [note for note in decoding.notes if "in the median" in note]
-    assert f"3 {prompts} steps, 80.6 ms in the median (--step_by {prompts} looks at them)" in note
+    assert f"3 {prompts} steps, 80.6 ms in the median (show with --step_by {prompts})" in note
     other = load_steps([path], Request(step_by=prompts)).recording
     assert [step.number for step in other.bounds] == PROMPTS
     assert other.one_step == f"A {prompts} step"
