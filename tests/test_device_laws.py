@@ -1,12 +1,11 @@
-"""Laws of a step on a device, on recorded jobs and on made ones of which every time is known.
+"""Laws of a step on a device, on recorded jobs and on made ones with known times.
 
-What a faster host wins is at most the time in which the device, or the busiest of its streams, is idle; with
-all kernels k times as long a step takes at least k times what that stream works; steps add up to the time
-between completions; every option has the same steps.
+A faster host saves at most the time in which the busiest stream of the device is idle; with all kernels k
+times as long a step takes at least k times the work of that stream; steps add up to the time between
+completions; every option has the same steps.
 
-Options answer two questions about the time of a step, and agree on each: how long a device computed and
-communicated on the clock (`statistic`, `compare`; in `diagnose` how busy it is, what is exposed), and what
-the critical path consists of (`critical`, `replay`; in `diagnose` shares of it).
+Options agree on the time in which a device computed and communicated (`statistic`, `compare`, busy and
+exposed shares in `diagnose`), and on the critical path (`critical`, `replay`, its shares in `diagnose`).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
 from analyzer.reading.dialects import Need, Role
 from analyzer.reading.dialects.kineto import Kineto
 from conftest import ask, few
-from dag_utils import load_steps
+from dag_utils import LoadedSteps, load_steps
 from make import write
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecasts
@@ -53,13 +52,12 @@ RECORDED = (
     "gpu-tracelens-ddp-mi300-rank0of8", "gpu-tracelens-qwen-h100-vs-mi300/h100",
     "gpu-tracelens-xdit-flux-mi300", "h200-truth/busy_llama", "gpu-hta-rank1of2-memory",
 )  # fmt: skip
-#: Those of which one step fills the device's queue.
+#: Jobs with a step that fills the device's queue.
 FILL_THE_QUEUE = {"gpu-hta-ns-resolution", "gpu-kineto-v1.9/num_workers_0"}
 
-#: Of a step: how exactly times of host and device are recorded.
+#: Accuracy of recorded times of host and device, as a share of a step.
 _ALMOST = 0.002
-#: In a graph work that seems to begin before its launch begins with that; a copy from memory that is not
-#: pinned is over when its call returns.
+#: In a graph, work begins no earlier than its launch, and a copy from pageable memory ends with its call.
 _ROUNDED_NS = 2_000
 
 
@@ -82,7 +80,7 @@ class Made:
     ) -> None:
         """Let a call of `host` microseconds launch n kernels (one call: a graph) of `device` each.
 
-        With `over` it returns so much later than they are done.
+        With `over` it returns `over` after they are done.
         """
         self.launches += 1
         call = "cudaLaunchKernel" if n == 1 else "cudaGraphLaunch"
@@ -98,13 +96,13 @@ class Made:
         self.now += host
 
     def wait(self, name: str, cat: str, late: float = 0.0, **args: Any) -> None:
-        """Let the host do something of that name until all is done that it launched, and `late` longer."""
+        """Let the host wait until all of its work is done, and `late` longer."""
         over = max(self.now, *self.free.values()) + late
         self.add(name, cat, self.now, over, **args)
         self.now = over
 
     def copy(self, took: float = 20, way: str = "DtoH (Device -> Pageable)") -> None:
-        """Copy from or to the host's pageable memory, which blocks until what stands in the queue is done."""
+        """Copy from or to pageable memory, which blocks until the queue is empty."""
         self.launches += 1
         begin = max(self.now + 5, self.free[7])
         over = begin + took
@@ -114,7 +112,7 @@ class Made:
         self.free[7], self.now = over, over + 5
 
     def steps(self, n: int, pause: float = 1.0) -> Iterator[int]:
-        """Mark each turn of a loop as a step that ends so long after the host's last call."""
+        """Mark each turn of a loop as a step that ends a `pause` after the host's last call."""
         for number in range(1, n + 1):
             begin = self.now
             yield number
@@ -144,7 +142,7 @@ def polling(job: Made) -> None:
 def blocking_copy(job: Made) -> None:
     ahead(job)
     job.copy()
-    job.now += 30  # in which the device has nothing to do
+    job.now += 30  # while the device is idle
 
 
 def copy_in(job: Made) -> None:
@@ -167,10 +165,8 @@ def graph(job: Made) -> None:
     job.launch(20, 2, n=500)
 
 
-MADE = {
-    one.__name__: one
-    for one in (ahead, starving, polling, blocking_copy, copy_in, blocking_launches, two_streams, graph)
-}
+_STEPS = (ahead, starving, polling, blocking_copy, copy_in, blocking_launches, two_streams, graph)
+MADE = {step.__name__: step for step in _STEPS}
 
 
 def made(directory: Path, name: str, steps: int = 6, leftover: float = 0.0) -> Path:
@@ -184,57 +180,58 @@ def made(directory: Path, name: str, steps: int = 6, leftover: float = 0.0) -> P
     return job.write(directory)
 
 
+def loaded(path: Path, *, sizes: bool = True) -> LoadedSteps:
+    return load_steps([path], Request(jobs=1, progress=False), sizes=sizes)
+
+
 def recording_of(path: Path) -> Recording:
-    return load_steps([path], Request(jobs=1, progress=False)).recording
+    return loaded(path, sizes=False).recording
 
 
 def lengths_us(recording: Recording) -> list[float]:
-    """Length of each step of the first owner."""
-    return [float(one.next_ns[0] - one.begin_ns[0]) / 1000 for one in recording.bounds]
+    """Measure each step of the first owner."""
+    return [float(step.next_ns[0] - step.begin_ns[0]) / 1000 for step in recording.bounds]
 
 
 def replayed_us(recording: Recording, chosen: Bool, factor: float) -> Float64:
-    """Length of each step of one rank if the `chosen` operations work `factor` times as long."""
-    edited = changed(recording, Selection(chosen, np.zeros(1, np.bool_)), factor)
+    """Replay each step with `factor` times the work in `chosen` operations."""
+    edited = changed(recording, Selection(chosen, np.zeros(len(recording.owners), np.bool_)), factor)
     longest: Int64 = replayed_ns(edited, recording.whole_steps).max(axis=1)
     return longest / 1000
 
 
-def at(recording: Recording, chosen: Bool, factor: float) -> float:
-    """Length of the job with `factor` times the work in `chosen` operations, over the recorded one."""
-    rows = recording.whole_steps
-    selection = Selection(chosen, np.zeros(len(recording.owners), np.bool_))
-    edited = changed(recording, selection, factor)
-    return float(replayed_ns(edited, rows).mean() / replayed_ns(recording, rows).mean())
+def stretch(recording: Recording, chosen: Bool, factor: float) -> float:
+    """Compare the job with `factor` times the work in `chosen` operations to the recorded one."""
+    recorded_ns = replayed_ns(recording, recording.whole_steps).max(axis=1)
+    return float(1000 * replayed_us(recording, chosen, factor).mean() / recorded_ns.mean())
 
 
 def busiest(recording: Recording) -> float:
-    """Share of the steps in which the busiest stream works."""
-    tracks = {one.track for one in recording.operations if one.on_device}
-    shares = [0.0]
-    for track in tracks:
-        own = recording.which(lambda one, track=track: one.on_device and one.track == track)  # type: ignore[misc]
-        busy = 0
-        for row in recording.whole_steps:
-            step = recording.steps[row]
-            events = own[step.operation]
+    """Compute the share of the steps in which the busiest stream works."""
+    busy_ns = [0]
+    for track in {operation.track for operation in recording.operations if operation.on_device}:
+        on_track = np.array(
+            [operation.on_device and operation.track == track for operation in recording.operations]
+        )
+        busy_ns.append(0)
+        for step in (recording.steps[row] for row in recording.whole_steps):
+            events = on_track[step.operation]
             ran = union(step.start_ns[events], step.end_ns[events])
-            until = int(step.next_ns[0]) if step.next_ns[0] >= 0 else int(step.end_ns.max())
-            busy += int(clipped_lengths(ran, step.begin_ns[:1], np.array([until]))[0])
-        shares.append(busy / replayed_ns(recording, recording.whole_steps).sum())
-    return max(shares)
+            until_ns = step.next_ns[:1] if step.next_ns[0] >= 0 else step.end_ns.max(keepdims=True)
+            busy_ns[-1] += int(clipped_lengths(ran, step.begin_ns[:1], until_ns)[0])
+    return max(busy_ns) / float(replayed_ns(recording, recording.whole_steps).sum())
 
 
 def assert_lawful(path: Path) -> Recording:
-    loaded = load_steps([path], Request(jobs=1, progress=False), sizes=True)
-    assert_one_clock(path, JobView(loaded))
-    recording = loaded.recording
-    device, busy = recording.which(lambda one: one.on_device), busiest(recording)
+    view = JobView(loaded(path))
+    assert_one_clock(path, view)
+    recording = view.recording
+    device, busy = on_device(recording), busiest(recording)
     for factor in (0.5, 0.001):
-        assert 1 - at(recording, ~device, factor) <= 1 - busy + _ALMOST
+        assert 1 - stretch(recording, ~device, factor) <= 1 - busy + _ALMOST
     for factor in (2.0, 4.0):
-        assert at(recording, device, factor) >= factor * busy - _ALMOST
-    for row in recording.whole_steps if recording.has_steps else ():  # what a host goes on with is cut
+        assert stretch(recording, device, factor) >= factor * busy - _ALMOST
+    for row in recording.whole_steps if recording.has_steps else ():  # a host that goes on is cut
         step = recording.steps[row]
         assert step.end_ns[~device[step.operation]].max(initial=0) <= step.next_ns[0]
     bounds = [recording.bounds[row] for row in recording.whole_steps]
@@ -244,29 +241,33 @@ def assert_lawful(path: Path) -> Recording:
     return recording
 
 
+def on_device(recording: Recording) -> Bool:
+    return recording.which(lambda operation: operation.on_device)
+
+
 def ran_ns(step: StepGraph, chosen: Bool, owner: int = 0) -> int:
-    """Time in which any of the `chosen` operations ran in a step of one rank."""
+    """Measure the time in which any of the `chosen` operations ran in a step of one rank."""
     events = chosen[step.operation] & (step.owner == owner)
     ran = union(step.start_ns[events], step.end_ns[events])
-    bounds = (one[owner : owner + 1] for one in (step.begin_ns, step.next_ns))
+    bounds = (ns[owner : owner + 1] for ns in (step.begin_ns, step.next_ns))
     return int(clipped_lengths(ran, *bounds)[0])
 
 
 def assert_one_clock(path: Path, view: JobView) -> None:
-    """Check that `statistic`, `diagnose` and the graph agree on the clock, and the path is within that.
+    """Check that `statistic`, `diagnose` and the graph agree on each rank, and that they bound the path.
 
-    The figures are those of each rank; a path may run through several, and through a host while it is idle.
+    A path may run through several ranks, and through a host while the device is idle.
     """
     recording, rows = view.recording, view.rows
-    device, comm = recording.which(lambda one: one.on_device), view.is_communication
-    copies = recording.which(lambda one: one.role is Role.COPY)
-    found = load_figures([path], Wanted(breakdown=True), Request(jobs=1, progress=False)).ranks
-    assert [rank.name for rank in found] == recording.owners
+    device, comm = on_device(recording), view.is_communication
+    copies = recording.which(lambda operation: operation.role is Role.COPY)
+    ranks = load_figures([path], Wanted(breakdown=True), Request(jobs=1, progress=False)).ranks
+    assert [rank.name for rank in ranks] == recording.owners
     on_path, shares = np.zeros(3), []
-    exposed = np.zeros((len(rows), len(found)))
-    for at, row in enumerate(rows):
-        step, limits, idles = recording.steps[row], np.zeros(3), np.zeros(len(found))
-        for owner, rank in enumerate(found):
+    exposed = np.zeros((len(rows), len(ranks)))
+    for position, row in enumerate(rows):
+        step, limits, idles = recording.steps[row], np.zeros(3), np.zeros(len(ranks))
+        for owner, rank in enumerate(ranks):
             part, number = rank.breakdown, recording.bounds[row].number
             i = list(part.step).index(number) if number in part.step else 0
             assert part.wall_ns[i] == step.bounds.iteration_ns[owner]
@@ -276,23 +277,23 @@ def assert_one_clock(path: Path, view: JobView) -> None:
                 ran_ns(step, chosen, owner)
                 for chosen in (device & ~comm & ~copies, comm, device | comm, (device & ~copies) | comm)
             )
-            told = part.compute_ns[i], part.comm_ns[i], part.overlap_ns[i], part.idle_ns[i]
-            known = computed, moved, computed + moved - either, part.wall_ns[i] - busy
+            figures = part.compute_ns[i], part.comm_ns[i], part.overlap_ns[i], part.idle_ns[i]
+            expected = computed, moved, computed + moved - either, part.wall_ns[i] - busy
             exactly_ns = _ALMOST * part.wall_ns[i] if copies.any() else _ROUNDED_NS
-            assert told == pytest.approx(known, abs=exactly_ns)
+            assert figures == pytest.approx(expected, abs=exactly_ns)
             limits += busy, np.inf, moved
             of_device = device[step.operation] & (step.owner == owner)
             waits = (step.end_ns - step.start_ns - step.work_ns)[of_device].sum()  # in collectives
             idles[owner] = part.idle_ns[i] + waits + exactly_ns
             shares.append(1 - part.idle_ns[i] / part.wall_ns[i])
-            exposed[at, owner] = part.exposed_comm_ns[i]
+            exposed[position, owner] = part.exposed_comm_ns[i]
         walked = critical_path(step)
         works = (walked.event >= 0) & (walked.cat == CATS.index(""))
         took = (walked.end_ns - walked.start_ns)[works]
         sums = [int(took[of[walked.operation[works]]].sum()) for of in (device, comm, comm & device)]
         assert not device.any() or (sums <= limits).all()
         is_host = (walked.event >= 0) & ~(works & device[walked.operation])
-        of_host = np.bincount(walked.owners, (walked.end_ns - walked.start_ns) * is_host, len(found))
+        of_host = np.bincount(walked.owners, (walked.end_ns - walked.start_ns) * is_host, len(ranks))
         assert not device.any() or (of_host <= idles).all()
         on_path += sums if row in view.path.rows else 0
     if device.any():
@@ -316,7 +317,7 @@ def test_recorded_steps_obey_the_laws(shared_data: Path, job: str) -> None:
     assert sum("fills the device's queue" in note for note in recording.notes) == (job in FILL_THE_QUEUE)
     if recording.has_steps:
         shown = steps_ms(shared_data / "kineto" / job)
-        assert [number for number, _ in shown] == [one.number for one in recording.bounds]
+        assert [number for number, _ in shown] == [step.number for step in recording.bounds]
         assert [1e3 * ms for _, ms in shown] == pytest.approx(lengths_us(recording), abs=1)
 
 
@@ -324,7 +325,7 @@ def test_recorded_steps_obey_the_laws(shared_data: Path, job: str) -> None:
 @pytest.mark.parametrize("job", ["gpu-hta-2of128/trace", "gpu-param-dlrm-8ranks/trace"])
 def test_options_agree_on_recorded_jobs_of_several_ranks(shared_data: Path, job: str) -> None:
     path = shared_data / "kineto" / job
-    assert_one_clock(path, JobView(load_steps([path], Request(jobs=1, progress=False), sizes=True)))
+    assert_one_clock(path, JobView(loaded(path)))
 
 
 def test_options_agree_on_a_made_job_of_several_ranks(tmp_path: Path) -> None:
@@ -338,19 +339,15 @@ def test_options_agree_on_a_made_job_of_several_ranks(tmp_path: Path) -> None:
             job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
         over = max(job.free[7] for job in jobs) + 100
         for job in jobs:
-            one: dict[str, Any] = {
-                "correlation": 1000 + number,
-                "Collective name": "allreduce",
-                "Seq": number,
-            }
+            args = {"correlation": 1000 + number, "Collective name": "allreduce", "Seq": number, "stream": 7}
             job.add("cudaLaunchKernel", "cuda_runtime", job.now - 2, job.now - 1, correlation=1000 + number)
-            job.add("ncclDevKernel_AllReduce", "kernel", job.free[7], over, 7, stream=7, **one)
+            job.add("ncclDevKernel_AllReduce", "kernel", job.free[7], over, 7, **args)
             job.free[7] = job.now = over
     for rank, job in enumerate(jobs):
         job.write(tmp_path / f"rank{rank}", distributedInfo={"rank": rank, "world_size": 2})
-    view = JobView(load_steps([tmp_path], Request(jobs=1, progress=False), sizes=True))
+    view = JobView(loaded(tmp_path))
     assert_one_clock(tmp_path, view)
-    computes = view.recording.which(lambda one: one.on_device and one.is_compute)
+    computes = view.recording.which(lambda operation: operation.on_device and operation.is_compute)
     walked = critical_path(view.recording.steps[view.rows[1]])
     works = (walked.event >= 0) & (walked.cat == CATS.index(""))
     works[works] = computes[walked.operation[works]]
@@ -377,7 +374,7 @@ def test_options_agree_where_communication_of_the_next_step_begins_in_this_one(
             job.free[7], job.now = began + 300, job.now + 5
             ahead(job)
         job.write(tmp_path / f"rank{rank}", distributedInfo={"rank": rank, "world_size": 2})
-    view = JobView(load_steps([tmp_path], Request(jobs=1, progress=False), sizes=True))
+    view = JobView(loaded(tmp_path))
     assert_one_clock(tmp_path, view)
     comm = view.is_communication
     assert [ran_ns(view.recording.steps[row], comm) for row in view.rows[1:-1]] == [300_000] * 3
@@ -405,8 +402,7 @@ def test_made_steps_obey_the_laws(tmp_path: Path, name: str) -> None:
 def test_a_step_lasts_from_completion_to_completion(
     tmp_path: Path, name: str, expected: Sequence[float]
 ) -> None:
-    own = recording_of(made(tmp_path / "job", name))
-    assert lengths_us(own) == pytest.approx(expected)
+    assert lengths_us(recording_of(made(tmp_path / "job", name))) == pytest.approx(expected)
     assert [ms * 1000 for _, ms in steps_ms(tmp_path / "job")] == pytest.approx(expected)
 
 
@@ -425,26 +421,26 @@ def test_what_a_host_does_between_annotated_steps_is_of_the_step_before(tmp_path
     assert lasts == pytest.approx([1_130_000] * 5 + [1_050_000])
 
 
-def test_a_copy_that_the_host_waits_for_from_the_step_before_on_is_won_when_it_goes(tmp_path: Path) -> None:
+def test_a_copy_that_the_host_awaits_since_the_step_before_can_be_saved(tmp_path: Path) -> None:
     """A step is 1,000 of copying, 5 until the first launch is made, and 20 kernels of 50.
 
     The copy is asked for while the kernels of the step before run; its call lasts for these, too.
     """
     recording = recording_of(made(tmp_path / "job", "copy_in"))
-    copies = recording.which(lambda one: one.role is Role.COPY)
+    copies = recording.which(lambda operation: operation.role is Role.COPY)
     for factor, expected in ((0.001, 1_000 + 10), (2.0, 2_000 + 1_010)):
         steps = replayed_us(recording, copies, factor)[1:]
         assert steps == pytest.approx(np.full(len(steps), expected), rel=0.01)
 
 
 def without_waits(path: Path) -> float:
-    """Forecast saving (µs) of a host that does not wait for its device."""
-    loaded = load_steps([path], Request(jobs=1, progress=False))
-    forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
+    """Forecast the saving (µs) of a host that does not wait for its device."""
+    job = loaded(path, sizes=False)
+    forecasts = Forecasts(Job.of(job), job.recording.whole_steps)
     return forecasts.of([EditRequest("sync", "none")]).saved_ns / 1000
 
 
-def test_launches_that_block_are_won_when_they_do_not(tmp_path: Path) -> None:
+def test_blocking_launches_can_be_saved(tmp_path: Path) -> None:
     """20 times 5 until the launch is made, 50 of its kernel and 2 until it returns are 1,140 and 1.
 
     Without, the kernels follow each other within 2.
@@ -461,21 +457,23 @@ def test_some_of_many_steps_are_as_they_are_among_all(
     path = made(tmp_path / "job", name, steps=40)
     every = recording_of(path)
     monkeypatch.setattr("analyzer.model.graph.job_steps._MOST_STEPS", 20)
-    some = load_steps([path], Request(jobs=1, progress=False), sizes=True).recording
+    some = loaded(path).recording
     assert len(recording_of(path).bounds) == len(every.bounds), "who does not ask for findings gets all"
-    numbers = [one.number for one in some.bounds]
+    numbers = [step.number for step in some.bounds]
     assert numbers == [n for n in range(1 + (name == "two_streams"), 41) if n // 16 % 2 == 0]
     for step in some.steps:
-        alike = next(one for one in every.steps if one.number == step.number)
+        alike = next(other for other in every.steps if other.number == step.number)
         for column in ("start_ns", "end_ns", "work_ns", "gap_ns", "edges", "begin_ns", "next_ns", "last"):
             assert np.array_equal(getattr(step, column), getattr(alike, column)), (step.number, column)
-        assert [some.operations[i].name for i in step.operation] == [
-            every.operations[i].name for i in alike.operation
-        ]
+        names, expected = (
+            [recording.operations[i].name for i in of.operation]
+            for recording, of in ((some, step), (every, alike))
+        )
+        assert names == expected
 
 
 @pytest.mark.parametrize(("n_steps", "steps_ahead"), [(24, 1), (24, 2), (24, 3), (24, 5), (11, 5)])
-def test_a_host_that_is_steps_ahead_holds_the_device_up_where_it_is_slower(
+def test_a_host_that_is_steps_ahead_delays_the_device_if_it_is_slower(
     tmp_path: Path, n_steps: int, steps_ahead: int
 ) -> None:
     """A step of 20 launches of 5 µs and 20 kernels of 50; the host waits at its begin for an earlier one.
@@ -495,31 +493,27 @@ def test_a_host_that_is_steps_ahead_holds_the_device_up_where_it_is_slower(
         ahead(job)
         done.append(job.free[7])
     recording = recording_of(job.write(tmp_path / "job"))
-    device, launches = (
-        recording.which(of) for of in (lambda one: one.on_device, lambda one: one.role is Role.CALL)
-    )
-    for chosen, factor, expected in (
-        (launches, 30.0, slow_us),
-        (device, 0.05, fast_us),
-        (launches, 2.0, 1_000),
-    ):
+    device = on_device(recording)
+    launches = recording.which(lambda operation: operation.role is Role.CALL)
+    edits = ((launches, 30.0, slow_us), (device, 0.05, fast_us), (launches, 2.0, 1_000))
+    for chosen, factor, expected in edits:
         steps = replayed_us(recording, chosen, factor)[2 * steps_ahead :]
         assert steps == pytest.approx(np.full(len(steps), expected), rel=0.01)
     forecasts = Forecasts(Job(recording), recording.whole_steps)
     for name, value, expected in (("cudaLaunchKernel", "30", slow_us), ("kernel", "0.05", fast_us)):
-        found = forecasts.of([EditRequest(name, value)])
-        least, most = found.gain_ns.low_ns, found.gain_ns.high_ns
+        forecast = forecasts.of([EditRequest(name, value)])
+        least, most = forecast.gain_ns.low_ns, forecast.gain_ns.high_ns
         assert least is not None and most is not None
-        assert least <= found.before_ns - 1000 * expected <= most
+        assert least <= forecast.before_ns - 1000 * expected <= most
         if n_steps > 3 * steps_ahead:
-            assert found.after_ns / 1000 == pytest.approx(expected, rel=0.05)
+            assert forecast.after_ns / 1000 == pytest.approx(expected, rel=0.05)
 
 
 def test_the_first_step_begins_with_its_own_work_and_that_of_the_iteration_before_is_left_out(
     tmp_path: Path,
 ) -> None:
     recording = recording_of(made(tmp_path / "job", "ahead", leftover=300.0))
-    assert [one.number for one in recording.bounds] == [1, 2, 3, 4, 5, 6]
+    assert [step.number for step in recording.bounds] == [1, 2, 3, 4, 5, 6]
     assert lengths_us(recording) == [1000.0] * 6
     assert recording.notes == [
         "left out: a kernel or copy of the iteration before, launched before the recording began"
@@ -534,9 +528,11 @@ def test_a_step_without_work_that_the_device_overtakes_is_left_out(tmp_path: Pat
         job.add("aten::add", "cpu_op", job.now, job.now + 20)
         job.now += 20
     recording = recording_of(job.write(tmp_path / "job"))
-    assert [one.number for one in recording.bounds] == [2, 3, 4, 5, 6]
+    assert [step.number for step in recording.bounds] == [2, 3, 4, 5, 6]
     assert lengths_us(recording) == [1000.0] * 5
-    assert "step 7 is left out: the device was not done with the one before then" in map(str, recording.notes)
+    assert "step 7 is left out: the device completed it no later than the step before" in map(
+        str, recording.notes
+    )
 
 
 def test_what_a_stream_waits_for_is_no_work_and_calls_of_any_runtime_wait(tmp_path: Path) -> None:
@@ -563,7 +559,7 @@ def test_without_launches_steps_are_those_that_the_device_marks(tmp_path: Path, 
         if is_marked:
             mark = f"ProfilerStep#{number}", "gpu_user_annotation"
             job.add(*mark, job.free[7] - 1000, job.free[7], 7)
-    job.events = [one for one in job.events if one["cat"] != "cuda_runtime"]
+    job.events = [event for event in job.events if event["cat"] != "cuda_runtime"]
     recording = assert_lawful(job.write(tmp_path / "job"))
     assert lengths_us(recording) == ([1_000.0] * 6 if is_marked else [6_000.0])
     assert is_marked or "no steps are found" in str(recording.notes)
@@ -577,7 +573,7 @@ def test_memory_is_that_of_the_step_in_which_the_host_takes_it(tmp_path: Path) -
         args = {"Device Type": 1, "Total Allocated": number * 10**9}
         job.events.append({"ph": "i", "name": "[memory]", "pid": 10, "tid": 1, "ts": job.now, "args": args})
     path = job.write(tmp_path / "job")
-    view = JobView(load_steps([path], Request(jobs=1, progress=False), sizes=True))
+    view = JobView(loaded(path))
     (rank,) = view.loaded.ranks
     assert rank.memory is not None
     assert _peaks(view, 0, rank.memory).tolist() == [2e9, 3e9, 4e9, 5e9, 6e9]
@@ -585,9 +581,9 @@ def test_memory_is_that_of_the_step_in_which_the_host_takes_it(tmp_path: Path) -
 
 def test_a_saturated_device_decides_how_long_a_step_takes(tmp_path: Path) -> None:
     recording = recording_of(made(tmp_path / "job", "ahead"))
-    device = recording.which(lambda one: one.on_device)
-    assert at(recording, device, 4.0) == pytest.approx(4.0, abs=0.001)
-    assert at(recording, ~device, 0.5) == 1.0
+    device = on_device(recording)
+    assert stretch(recording, device, 4.0) == pytest.approx(4.0, abs=0.001)
+    assert stretch(recording, ~device, 0.5) == 1.0
 
 
 def test_a_device_that_becomes_the_limit_waits_for_no_launch(tmp_path: Path) -> None:
@@ -597,7 +593,7 @@ def test_a_device_that_becomes_the_limit_waits_for_no_launch(tmp_path: Path) -> 
         for _ in range(20):
             job.launch(10, 5)
     recording = recording_of(job.write(tmp_path / "job"))
-    kernels = recording.which(lambda one: one.on_device)
+    kernels = on_device(recording)
     steps = replayed_us(recording, kernels, 20.0)[2:]
     assert steps == pytest.approx(np.full(len(steps), 2_000), rel=0.01)
 
@@ -607,7 +603,7 @@ def test_a_device_that_becomes_the_limit_waits_for_no_launch(tmp_path: Path) -> 
 def test_findings_on_recorded_jobs_obey_the_device(shared_data: Path, job: str) -> None:
     # a host saves no more than the device idles in the breakdown, and no share is above 100 %
     path = shared_data / "kineto" / job
-    diagnosis = diagnose(load_steps([path], Request(jobs=1, progress=False), sizes=True))
+    diagnosis = diagnose(loaded(path))
     idle_ms: dict[str, list[float]] = {}
     for row in ask("statistic", path, "--sub_option", "breakdown")["breakdown"]:
         if row["step"] is not None:

@@ -17,7 +17,13 @@ from analyzer.base.arrays import Float64, Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import lies_inside
 from analyzer.base.arrays.numbering import numbered, places_by_value
 from analyzer.base.names import OpName
-from analyzer.reading.dialects.name_rules import is_collective, is_library_call, is_server_transfer
+from analyzer.reading.dialects.name_rules import (
+    COMMUNICATION,
+    is_collective,
+    is_library_call,
+    is_server_transfer,
+    kernel_kind,
+)
 from analyzer.reading.dialects.owners import Owned, names_in, split_by_processes
 from analyzer.reading.dialects.recorded_collectives import (
     Call,
@@ -28,13 +34,14 @@ from analyzer.reading.dialects.recorded_collectives import (
     kind_of,
 )
 from analyzer.reading.dialects.roles import Role, by_cat, by_name, idle, is_communication
+from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
+from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.rows import EndRule, with_known_durations
 from analyzer.reading.formats.values import NO_TIME
 
 if TYPE_CHECKING:
-    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
     from analyzer.reading.formats.recorder.standing import Standing
 
 Metadata = Sequence[Mapping[str, Any]]
@@ -53,8 +60,8 @@ RUNTIME_CATS = frozenset(
      "privateuse1_runtime", "privateuse1_driver")
 )  # fmt: skip
 _HOST_CATS = r"cpu_op|Operator|python_function|cuda_.*|Runtime|mtia_runtime"
-_REPEATED_CATS = frozenset({"gpu_user_annotation", "Trace"})  # what other slices say as well
-#: The mark of a step, whose number differs from step to step, and what stands for all of them.
+_REPEATED_CATS = frozenset({"gpu_user_annotation", "Trace"})  # repeat other slices
+#: The mark of a step with its number, and the name that stands for all steps.
 STEP_MARK, STEP_MARKS = r"ProfilerStep#\d+", "ProfilerStep*"
 _RECORDING = rf"{STEP_MARK}|{re.escape(STEP_MARKS)}|PyTorch Profiler.*|event/batch"
 _GPU = 1  # "Device Type" of a memory event
@@ -66,7 +73,7 @@ class Need(Enum):
 
     ALWAYS = "recognising a system, telling its ranks apart, the roles of slices: under every option"
     STEPS = "where steps begin, and their numbers"
-    EDGES = "what waits for what"
+    EDGES = "dependencies between events"
     SYNC = "which slices of several ranks are one operation"
     SIZES = "how much a collective moves"
     ORIGIN = "which operator, module or annotation the work of a device belongs to"
@@ -74,34 +81,31 @@ class Need(Enum):
 
 
 class SecondAxis(Struct, frozen=True):
-    """The clock of PyTorch's profiler in a Composer trace: times before `border_ns` are by it."""
+    """The clock of PyTorch's profiler in a Composer trace, for times before `border_ns`."""
 
     border_ns: int
     offset_ns: int  # to Composer's clock
     remark: str
 
     def corrected(self, ts_ns: Int64) -> Int64:
-        """Return times (n,) on Composer's clock."""
+        """Convert times (n,) to Composer's clock."""
         return np.where((ts_ns < self.border_ns) & (ts_ns != NO_TIME), ts_ns + self.offset_ns, ts_ns)
 
 
 class Frames(Struct, frozen=True):
-    """Long Python functions, operators and calls of a host (k,), some of them inside others.
-
-    `start_ns`, `end_ns`; `name`; `waits` of calls that can only have waited where nothing of a device ran.
-    """
+    """Long Python functions, operators and calls of a host (k,), some of them inside others."""
 
     start_ns: Int64
     end_ns: Int64
     name: Sequence[str]
-    waits: Mask
+    waits: Mask  # calls that can only have waited while no device worked
 
     def later(self, by_ns: int) -> Frames:
-        """Return the same `by_ns` later."""
+        """Shift all times."""
         return replace(self, start_ns=self.start_ns + by_ns, end_ns=self.end_ns + by_ns)
 
     def during(self, start_ns: int, end_ns: int) -> tuple[str, bool]:
-        """Return the innermost around more than half of an interval, and whether it waits; "" for none."""
+        """Find the innermost frame around more than half of an interval ("" for none), and its `waits`."""
         shared = np.minimum(self.end_ns, end_ns) - np.maximum(self.start_ns, start_ns)
         most = np.flatnonzero(2 * shared > end_ns - start_ns)
         if not len(most):
@@ -111,117 +115,108 @@ class Frames(Struct, frozen=True):
 
 
 class WorkGroups(Struct, frozen=True):
-    """Groups of the work of devices: of k slices `row` (k,) and `group` (k,), a place in `names`.
-
-    `names` has pairs of a name and a category, in the order in which they first occur.
-    """
+    """Groups of k slices of work on devices."""
 
     row: Int64
-    names: Sequence[tuple[str, str]]
-    group: Int64
+    names: Sequence[tuple[str, str]]  # name and category of each group, by first occurrence
+    group: Int64  # index into `names`
 
     def of(self, trace: Trace) -> Trace:
-        """Return the slices of `trace` with the names of their groups."""
-        cats, cat_of = numbered(cat for _, cat in self.names)
-        part = trace.select(self.row)
+        """Select the slices of `trace`, with the names of their groups."""
         names = [name for name, _ in self.names]
-        cat_id = cat_of.astype(np.int32)[self.group]
-        return replace(
-            part, names=names, cats=cats, name_id=self.group.astype(np.int32), cat_id=cat_id, args={}
-        )
+        cats, cat_of = numbered(cat for _, cat in self.names)
+        name_id, cat_id = self.group.astype(np.int32), cat_of.astype(np.int32)[self.group]
+        part = trace.select(self.row)
+        return replace(part, names=names, cats=cats, name_id=name_id, cat_id=cat_id, args={})
 
 
 class MemorySamples(Struct, frozen=True):
-    """Allocated memory of a rank's devices: `at_ns` (k,), `n_bytes` (k,); `capacity` 0 where unknown."""
+    """Allocated memory of a rank's devices (k,)."""
 
     at_ns: Int64
     n_bytes: Float64
-    capacity: float
+    capacity: float  # in bytes; 0 if unknown
 
 
 class StepRows(Struct, frozen=True):
-    """The k steps of a rank, a row for each: its number, the role and length of its parts, other numbers."""
+    """The k steps of a rank: numbers, roles and lengths of parts, other values."""
 
     label: Int64  # (k,)
-    parts: Mapping[str, tuple[Role, Float64]]  # (k,) nanoseconds
+    parts: Mapping[str, tuple[Role, Float64]]  # (k,) in nanoseconds
     values: Mapping[str, Float64]  # (k,)
 
 
-#: What the work of devices is put together by (`--group_by`) where only names are asked for.
+#: The value of `--group_by` that needs only the names of device work.
 KERNEL_KIND = "kernel_kind"
 
 
 class System:
-    """A system that writes traces; the answers here are those for any chrome trace."""
+    """A system that writes traces; the answers here fit any chrome trace."""
 
     name = "chrome"
-    #: By which rule slices count as communication and computation.
+    #: The rule by which slices count as communication and computation.
     counted_by = (
         "Communication: operations named after a collective (allreduce, nccl, …), or of a category so "
         "called (comm), with all that they call; all else computes."
     )
-    #: How it calls a process: what has such a one, it wrote. None where names do not tell.
+    #: Names of processes that only this system gives; None without such names.
     process_names: re.Pattern[str] | None = None
-    #: How B and E events pair.
     pairing = EndRule.NESTED
-    #: Whether the file's times are on one clock with those of its worker's other files.
+    #: The files of a worker share a clock.
     has_workers = False
-    #: Whether `combine` writes whose an operation is into its name (``wk0.rank1.``).
+    #: `combine` writes the rank of an operation into its name (``wk0.rank1.``).
     names_by_rank = False
-    #: Whether a combined file's process numbers are the ranks.
+    #: The process numbers of a combined file are the ranks.
     pid_is_rank = False
-    #: The name of the instants that tell how much memory a device has allocated.
+    #: The name of the instants with the allocated memory of a device.
     memory_event = "[memory]"
-    #: The setting of its profiler that records them.
+    #: The profiler's setting that records them.
     memory_setting = ""
     #: The operation whose thread a combined file shows first.
     front_operation: str | None = None
-    #: The kinds of findings that none of its recordings can show, whatever was set when they were made.
+    #: The kinds of findings that its recordings cannot show with any setting.
     never_shows: frozenset[str] = frozenset((
         "slow_collective", "server", "priority_inversion", "input", "host_bound", "host_sync", "copies",
         "memory", "negotiation",
     ))  # fmt: skip
-    #: Whether its traces show the communication of a job of several ranks, so none is a flaw.
+    #: Traces of several ranks always show communication.
     shows_communication = False
-    #: Whether it records events; else only what each part of a step took, which tells no dependencies.
+    #: Events are recorded; else only the lengths of the parts of steps, without dependencies.
     has_events = True
-    #: What is said of a recording without any slice.
+    #: The error for a recording without slices.
     without_slices = "the trace holds no operation (no X event, no B with its E)"
-    #: Whether its traces are profiles of tasks.
+    #: Traces are profiles of tasks.
     has_tasks = False
-    #: Whether the track of a slice is part of the operation's name (a partition).
+    #: The track of a slice is part of the operation's name (a partition).
     names_by_track = False
-    #: Which keys of the events' args are decoded for what ("input*" means input0, input1, …).
+    #: Keys of the events' args to decode for each need ("input*" means input0, input1, …).
     args: Mapping[Need, Sequence[str]] = MappingProxyType({})
-    #: Parts of names of operations that the user says are communication, too.
+    #: Parts of names that `--comm` declares communication.
     comm: Sequence[str] = ()
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
-        """Recognise the system by metadata events alone.
-
-        In a combined file names of processes begin with those of their sources.
-        """
-        called = self.process_names
-        return called is not None and any(map(called.fullmatch, names_in(metadata, "process_name").values()))
+        """Recognise the system by metadata events; in a combined file, names begin with their sources."""
+        names = names_in(metadata, "process_name").values()
+        return self.process_names is not None and any(map(self.process_names.fullmatch, names))
 
     def recognises(self, trace: Trace) -> bool:
-        """Recognise a file of the system; `trace` is as it was read, or its beginning."""
+        """Recognise a file of the system by its trace, or the beginning of that."""
         return self.recognises_metadata(trace.metadata)
 
     def epoch_ns(self, trace: Trace) -> int:
-        """Return the offset of the file's times from nanoseconds since the epoch; 0 where it does not say.
+        """Read the offset of the file's times from the epoch; 0 if unknown.
 
-        `dialects.epoch_ns` takes one that cannot be for 0.
-        The header's `baseTimeNanoseconds`, which PyTorch's profiler and this program write.
+        PyTorch's profiler and this program write it as the header's `baseTimeNanoseconds`.
+        `dialects.epoch_ns` rejects an impossible one.
         """
         return int_or_zero(trace.header.get(BASE))
 
     def common_clock(self, trace: Trace) -> str:
-        """Name the metadata that puts the times of all ranks on one clock; "" where none does."""
+        """Name the metadata that puts the times of all ranks on one clock; "" for none."""
         return ""
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
-        """Return (rank, world size) as the file itself says; of a source of a combined file, as that says."""
+        """Read (rank, world size) from the file, or from a source of a combined file."""
         return None, None
 
     def is_left_out(self, tid: object) -> bool:
@@ -229,30 +224,27 @@ class System:
         return False
 
     def machine(self, trace: Trace) -> str:
-        """Return the machine by whose clock the file's times are; "" where it does not say."""
+        """Name the machine whose clock the file uses; "" if unknown."""
         return ""
 
     def timed(self, trace: Trace) -> Trace:
-        """Return the trace with the durations that its events do not tell."""
+        """Add the durations that the events lack."""
         return with_known_durations(trace)
 
     def finished(self, trace: Trace) -> Trace:
-        """Return the trace without the slices that stand for the recording itself."""
+        """Leave out the slices that stand for the recording itself."""
         return trace
 
     def split(self, trace: Trace) -> Sequence[Owned]:
-        """Split a file, or one source of a combined file, into ranks by its processes.
-
-        They are one rank's, or several ranks', with those of a host that they share; see `split_by_slices`.
-        """
+        """Split a file, or one source of a combined file, by processes into ranks and their shared host."""
         return split_by_processes(trace)
 
     def second_axis(self, read: Callable[[], Trace]) -> SecondAxis | None:
-        """Find the second time axis of a file; `read` returns its trace, times as they are there."""
+        """Find the second time axis of a file; `read` returns its trace with unchanged times."""
         return None
 
     def roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Role` of each slice (n,); see `rule`."""
+        """Find the `Role` of each slice (n,); see `rule`."""
         roles = self.recorded_roles(trace)
         if self.comm:
             roles[self.named_comm(trace) & (roles != Role.IGNORED)] = Role.COMM
@@ -264,12 +256,12 @@ class System:
         return any(part in name for part in self.comm)
 
     def named_comm(self, trace: Trace) -> Mask:
-        """Mask the slices (n,) that `--comm` declares communication, with all that they call."""
+        """Mask the slices (n,) that `--comm` declares communication, and the slices inside."""
         named = by_name(trace, self.is_named_comm)
         return named | lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, named)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Role` of each slice (n,) by its name and category, whatever its thread."""
+        """Find the `Role` of each slice (n,) by name and category, regardless of its thread."""
         roles = framed(trace)
         roles[:] = np.where(roles == Role.IGNORED, roles, Role.COMPUTE)
         comm = by_name(trace, lambda name: is_collective(name, "") or is_server_transfer(name))
@@ -279,19 +271,18 @@ class System:
         return roles
 
     def rule(self, trace: Trace) -> str:
-        """State in a sentence the rule by which slices of `trace` count as communication and computation."""
+        """State the rule by which slices of `trace` count as communication and computation."""
         return self.counted_by
 
     def marked_steps(self, trace: Trace) -> Steps:
-        """Return the steps that the system itself marks; see `find_steps`."""
+        """Find the steps that the system itself marks; see `find_steps`."""
         return NO_STEPS
 
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
-        """Return the steps of `trace` and how they were found.
+        """Find the steps of `trace`: the recording's marks, else the optimizer's calls, else a repeated span.
 
-        The recording's own marks, else the calls of the optimizer, else the
-        outermost span that repeats. `by` names the annotation that marks a step instead. A number occurs
-        once: where the recording counts anew (an epoch, a file written twice), steps are counted here.
+        `by` names the annotation that marks a step instead. Numbers are unique: if the recording repeats some
+        (in each epoch, in a file written twice), steps are counted anew.
         """
         if by is not None:
             return steps_by_name(trace, by)
@@ -300,15 +291,15 @@ class System:
         return numbered_once(steps)
 
     def loop_spans(self, trace: Trace) -> Mask:
-        """Mask the slices (n,) that may be the body of the training loop, if they repeat."""
+        """Mask the slices (n,) that, if they repeat, may be the body of the training loop."""
         return np.zeros(len(trace), np.bool_)
 
     def annotations(self, trace: Trace) -> Mask:
-        """Mask the annotations (n,) around work of the host that may not be recorded."""
+        """Mask the annotations (n,) around work of the host that may be unrecorded."""
         return np.zeros(len(trace), np.bool_)
 
     def loads(self, trace: Trace) -> list[Step]:
-        """Return the periods from one load of input data to the next, also of steps not traced."""
+        """List the periods from one load of input data to the next, also in untraced steps."""
         return []
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
@@ -321,29 +312,30 @@ class System:
         return is_collective(name, "") and kind_of(name).startswith(("all-", "reduce-scatter", "barrier"))
 
     def synchronises(self, trace: Trace) -> Mask:
-        """Mask the slices (n,) that may be part of such an operation, or that number its step."""
+        """Mask the slices (n,) that may be part of such an operation, or number its step."""
         return by_name(trace, self.may_synchronise)
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
-        """Return the occurrence of such an operation; `args` need only have the keys for `Need.SYNC`."""
+        """Read a slice as part of such an operation; `args` need only have the keys for `Need.SYNC`."""
         return SyncPart(name)
 
     def sync_points(self, trace: Trace) -> SyncPoints:
-        """Return the operations that several ranks do together; read `trace` with `Need.SYNC`."""
+        """Find the operations that several ranks do together; read `trace` with `Need.SYNC`."""
         wanted = np.flatnonzero(self.synchronises(trace))
-        columns = {
-            key: trace.args[key].as_dict() for key in self.args.get(Need.SYNC, ()) if key in trace.args
-        }
+        keys = [key for key in self.args.get(Need.SYNC, ()) if key in trace.args]
+        columns = {key: trace.args[key].as_dict() for key in keys}
+        code = trace.name_id[wanted].astype(np.int64) * len(trace.cats) + trace.cat_id[wanted]
+        groups = places_by_value(code * len(trace.tracks) + trace.track_id[wanted])
         return collected(
-            (part, trace.ts_ns[rows], trace.ts_ns[rows] + trace.dur_ns[rows])
-            for alike in _alike(trace, wanted)
-            for part, rows in self._sync_parts(trace, alike, columns).items()
+            (part, trace.ts_ns[rows], trace.end_ns[rows])
+            for group in groups
+            for part, rows in self._sync_parts(trace, wanted[group], columns).items()
         )
 
     def _sync_parts(
         self, trace: Trace, rows: Int64, columns: Mapping[str, Mapping[int, Any]]
     ) -> dict[SyncPart, Int64]:
-        """Return the parts that slices of one name, category and track tell, and which slices tell each."""
+        """Read slices of one name, category and track as parts; list the rows of each part."""
         first = int(rows[0])
         name, cat = trace.names[trace.name_id[first]], trace.cats[trace.cat_id[first]]
         tid = trace.tracks[trace.track_id[first]].tid
@@ -358,12 +350,7 @@ class System:
         return {part: np.array(part_rows, np.int64) for part, part_rows in rows_of.items()}
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Cut a rank into steps of events and edges; `by` as for `find_steps`.
-
-        TraceError where no step is recorded in the trace.
-        """
-        from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
-
+        """Build the step graphs of a rank; TraceError without steps. `by`: see `find_steps`."""
         trace, roles = rank.trace, self.roles(rank.trace)
         meets = is_communication(roles) & ~by_name(trace, is_server_transfer)
         meaning = Meaning(roles, meets, {}, self.category)
@@ -372,36 +359,36 @@ class System:
         return replace(recorded, notes=[*recorded.notes, *filter(None, [steps.note])])
 
     def operation(self, name: str, tid: object) -> str:
-        """Return an operation's full name; `tid` is that of its track."""
+        """Name an operation in full; `tid` is that of its track."""
         return name
 
     def parameters(self, directory: Path) -> Mapping[str, str]:
-        """Return the parameters of the model by the names that traces have for them; a job's files say."""
+        """Read the names of the model's parameters from the job's files, by their names in traces."""
         return {}
 
     def main_name(self, name: str, parameters: Mapping[str, str]) -> str | None:
-        """Return the name that a DAG has for an operation; None for a part of one; see `parameters`."""
+        """Name an operation as a DAG does; None for a part of an operation. See `parameters`."""
         op = OpName.parse(name)
         return None if op.queue is not None or op.cat is None else str(op.bare())
 
     def category(self, name: str, cat: str) -> str:
-        """Return the category that an operation is counted under."""
+        """Name the category of an operation."""
         return cat
 
     def collectives(self, rank: RankTrace) -> Collectives:
-        """Return the collectives of a rank, and what they move as far as recorded; see `Need.SIZES`."""
+        """List the collectives of a rank, with their recorded sizes; see `Need.SIZES`."""
         trace = rank.trace
         comm = self.roles(trace) == Role.COMM
         carried_out = comm & by_name(trace, is_library_call)
-        comm = carried_out if carried_out.any() else comm  # other calls hand them over
+        comm = carried_out if carried_out.any() else comm  # other calls hand collectives over
         rows = np.flatnonzero(comm & ~lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm))
         calls = [Call(kind_of(trace.names[i])) for i in trace.name_id[rows].tolist()]
         return Collectives.of(rows, calls, np.zeros(len(rows), np.int64), trace.ts_ns[rows])
 
     def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
-        """Return the allocated memory of devices, from the args of all instants called `memory_event`.
+        """Read the allocated memory of devices from the args of all instants named `memory_event`.
 
-        None where their number differs: of several files of a rank only one is read.
+        None if their number differs: of several files of a rank only one is read.
         """
         at_ns = trace.points.ts_ns[trace.points.name_id == trace.names.index(self.memory_event)]
         if len(samples) != len(at_ns):
@@ -417,15 +404,13 @@ class System:
         return np.zeros(len(trace), np.bool_)
 
     def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> WorkGroups | None:
-        """Return the groups to which the work of devices belongs; None where nothing tells them.
+        """Group the work of devices as `--group_by` says: operator, module, annotation or `KERNEL_KIND`.
 
-        `by` is what `--group_by` says: operator, module, annotation or `KERNEL_KIND`. `roles` (n,) are those
-        of all slices. But for kinds, the trace was read for `Need.ORIGIN`.
+        `roles` (n,) are those of all slices. Except for kinds, the trace was read for `Need.ORIGIN`. None if
+        the system does not record the groups.
         """
         if by != KERNEL_KIND:
             return None
-        from analyzer.reading.dialects.name_rules import COMMUNICATION, kernel_kind
-
         rows = np.flatnonzero(self.device_work(trace))
         pairs, kind = numbered(
             zip(trace.name_id[rows].tolist(), is_communication(roles[rows]).tolist(), strict=True)
@@ -439,31 +424,28 @@ class System:
         return False
 
     def frames(self, trace: Trace) -> Frames | None:
-        """Return the Python calls during which nothing else runs; None without recorded stacks."""
+        """List the Python calls during which nothing else runs; None without recorded stacks."""
         return None
 
     def step_rows(self, trace: Trace, by: str | None = None) -> StepRows:
-        """Return the rows of a recording that has no events; `by` as for `find_steps`."""
+        """Read the steps of a recording without events; `by` as for `find_steps`."""
         raise NotImplementedError(f"{self.name}: no rows")
 
     def runs_into_next_step(self, trace: Trace) -> Mask:
-        """Mask the slices (n,) that may begin after their step: the n-th of a name is the n-th step's."""
+        """Mask the slices (n,) that may begin after their step: the n-th of a name is of the n-th step."""
         return np.zeros(len(trace), np.bool_)
 
     def standing(self, trace: Trace) -> Standing | None:
-        """Return the calls that were open when the rank wrote the file; None where none are recorded."""
+        """List the calls that were open when the rank wrote the file; None if open calls are not recorded."""
         return None
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """List the names by which `--filter` may call events; () where they are not communication.
-
-        `name`, `cat` and `tid` are those of the events, `process` is what their process is called.
-        """
+        """List the names by which `--filter` selects an event; () if it is not communication."""
         return (name,) if is_collective(name, cat) or is_server_transfer(name) else ()
 
 
 def framed(trace: Trace) -> NDArray[np.int8]:
-    """Return the role of each slice (n,) as far as its category tells; `FRAME` where it does not."""
+    """Find the role of each slice (n,) by category; `FRAME` for other categories."""
     roles = np.full(len(trace), Role.FRAME, np.int8)
     roles[by_cat(trace, lambda cat: bool(re.fullmatch(_HOST_CATS, cat)))] = Role.HOST
     roles[by_cat(trace, RUNTIME_CATS.__contains__)] = Role.CALL
@@ -500,17 +482,11 @@ def is_of_recording(tid: object) -> bool:
 
 
 def int_or_zero(value: Any) -> int:
-    """Return a whole number of 64 bits, written as such or as text; 0 for anything else."""
+    """Parse an integer of 64 bits, or its text; 0 for any other value."""
     number = int(value) if re.fullmatch(r"-?\d{1,19}", str(value)) else 0
     return number if -(1 << 63) <= number < 1 << 63 else 0
 
 
 def integer(value: Any) -> int | None:
-    """Return `value` where it is an integer, else None."""
+    """Accept an integer; None for any other value."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _alike(trace: Trace, rows: Int64) -> list[Int64]:
-    """Return `rows` (k,) in groups of one name, category and track."""
-    code = trace.name_id[rows].astype(np.int64) * len(trace.cats) + trace.cat_id[rows]
-    return [rows[places] for places in places_by_value(code * len(trace.tracks) + trace.track_id[rows])]

@@ -1,4 +1,4 @@
-"""The slices of XLA's profiles: what their names mean, whose they are, and which of them are steps."""
+"""The slices of XLA's profiles: the meaning of their names, their devices, and the steps among them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COPY = re.compile(
     r"%?(?:copy|outfeed)(?:[-_](?:start|done|bitcast|fusion))*(?:[.\s].*)?|mem(?:cpy|set).*", re.IGNORECASE
 )
 _INPUT = re.compile(r"%?infeed(?:-done)?(?:[.\s].*)?", re.IGNORECASE)
-#: What the host does to get the next batch: TensorFlow's iterators, and Python's functions by their names.
+#: Loading of the next batch on the host: TensorFlow's iterators, and Python's functions by their names.
 LOADS = re.compile(
     r"(?:MultiDevice)?Iterator(?:::|GetNext).*|InfeedEnqueue.*"
     r"|(?:\$\S+ )?(?:__next__|_?(?:get_)?next(?:_data|_batch)?|_?(?:get|load|fetch|make)_batch)"
@@ -47,15 +47,15 @@ LOADS = re.compile(
 _HALF = re.compile(r"(.*)-(start|done)(\W.*|)")
 _AROUND = re.compile(r"%?(?:while|conditional|call)(?:[.\s].*)?")
 _NUMBER = re.compile(r"\A(?:\d+[._]|enolc\.|\d*tamer\.)+")  # of a name backwards: it is tried once
-#: In these each device waits for one other, or for a root, and not for all.
-_ONE_WAITS_FOR_ONE = re.compile(r"%?(?:collective[-_](?:permute|broadcast)|ppermute|pbroadcast|send|recv)")
+#: In these each device waits for one other, or for a root, not for all.
+ONE_WAITS_FOR_ONE = re.compile(r"%?(?:collective[-_](?:permute|broadcast)|ppermute|pbroadcast|send|recv)")
 
-#: The profiler's own work: no time is in it, or that of another slice.
+#: The profiler's own marks, without time or with the time of another slice.
 NOISE = re.compile(r"ThreadpoolListener::.*|end: .*")
-#: What only holds the operations of devices, or prepares nothing for them.
+#: Slices that only hold the operations of devices, or prepare nothing for them.
 UNTIMED = re.compile(r"PythonRefManager::.*|ThunkExecutor::Execute")
 SLEEP = re.compile(r"\$\S+ sleep")
-#: What a thread of the host does until a device, or another thread, is ready.
+#: Waits of the host's threads for a device, or for another thread.
 WAIT = re.compile(
     r"Wait(?:\b.*|For.*)|.*\(wait for completion\)|.*::Await\w*|Rendezvous|EventFDAsyncWorker.*"
     r"|(?:\$\S+ )?(?:_?block_until_ready|_single_device_array_to_np_array\w*|__array__|_value|wait|acquire)"
@@ -72,11 +72,11 @@ _PROFILER = re.compile(r"\$profiler\.py:\d+ (?:(?:start|stop)_trace|trace|(?:sta
 #: A call that spends this share of its time in another stands for that.
 _NOTHING_ELSE = 0.9
 
-#: Devices on CPUs are counted on from such a number in each process.
+#: Each process counts its devices on CPUs from a multiple of this.
 _OF_A_PROCESS = 2048
 _DEVICE = re.compile(r"/device:[A-Z]+:(\d{1,9})\b")
 _STREAM = re.compile(r"Stream #\d+.*")
-#: Threads of a device that tell its operations once more: by program, by step, by line of the source.
+#: Threads of a device that repeat its operations: by program, by step, by line of the source.
 _REPEATED = re.compile(
     r"Steps\b.*|XLA Modules\b.*|Source code\b.*|.*Name Scope\b.*|(?:TensorFlow|Framework) Ops\b.*"
     r"|Sparse ?Core (?:Steps|Modules)\b.*|.* - from #.*"
@@ -90,7 +90,7 @@ _RUN = re.compile(r"\(.*")  # XLA's modules on a TPU are called ``jit_step(12345
 
 @lru_cache(maxsize=65536)
 def role_of(name: str) -> Role:
-    """Return the role of an operation of a device.
+    """Find the role of an operation of a device by its name.
 
     >>> role_of("psum_invariant.49"), role_of("copy-done.3"), role_of("multiply_add_fusion.1")
     (<Role.COMM: 1>, <Role.COPY: 3>, <Role.COMPUTE: 0>)
@@ -102,12 +102,12 @@ def role_of(name: str) -> Role:
     return Role.INPUT if _INPUT.fullmatch(name) else Role.COMPUTE
 
 
-#: What XLA states of operations that it does not say the work of: the name tells more.
+#: Categories without the kind of work: the name tells more.
 _UNSTATED = re.compile(r"|async-(?:start|done)|custom-call.*|unknown|while|conditional|call")
 
 
 def stated_role(category: str) -> Role | None:
-    """Take the role of an operation from the `hlo_category` that XLA states; None where that says none.
+    """Find the role of an operation by the `hlo_category` that XLA states; None where the category says none.
 
     >>> stated_role("all-reduce fusion"), stated_role("loop fusion"), stated_role("custom-call")
     (<Role.COMM: 1>, <Role.COMPUTE: 0>, None)
@@ -116,8 +116,15 @@ def stated_role(category: str) -> Role | None:
 
 
 def roles_of(trace: Trace) -> NDArray[np.int8]:
-    """Take the role of each slice (n,), were it an operation, as stated, else by its name."""
+    """Find the role of each slice (n,), if it is an operation: as stated, else by its name.
+
+    A kernel of a collective operation communicates whatever its own name is.
+    """
     roles = np.array(list(map(role_of, trace.names)), np.int8)[trace.name_id]
+    if "hlo_op" in trace.args:
+        column = trace.args["hlo_op"]
+        is_comm = [role_of(str(name)) is Role.COMM for name in column.values]
+        roles[column.rows[np.array(is_comm, np.bool_)]] = Role.COMM
     if "hlo_category" in trace.args:
         column = trace.args["hlo_category"]
         categories, category_of = numbered(map(str, column.values))
@@ -127,13 +134,8 @@ def roles_of(trace: Trace) -> NDArray[np.int8]:
     return roles
 
 
-def is_around(name: str) -> bool:
-    """Recognise a loop, a branch or a call, which contains other operations."""
-    return _AROUND.fullmatch(name) is not None
-
-
 def halves(name: str) -> tuple[str, bool, bool]:
-    """Return the name of the whole operation, and whether the one so called begins and ends it.
+    """Split a name into that of the whole operation and two flags: begins it, ends it.
 
     >>> halves("all-gather-start.1"), halves("all-gather.1")
     (('all-gather.1', True, False), ('all-gather.1', True, True))
@@ -142,15 +144,8 @@ def halves(name: str) -> tuple[str, bool, bool]:
     return (match[1] + match[3], match[2] == "start", match[2] == "done") if match else (name, True, True)
 
 
-def all_wait(name: str) -> bool:
-    """Check that each collective ends on every device after it began on all."""
-    return not _ONE_WAITS_FOR_ONE.match(name)
-
-
 def kind_of(name: str) -> str:
-    """Return the name of an operation without its number; all Python functions are of one kind.
-
-    Calls in which Python waits for a device are of another.
+    """Name the kind of an operation: its name without the number, or one of two kinds of Python calls.
 
     >>> kind_of("loop_fusion.12"), kind_of("$api.py:2757 block_until_ready"), kind_of("$train.py:7 main")
     ('loop_fusion', 'wait for device', 'python')
@@ -161,7 +156,7 @@ def kind_of(name: str) -> str:
 
 
 def of_profiler(trace: Trace) -> Mask:
-    """Find the calls (n,) that start and stop the recording, with all inside them.
+    """Mask the calls (n,) that start and stop the recording, and all slices inside.
 
     Calls around these that do nothing else, such as a context manager's, belong to them.
     """
@@ -178,25 +173,15 @@ def of_profiler(trace: Trace) -> Mask:
 
 
 class ThreadKinds(NamedTuple):
-    """Kinds of slices on each thread (t,) of a trace.
+    """Kinds of slices on each thread (t,) of a trace."""
 
-    Attributes
-    ----------
-    device : (t,) number of the device, `SHARED` for a thread of the host
-    works : (t,) holds operations of a device
-    copies : (t,) all operations are copies, but for collectives
-    waits : (t,) holds waits of a device
-    steps, programs : (t,) holds the steps of a device, or the runs of programs on it
-    nameless : (t,) of a device with streams, but nothing says what it holds
-    """
-
-    device: Int64
-    works: Mask
-    copies: Mask
-    waits: Mask
-    steps: Mask
-    programs: Mask
-    nameless: Mask
+    device: Int64  # number of the device, `SHARED` for a thread of the host
+    works: Mask  # operations of a device
+    copies: Mask  # all operations are copies, except collectives
+    waits: Mask  # waits of a device
+    steps: Mask  # steps of a device
+    programs: Mask  # runs of programs on a device
+    nameless: Mask  # unknown slices of a device with streams
 
     @property
     def repeats(self) -> Mask:
@@ -205,56 +190,60 @@ class ThreadKinds(NamedTuple):
 
 
 def thread_kinds(trace: Trace) -> ThreadKinds:
-    """Tell the kinds of slices that the threads of a trace hold, by the threads' names."""
+    """Find the kinds of slices on the threads of a trace by the threads' names."""
     threads = names_in(trace.metadata, "thread_name")
     matches = map(_DEVICE.search, process_names(trace))
     device = np.array([int(match[1]) if match else SHARED for match in matches], np.int64)
     names = [threads.get((track.pid, track.tid), "") for track in trace.tracks]
     streamed = {track.pid for track, name in zip(trace.tracks, names, strict=True) if _STREAM.fullmatch(name)}
 
-    def which(accept: Callable[[str], object]) -> Mask:
+    def of_devices(accept: Callable[[str], object]) -> Mask:
         return np.asarray(np.array([bool(accept(name)) for name in names], np.bool_) & (device != SHARED))
 
-    waits, repeated = which("XLA TraceMe".__eq__), which(_REPEATED.fullmatch)
+    waits, repeated = of_devices("XLA TraceMe".__eq__), of_devices(_REPEATED.fullmatch)
     beside = np.array([track.pid in streamed for track in trace.tracks], np.bool_)
-    repeated |= beside & ~which(_STREAM.fullmatch)
+    repeated |= beside & ~of_devices(_STREAM.fullmatch)
     works = (device != SHARED) & ~repeated & ~waits
-    steps, programs = which(lambda name: name == "Steps"), which(lambda name: name.startswith("XLA Modules"))
-    nameless = beside & which("".__eq__)
-    return ThreadKinds(device, works, which(_OF_COPIES.fullmatch), waits, steps, programs, nameless)
+    steps, programs = (
+        of_devices(lambda name: name == "Steps"),
+        of_devices(lambda name: name.startswith("XLA Modules")),
+    )
+    nameless = beside & of_devices("".__eq__)
+    return ThreadKinds(device, works, of_devices(_OF_COPIES.fullmatch), waits, steps, programs, nameless)
 
 
-def operations(trace: Trace, lines: ThreadKinds) -> Mask:
+def operations(trace: Trace) -> Mask:
     """Mask the operations of devices (n,)."""
-    is_operation = lines.works[trace.track_id] if len(trace) else np.zeros(0, np.bool_)
+    kinds = thread_kinds(trace)
+    is_operation = kinds.works[trace.track_id] if len(trace) else np.zeros(0, np.bool_)
     if "hlo_op" in trace.args:
         is_operation[trace.args["hlo_op"].rows] = True  # on a CPU, on threads of the host
-    return is_operation & (~lines.repeats & ~lines.programs & ~lines.steps)[trace.track_id]
+    return is_operation & ~(kinds.repeats | kinds.programs | kinds.steps)[trace.track_id]
 
 
 def device_of_slices(trace: Trace) -> Int64:
-    """Return the number of each slice's device (n,), `SHARED` for what is the host's.
+    """Find the number of each slice's device (n,), `SHARED` for slices of the host.
 
-    On a CPU an operation names its device; what lies inside it is of the same one. A device that only copies
-    is not a rank where others work: its copies are the host's.
+    On a CPU an operation names its device, also for the slices inside. If other devices work, the copies of a
+    device that only copies belong to the host.
     """
     if not len(trace):
         return np.empty(0, np.int64)
-    lines = thread_kinds(trace)
-    device = lines.device[trace.track_id]
+    kinds = thread_kinds(trace)
+    device = kinds.device[trace.track_id]
     for key in ("global_device_id", "device_ordinal"):
         if key in trace.args:
             column = trace.args[key]
             known = device[column.rows]
             device[column.rows] = np.where(known == SHARED, list(map(int_or_zero, column.values)), known)
     device = _with_insides(trace, device)
-    copies = lines.copies[trace.track_id] | (roles_of(trace) == Role.COPY)
-    busy = unique(device[operations(trace, lines) & ~copies])
+    copies = kinds.copies[trace.track_id] | (roles_of(trace) == Role.COPY)
+    busy = unique(device[operations(trace) & ~copies])
     return np.where(np.isin(device, busy), device, SHARED) if len(busy) else device
 
 
 def _with_insides(trace: Trace, device: Int64) -> Int64:
-    """Return the devices (n,) also of the slices that lie inside one whose device is known."""
+    """Give slices inside one whose device is known the same device (n,)."""
     known = device != SHARED
     outer = known & ~lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, known)
     rows = np.flatnonzero(outer)
@@ -264,7 +253,7 @@ def _with_insides(trace: Trace, device: Int64) -> Int64:
 
 
 def ranks_of(devices: Sequence[int]) -> list[int]:
-    """Return the ranks of the devices of a process: each process has the numbers after the one before.
+    """List the ranks of a process's devices, after those of the process before.
 
     >>> ranks_of([0, 1]), ranks_of([2048, 2049])
     ([0, 1], [2, 3])
@@ -273,21 +262,21 @@ def ranks_of(devices: Sequence[int]) -> list[int]:
     return [device // _OF_A_PROCESS * n + device % _OF_A_PROCESS for device in devices]
 
 
-def with_others(trace: Trace, works: Mask) -> Mask:
-    """Mask those of the operations of devices (n,), `works`, that contain others."""
+def containers(trace: Trace, works: Mask) -> Mask:
+    """Mask the loops, branches and calls among the operations `works` (n,) that contain others."""
     rows = np.flatnonzero(works)
     order = rows[np.lexsort((-trace.end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
-    is_shared = np.zeros(len(trace), np.bool_)
+    has_inside = np.zeros(len(trace), np.bool_)
     same = trace.track_id[order[1:]] == trace.track_id[order[:-1]]
-    is_shared[order[:-1]] = same & (trace.ts_ns[order[1:]] < trace.end_ns[order[:-1]])
-    return is_shared
+    has_inside[order[:-1]] = same & (trace.ts_ns[order[1:]] < trace.end_ns[order[:-1]])
+    return has_inside & by_name(trace, _AROUND.fullmatch)
 
 
-# ---- steps: what the host numbers, a device's own, and the runs of a program
+# ---- steps: those that the host numbers, a device's own, and the runs of a program
 
 
 def numbered_spans(trace: Trace) -> Steps:
-    """Return the annotations with a `step_num` of the first thread that has some; none inside another."""
+    """Find the outermost annotations with a `step_num` on the first thread that has some."""
     column = trace.args.get("step_num")
     if column is None or not len(column.rows):
         return NO_STEPS
@@ -301,31 +290,30 @@ def numbered_spans(trace: Trace) -> Steps:
 
 
 def steps_of_device(trace: Trace) -> Steps:
-    """Return the steps that a thread of the first device has, each called by its number."""
+    """Find the steps on the thread of steps of the first device; their names are numbers."""
     rows = np.flatnonzero(thread_kinds(trace).steps[trace.track_id] & by_name(trace, str.isdecimal))
     if not len(rows):
         return NO_STEPS
     rows = in_first_process(trace, rows)
     numbers = [int(trace.names[i][:18]) for i in trace.name_id[rows].tolist()]
-    steps = spans(trace, rows, numbers)
-    return _to_completion(trace, steps, "the device's steps")
+    return _to_completion(trace, spans(trace, rows, numbers), "the device's steps")
 
 
 def runs(trace: Trace) -> Steps:
-    """Return the runs of the program that takes longest on the device, where it numbers them, as steps."""
+    """Find the numbered runs of the program that takes longest on the device, as steps."""
     if "run_id" not in trace.args:
         return NO_STEPS
-    run, lines, device = trace.args["run_id"].as_dict(), thread_kinds(trace), device_of_slices(trace)
+    run, device = trace.args["run_id"].as_dict(), device_of_slices(trace)
     module = trace.args["hlo_module"].as_dict() if "hlo_module" in trace.args else {}
     rows = trace.args["run_id"].rows
-    is_run = lines.programs[trace.track_id[rows]] | np.isin(rows, list(module))
+    is_run = thread_kinds(trace).programs[trace.track_id[rows]] | np.isin(rows, list(module))
     bounds: dict[str, dict[str, tuple[int, int]]] = {}
     for row in rows[(device[rows] != SHARED) & is_run].tolist():
         program = re.sub(_RUN, "", str(module.get(row, trace.names[trace.name_id[row]])))
         begin, end = int(trace.ts_ns[row]), int(trace.end_ns[row])
-        runs = bounds.setdefault(program, {})
-        known = runs.get(str(run[row]), (begin, end))
-        runs[str(run[row])] = min(begin, known[0]), max(end, known[1])
+        of_program = bounds.setdefault(program, {})
+        known = of_program.get(str(run[row]), (begin, end))
+        of_program[str(run[row])] = min(begin, known[0]), max(end, known[1])
     took = {program: sum(end - begin for begin, end in bounds[program].values()) for program in bounds}
     main = max(bounds, key=took.__getitem__, default="")
     ordered = sorted(bounds.get(main, {}).values())
@@ -339,16 +327,16 @@ _CALL = re.compile(r"PjitFunction\((.*)\)")
 
 
 def calls(trace: Trace, marks: Sequence[Step] = ()) -> Steps:
-    """Take each call of the program that takes longest on the device as a step.
+    """Find the calls of the program that takes longest on the device, as steps.
 
-    Of those that the host calls: XLA tries others while it compiles. Where each call, or each step that the
-    host `marks`, has as many operations there, from the completion of these to that of the next one's; else
-    from one call on the host to the next.
+    The host must call the program: XLA tries others while it compiles. If all calls, or all steps that the
+    host `marks`, have equally many operations there, a step lasts from completion to completion; else from
+    one call on the host to the next.
     """
     if "hlo_module" not in trace.args:
         return NO_STEPS
     column, device = trace.args["hlo_module"], device_of_slices(trace)
-    rows = np.flatnonzero(operations(trace, thread_kinds(trace)) & (device != SHARED))
+    rows = np.flatnonzero(operations(trace) & (device != SHARED))
     rows = rows[device[rows] == device[rows].min(initial=np.iinfo(np.int64).max)]
     named = np.isin(column.rows, rows)
     programs, program = numbered(map(str, np.array(column.values, np.object_)[named].tolist()))
@@ -364,15 +352,14 @@ def calls(trace: Trace, marks: Sequence[Step] = ()) -> Steps:
     work = of_program[program == main]
     work = work[np.argsort(trace.ts_ns[work], kind="stable")]
     if len(work) % len(numbers) == 0:
-        runs = work.reshape(len(numbers), -1)
-        bounds = np.column_stack((numbers, trace.ts_ns[runs].min(axis=1), trace.end_ns[runs].max(axis=1)))
+        calls = work.reshape(len(numbers), -1)
+        bounds = np.column_stack((numbers, trace.ts_ns[calls].min(axis=1), trace.end_ns[calls].max(axis=1)))
         return _to_completion(trace, list(map(Step._make, bounds.tolist())), f"calls of {programs[main]}")
     if marks:
         return NO_STEPS
     end_ns = max(int(trace.end_ns[host[-1]]), int(trace.end_ns[work].max()))
-    return Steps(
-        tuple(between(np.append(trace.ts_ns[host], end_ns))), (), f"one call of {programs[main]} to the next"
-    )
+    how = f"one call of {programs[main]} to the next"
+    return Steps(tuple(between(np.append(trace.ts_ns[host], end_ns))), (), how)
 
 
 def _program_of(call: str) -> str:
@@ -386,11 +373,11 @@ def _program_of(call: str) -> str:
 
 
 def _to_completion(trace: Trace, steps: Sequence[Step], how: str) -> Steps:
-    """Return a device's steps, in order, each from the completion of the one before to its own.
+    """Extend a device's steps, in order, from completion to completion.
 
-    When the first begins is not recorded. The end of a step's last operation may be rounded otherwise.
+    The begin of the first is not recorded. The end of a step's last operation may be rounded differently.
     """
-    done = np.sort(trace.end_ns[operations(trace, thread_kinds(trace))])
+    done = np.sort(trace.end_ns[operations(trace)])
     ends = np.array([step.end_ns for step in steps], np.int64)
     last = np.append(done, 0)[np.searchsorted(done, ends + ROUNDED_NS, side="right") - 1]
     ends = np.maximum(ends, last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -17,7 +17,6 @@ from analyzer.reading.dialects.kineto.collectives import (
     COLLECTIVE,
     SIZE_ARGS,
     SYNC_ARGS,
-    awaits_collective,
     collective,
     collective_kernels,
     grouped,
@@ -28,8 +27,22 @@ from analyzer.reading.dialects.kineto.collectives import (
     lasting_collectives,
     step_mark,
 )
+from analyzer.reading.dialects.kineto.kineto_steps import (
+    Completed,
+    annotated_steps,
+    chosen_kind,
+    from_completion,
+    goes_on,
+    kind_of_step,
+    launched,
+    places,
+)
+from analyzer.reading.dialects.kineto.lost_work import with_lost_launches, with_sound_durations
+from analyzer.reading.dialects.name_rules import COMMUNICATION, kernel_kind
 from analyzer.reading.dialects.recorded_collectives import Collectives, SyncPart, SyncPoints
 from analyzer.reading.dialects.roles import Role, by_cat, by_name
+from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
+from analyzer.reading.dialects.step_windows import windows
 from analyzer.reading.dialects.steps import (
     NO_STEPS,
     Step,
@@ -58,23 +71,18 @@ from analyzer.reading.dialects.system import (
 from analyzer.reading.dialects.tolerances import LONG_FUNCTION, LONG_FUNCTION_NS
 from analyzer.reading.formats.columns import Trace
 
-if TYPE_CHECKING:
-    from analyzer.reading.dialects.kineto.completion import Completed
-    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
-
 _HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", BASE}
 _CATS = {
     *("cpu_op", "user_annotation", "gpu_user_annotation", "kernel", "gpu_memcpy", "gpu_memset"),
     *("cuda_runtime", "cuda_driver", "cuda_sync", "python_function", "ac2g", "fwdbwd"),
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
-_NOT_LAUNCHED = (
-    "the marks of steps are the host's, which is far ahead of its device, and launches are not recorded: no "
-    "steps are found"
-)
-#: Waits and records of events on streams, which some accelerators list beside their work.
+_NOT_LAUNCHED = "no steps are found: only the host marks steps, it is far ahead of its device, and launches are not recorded"
+#: Operators that only wait for a collective.
+_COLLECTIVE_WAITS = {"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"}
+#: Waits for events and records of them on streams, which some accelerators list beside their work.
 _BETWEEN_STREAMS = re.compile(r"(?i)(?:event|notify)_(?:wait|record)")
-#: A Python function: built in, or in a file, which is left out.
+#: A Python function: built in, or in a file, whose name is left out.
 _FUNCTION = r"^(?:<built-in (?:function|method) (\w+).*|<method '(\w+)' of .*|.*\.py\(\d+\): (\S+))$"
 _WAITS_IN_PYTHON = re.compile(
     r"<(?:built-in )?method '?(?:acquire|poll|select|recv_?\w*|get)\b.*"
@@ -83,7 +91,7 @@ _WAITS_IN_PYTHON = re.compile(
 
 
 class Kineto(System):
-    """With work of a device in it, a trace's computation and communication are kernels; else host calls."""
+    """Computation and communication are kernels if the trace has device work, else calls of the host."""
 
     name = "kineto"
     shows_communication = True
@@ -107,26 +115,23 @@ class Kineto(System):
         return bool(_HEADER & header or _CATS & set(trace.cats))
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
-        """Return (rank, world size) as `distributedInfo` has them."""
+        """Read (rank, world size) from `distributedInfo`."""
         info = trace.header.get("distributedInfo")
         info = info if isinstance(info, Mapping) else {}
         return integer(info.get("rank", trace.header.get("global_rank"))), integer(info.get("world_size"))
 
     def machine(self, trace: Trace) -> str:
-        """Return the `host_name`, but for localhost, as which every machine may be known."""
+        """Read the `host_name`; localhost may be any machine."""
         name = str(trace.header.get("host_name") or "")
         return "" if name.startswith("localhost") else name
 
     def timed(self, trace: Trace) -> Trace:
         """Leave out spans such as ``PyTorch Profiler (0)``; correct impossible device work, with notes."""
-        from analyzer.reading.dialects.kineto.lost_work import with_lost_launches, with_sound_durations
-
         return with_lost_launches(super().timed(with_sound_durations(without_recording(trace))))
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Role` of each slice (n,); see `rule`."""
-        roles = framed(trace)
-        on_device = has_device(trace)
+        """Find the `Role` of each slice (n,); see `rule`."""
+        roles, on_device = framed(trace), has_device(trace)
         roles[by_cat(trace, (KERNEL_CATS if on_device else CPU_OP_CATS).__contains__)] = Role.COMPUTE
         if on_device:
             works = by_cat(trace, DEVICE_CATS.__contains__)
@@ -134,16 +139,15 @@ class Kineto(System):
             comm = collective_kernels(trace) | lasting_collectives(trace)
         else:
             comm = by_name(trace, is_collective_call)
-            roles[by_name(trace, awaits_collective)] = Role.WAIT
+            roles[by_name(trace, _COLLECTIVE_WAITS.__contains__)] = Role.WAIT
         roles[comm] = Role.COMM
         if on_device and "correlation" in trace.args:
-            from analyzer.reading.dialects.kineto.completion import leftovers
-
-            roles[leftovers(trace)] = Role.IGNORED
+            device_work = launched(trace)
+            roles[device_work.row[device_work.is_leftover]] = Role.IGNORED
         return roles
 
     def named_comm(self, trace: Trace) -> Mask:
-        """Mask the slices (n,) that the user calls communication: a device's where its work is recorded."""
+        """Mask the slices (n,) that `--comm` names: with device work recorded, those of the device."""
         named = super().named_comm(trace)
         return named & by_cat(trace, DEVICE_CATS.__contains__) if has_device(trace) else named
 
@@ -162,8 +166,7 @@ class Kineto(System):
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Find ``ProfilerStep#N`` of the host, or of the device where its launches are not recorded."""
-        marked = ((i, step_mark(name)) for i, name in enumerate(trace.names))
-        numbers = {i: mark.number for i, mark in marked if mark}
+        numbers = {i: mark.number for i, name in enumerate(trace.names) if (mark := step_mark(name))}
         if not numbers:
             return NO_STEPS
         marks = np.isin(trace.name_id, list(numbers))
@@ -174,7 +177,7 @@ class Kineto(System):
         return Steps(with_slices(trace, steps), (), "ProfilerStep annotations")
 
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
-        """Return the steps, from completion to completion where launches of work on a device are recorded."""
+        """Find the steps, from completion to completion where launches of device work are recorded."""
         steps, _, _, *tables = self._steps_and_tables(trace, by)
         whole, partial = (tuple(map(Step._make, table.tolist())) for table in tables)
         return steps._replace(whole=whole, partial=partial)
@@ -182,11 +185,7 @@ class Kineto(System):
     def _steps_and_tables(
         self, trace: Trace, by: str | None
     ) -> tuple[Steps, Int64, Completed | None, Int64, Int64]:
-        """Find the steps: tables (n, 3) of the host, of the device, of whole and of partial ones."""
-        from analyzer.reading.dialects.kineto.completion import from_completion, goes_on
-        from analyzer.reading.dialects.kineto.inference_steps import chosen_kind
-        from analyzer.reading.dialects.step_windows import windows
-
+        """Find the steps, and tables (k, 3): the host's, the device's, the whole and the partial ones."""
         steps, kinds = self._every_step(trace, by)
         host, partial = map(step_table, (steps.whole, steps.partial))
         steps = steps._replace(whole=(), partial=())  # many take much memory
@@ -205,49 +204,43 @@ class Kineto(System):
 
     def _lacks_launches(self, trace: Trace) -> bool:
         """Check for device work without its launches."""
-        from analyzer.reading.dialects.kineto.completion import launched
-
         return has_device(trace) and "correlation" in trace.args and not launched(trace).is_known
 
     def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:
         """List the host's steps, numbered from 1 in inference, and the kind of each there."""
-        from analyzer.reading.dialects.kineto.inference_steps import annotated_steps
-
         served, kinds = annotated_steps(trace)
-        if by is not None and by in kinds:
-            return served, kinds
-        if by is None and served.whole and len(served.whole) >= len(self.marked_steps(trace).whole):
-            return served, kinds
-        return super().find_steps(trace, by), ()
+        if by is None:
+            is_served = bool(served.whole) and len(served.whole) >= len(self.marked_steps(trace).whole)
+        else:
+            is_served = by in kinds
+        return (served, kinds) if is_served else (super().find_steps(trace, by), ())
 
     def loop_spans(self, trace: Trace) -> Mask:
-        """Return the annotations of the host (n,)."""
-        return by_cat(trace, {"user_annotation"}.__contains__)
+        """Mask the annotations of the host (n,)."""
+        return by_cat(trace, "user_annotation".__eq__)
 
     def annotations(self, trace: Trace) -> Mask:
-        """Mask the host's annotations (n,); without a device those of the DataLoader are left out."""
+        """Mask the host's annotations (n,), without a device except those of the DataLoader."""
         if has_device(trace):
             return super().annotations(trace)
         return self.loop_spans(trace) & ~by_name(trace, lambda name: "DataLoader" in name)
 
     def category(self, name: str, cat: str) -> str:
-        """Category of an event: the kind of device work; for others the recorded category."""
+        """Find the category of an event: the kind of device work; for others the recorded category."""
         if cat in DEVICE_CATS:
-            from analyzer.reading.dialects.name_rules import COMMUNICATION, kernel_kind
-
             return COMMUNICATION if is_collective_kernel(name) else kernel_kind(name)
         if cat == "user_annotation" and is_collective_call(name):
             return "communication"
         return "data loading" if cat == "user_annotation" and "DataLoader" in name else cat
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """Return the names by which `--filter` selects a collective."""
+        """List the name of a collective for `--filter`."""
         return (name,) if is_collective(name, cat) else ()
 
     def may_synchronise(self, name: str) -> bool:
         """Accept names of collectives and of marks of steps."""
-        is_known = is_collective_kernel(name) or is_collective_call(name) or self.is_named_comm(name)
-        return is_known or step_mark(name) is not None
+        moves = is_collective_kernel(name) or is_collective_call(name) or self.is_named_comm(name)
+        return moves or step_mark(name) is not None
 
     def synchronises(self, trace: Trace) -> Mask:
         """Mask the slices (n,) that may be collectives; marks of steps only where the host calls some."""
@@ -268,30 +261,28 @@ class Kineto(System):
         return grouped(super().sync_points(trace), trace.header)
 
     def collectives(self, rank: RankTrace) -> Collectives:
-        """Table of collectives: kernels, or calls of the host where no device is recorded."""
+        """List the collectives: kernels, or calls of the host without a recorded device."""
         from analyzer.reading.dialects.kineto.kineto_sizes import recorded_collectives
 
         return recorded_collectives(rank, self.roles(rank.trace))
 
     def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
-        """Move each sample, which the host took, into the same step of the device."""
+        """Move each sample of the host into the same step of the device."""
         memory = super().memory(trace, samples)
         _, host, completed, *_ = self._steps_and_tables(trace, None)
         if memory is None or completed is None or len(host) != len(completed.table):
             return memory
-        from analyzer.reading.dialects.kineto.completion import places
-
         step = places(host, memory.at_ns)
         _, begin, end = completed.table[step].T
         at_ns = np.where(step < 0, memory.at_ns, np.minimum(begin + memory.at_ns - host[step, 1], end - 1))
         return replace(memory, at_ns=at_ns)
 
     def device_work(self, trace: Trace) -> Mask:
-        """Return the kernels, copies and fills (n,)."""
+        """Mask the kernels, copies and fills (n,)."""
         return by_cat(trace, DEVICE_CATS.__contains__)
 
     def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> WorkGroups | None:
-        """Return the operators, modules or annotations of kernels, copies and fills; see `attribution`."""
+        """Group kernels, copies and fills by operator, module or annotation; see `attribution`."""
         if by == KERNEL_KIND:
             roles = np.where(collective_kernels(trace), Role.COMM, roles).astype(np.int8)
             return super().work_groups(trace, roles, by)
@@ -306,16 +297,14 @@ class Kineto(System):
     def frames(self, trace: Trace) -> Frames | None:
         """List the long Python functions (`with_stack`) and other long slices of a device's host.
 
-        Threads of functions alone and functions that only wait are left out: their callers say more.
+        Threads with functions alone, and functions that only wait, are left out: their callers tell more.
         """
-        from analyzer.reading.dialects.kineto.inference_steps import kind_of_step
-
         cats = {"python_function"}
         if has_device(trace):
             cats |= CPU_OP_CATS | RUNTIME_CATS | {"user_annotation"}
-        long_ns = (
-            min(LONG_FUNCTION_NS, np.ptp(trace.end_ns) * LONG_FUNCTION) if len(trace) else LONG_FUNCTION_NS
-        )
+        if not len(trace):
+            return None
+        long_ns = min(LONG_FUNCTION_NS, np.ptp(trace.end_ns) * LONG_FUNCTION)
         is_frame = by_cat(trace, cats.__contains__) & (trace.dur_ns >= long_ns)
         is_frame &= ~by_name(trace, lambda name: kind_of_step(name) is not None, is_frame)
         is_function = by_cat(trace, "python_function".__eq__)
@@ -329,7 +318,7 @@ class Kineto(System):
         return Frames(trace.ts_ns[rows], trace.end_ns[rows], names, waits)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Return the steps of one rank; see `kineto_graph`."""
+        """Build the steps of one rank; see `kineto_graph`."""
         from analyzer.reading.dialects.kineto.kineto_graph import record
 
         steps, host, completed, whole, _ = self._steps_and_tables(rank.trace, by)

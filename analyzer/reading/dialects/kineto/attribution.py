@@ -1,8 +1,8 @@
-"""Whose work a device does: the operator, module and annotation around the call that launched it.
+"""The owners of device work: the operator, module and annotation around the call that launched it.
 
-A launch and its work have the same correlation; all that a CUDA graph holds has that of the graph's launch.
-What a backward operator launches belongs to the module of its forward operator, which has the same sequence
-number; so does the annotation, where the threads that run then have none.
+A launch and its work have the same correlation; all work of a CUDA graph has that of the graph's launch.
+Launches of a backward operator belong to the module of its forward operator, which has the same sequence
+number; also to its annotation, if the running threads have none.
 """
 
 from __future__ import annotations
@@ -21,11 +21,6 @@ from analyzer.reading.formats.columns import Trace
 _MODULE = "nn.Module: "
 _ENGINE, _UPDATE = "autograd::engine::", "Optimizer."
 NO_LAUNCH = "(not attributed: no launch in the file)"
-_NONE = {
-    "operator": "(no operator around the launch)",
-    "module": "(no module around the launch)",
-    "annotation": "(no annotation around the launch)",
-}
 
 
 def attributed(trace: Trace, rows: Int64, by: str) -> WorkGroups:
@@ -34,25 +29,23 @@ def attributed(trace: Trace, rows: Int64, by: str) -> WorkGroups:
     `by` is operator, module or annotation. Where a launch has no operator around it, an annotation stands in.
     """
     launch = _Launches(trace, rows)
-    names = {
+    owner = {
         "operator": lambda: launch.first_known(launch.operator, launch.annotation),
         "module": lambda: launch.first_known(launch.module, launch.of_forward(launch.modules)),
         "annotation": lambda: launch.first_known(
-            launch.annotation, launch.elsewhere, launch.of_forward(launch.annotations)
+            launch.annotation, launch.of_main_thread(), launch.of_forward(launch.annotations)
         ),
     }[by]()
-    table, name_of = launch.paths() if by == "module" else (trace.names, trace.name_id)
-    known = names >= 0
-    text = [table[i] for i in name_of[names[known]].tolist()]
-    labels = np.full(len(rows), _NONE[by], np.object_)
+    names, name_of = launch.paths() if by == "module" else (trace.names, trace.name_id)
+    labels = np.full(len(rows), f"(no {by} around the launch)", np.object_)
     labels[launch.thread < 0] = NO_LAUNCH
-    labels[known] = text
+    labels[owner >= 0] = [names[i] for i in name_of[owner[owner >= 0]].tolist()]
     pairs, group = numbered(zip(labels.tolist(), launch.phases(), strict=True))
     return WorkGroups(rows, pairs, group.astype(np.int64))
 
 
 class _Launches:
-    """The calls that launched k pieces of work, and what was around each: rows of the trace, -1 for none."""
+    """The launches of k pieces of work, and the slices around each: rows of the trace, -1 for none."""
 
     def __init__(self, trace: Trace, rows: Int64) -> None:
         self.trace = trace
@@ -71,14 +64,13 @@ class _Launches:
         self.is_backward |= self.backward >= 0
 
     def around(self, slices: Int64) -> Int64:
-        """Return the innermost of some slices around each launch on its thread (k,)."""
+        """Find the innermost of some slices around each launch on its thread (k,)."""
         return _around(self.trace, slices, self.thread, self.at_ns)
 
-    @property
-    def elsewhere(self) -> Int64:
-        """The innermost annotation around each launch from another thread (k,): the one with most of them.
+    def of_main_thread(self) -> Int64:
+        """Find the innermost annotation around each launch on the thread with most annotations (k,).
 
-        A thread of its own runs the backward pass, for which that one waits.
+        That thread waits for the one that runs the backward pass.
         """
         threads = self.trace.track_id[self.annotations]
         if not len(threads):
@@ -87,20 +79,20 @@ class _Launches:
         return _around(self.trace, self.annotations, main, self.at_ns)
 
     def of_forward(self, slices: Int64) -> Int64:
-        """Return the innermost of some slices around the forward operator of each launch (k,)."""
+        """Find the innermost of some slices around the forward operator of each launch (k,)."""
         forward = _forward_operators(self.trace, np.flatnonzero(self.is_operator), self.backward)
         thread = np.append(self.trace.track_id, -1)[forward].astype(np.int64)
         return _around(self.trace, slices, thread, np.append(self.trace.ts_ns, 0)[forward])
 
     def first_known(self, *rows: Int64) -> Int64:
-        """Return the first of some rows that is known for each launch (k,)."""
+        """Take the first known row for each launch (k,)."""
         known = rows[0]
         for others in rows[1:]:
             known = np.where(known < 0, others, known)
         return known
 
     def phases(self) -> list[str]:
-        """Name the phase in which each work was launched (k,); "" where that is not known."""
+        """Name the phase in which each work was launched (k,); "" if unknown."""
         trace = self.trace
         updates = np.flatnonzero(by_name(trace, lambda name: name.startswith(_UPDATE)))
         is_known = (self.operator >= 0) | (self.annotation >= 0)
@@ -108,18 +100,16 @@ class _Launches:
         return [("", "forward", "backward", "update")[i] for i in phase.tolist()]
 
     def paths(self) -> tuple[list[str], Int64]:
-        """Return the modules from the outermost on, ``Net_0.Linear_3``, and which each slice (n + 1,) is."""
+        """List the paths of modules, ``Net_0.Linear_3``, and the index of each slice's path (n + 1,)."""
         trace = self.trace
-        order = self.modules[
-            np.lexsort((-trace.dur_ns[self.modules], trace.ts_ns[self.modules], trace.track_id[self.modules]))
-        ]
+        sort_keys = (column[self.modules] for column in (-trace.dur_ns, trace.ts_ns, trace.track_id))
+        order = self.modules[np.lexsort(tuple(sort_keys))]
         number: dict[str, int] = {}
         of_row = np.zeros(len(trace) + 1, np.int64)
-        around: list[tuple[int, int, str]] = []  # thread, end and path of those that go on
-        ends, threads = trace.end_ns[order].tolist(), trace.track_id[order].tolist()
-        for row, begin, end, thread in zip(
-            order.tolist(), trace.ts_ns[order].tolist(), ends, threads, strict=True
-        ):
+        around: list[tuple[int, int, str]] = []  # thread, end and path of the open modules
+        columns = (trace.ts_ns, trace.end_ns, trace.track_id)
+        values = (column[order].tolist() for column in columns)
+        for row, begin, end, thread in zip(order.tolist(), *values, strict=True):
             while around and (around[-1][0] != thread or around[-1][1] < end or around[-1][1] <= begin):
                 around.pop()
             name = trace.names[trace.name_id[row]].removeprefix(_MODULE)
@@ -129,9 +119,9 @@ class _Launches:
         return list(number), of_row
 
     def _backward(self) -> Int64:
-        """Return the innermost operator around each launch that says which forward operator is its (k,).
+        """Find the innermost operator around each launch that names its forward operator (k,).
 
-        Autograd adds gradients up as soon as they are there, so that is for the operator that began last.
+        Autograd adds gradients up as soon as they exist, so that belongs to the operator that began last.
         """
         operators, trace = np.flatnonzero(self.is_operator), self.trace
         marked = operators[integers(trace, "Fwd thread id", operators) > 0]
@@ -141,7 +131,7 @@ class _Launches:
 
 
 def _around(trace: Trace, slices: Int64, thread: Int64, at_ns: Int64) -> Int64:
-    """Return the innermost of `slices` around each moment (k,) on its thread; -1 for none, or no thread."""
+    """Find the innermost of `slices` around each moment (k,) on its thread; -1 for none, or no thread."""
     which, begin, end = innermost(trace.ts_ns[slices], trace.end_ns[slices], trace.track_id[slices])
     segment = as_of(trace.track_id[slices[which]], begin, thread, at_ns)
     is_open = (segment >= 0) & (np.append(end, 0)[segment] > at_ns)
@@ -149,10 +139,10 @@ def _around(trace: Trace, slices: Int64, thread: Int64, at_ns: Int64) -> Int64:
 
 
 def _forward_operators(trace: Trace, operators: Int64, backward: Int64) -> Int64:
-    """Return the forward operator of each backward one (k,); -1 where there is none, or for -1.
+    """Find the forward operator of each backward one (k,); -1 for none, or for -1.
 
-    It is the last one to begin with its sequence number, on the thread that has most of those that operators
-    with the same `Fwd thread id` ask for: that is the profiler's own number of a thread.
+    The last operator to begin with its sequence number is meant, on the thread with most of the numbers
+    wanted under the same `Fwd thread id`, the profiler's own number of a thread.
     """
     number, origin = (integers(trace, key, operators) for key in ("Sequence number", "Fwd thread id"))
     is_forward = (number >= 0) & (origin <= 0)

@@ -1,4 +1,4 @@
-"""Which kernels and calls of PyTorch are collectives, and which of them belong together on all ranks."""
+"""PyTorch's collectives: the kernels and calls, and the keys by which ranks know them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,17 @@ from analyzer.reading.formats.columns import Trace
 if TYPE_CHECKING:
     from analyzer.reading.dialects.edge_rules import Rule
 
-#: Key of the args of a kernel that names its collective, and keys of those that tell collectives apart.
+#: The arg of a kernel that names its collective, and the args that distinguish collectives.
 COLLECTIVE = "Collective name"
 SYNC_ARGS = (COLLECTIVE, "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")
 
-#: Collectives' names of the two sides of a transfer from one rank to another, in which one waits for one.
-TRANSFERS = ("send", "recv")
-
-#: Keys of those that tell what it moves, and in which group.
+#: Args with the sizes and the group of a collective.
 SIZE_ARGS = ("In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Description", "bytes")
 
 #: Kernels and copies that move data between ranks or devices: of the libraries (NCCL, RCCL, oneCCL, MSCCL,
 #: HCCL, CNCL, MCCL, NVSHMEM, ROC_SHMEM), of expert parallelism (DeepEP and what has its names, MoRI, pplx),
-#: of vLLM, AITER, QuickReduce, Transformer Engine's userbuffers; and whatever is named after a collective, as
-#: PyTorch's symmetric memory and TensorRT-LLM do, but for what warps and blocks of one kernel do.
+#: of vLLM, AITER, QuickReduce, Transformer Engine's userbuffers; and kernels named after a collective, as in
+#: PyTorch's symmetric memory and TensorRT-LLM, except collectives of the warps and blocks of one kernel.
 _COLLECTIVE_KERNEL = (
     r"(?i)nccl|rccl|oneccl|msccl|hccl|xccl|mccl|cncl|bkcl|\bhcom_|nvshmem|roc_?shmem|userbuffers|deep_?ep\b"
     r"|deep_ep::|\bpplx::|\b(?:inter|intra)node(?:_ll)?::\w*(?:dispatch|combine|notify|clean|barrier)"
@@ -42,14 +39,13 @@ _COLLECTIVE_KERNEL = (
     r"|cross_device_(?:reduce|store)|quick_?reduce::|\bMemcpy P(?:eer)?toP"
     r"|(?<!warp)(?<!block)(?<!warp_)(?<!block_)all_?(?:reduce|gather|to_?all)|reduce_?scatter"
 )
-#: Named after the operators fused in it, or a product that waits for parts of its factors.
+#: Named after fused operators, or a product that waits for parts of its factors.
 _COMPUTES = r"(?i)triton_|.*(?:gemm|matmul)"
 #: Annotations of libraries that hand their work to a device.
 _HANDS_OVER = r"c10d|(?:n|r|h|x|m)ccl:|cncl:|bkcl:"
-_HALF = r"\w+:i?(?:send|recv)"  # of a transfer: the call does not say who is at its other end
+_HALF = r"\w+:i?(?:send|recv)"  # of a transfer: the call does not name the other rank
 #: Descriptions of the groups of a pipeline.
 _PIPELINE = r"(?i)(?:^|_)pp|pipe"
-_WAIT = r"_?c10d_functional::wait_tensor"
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier|(?:cross_device|quick)_?reduce"
 _NUMBER = r"[0-9]{1,18}"
@@ -67,14 +63,14 @@ def is_collective_kernel(name: str) -> bool:
 def collective_kernels(trace: Trace) -> Mask:
     """Mask the kernels and copies (n,) that move data between ranks.
 
-    PyTorch names the collective in the args of its kernel, whatever that is called; the kernel's own name
-    counts where it does not, as before PyTorch 2.2, and of libraries that it does not know.
+    PyTorch names the collective in the args of its kernel; before PyTorch 2.2, and for libraries unknown to
+    it, the kernel's own name counts.
     """
-    found = by_name(trace, is_collective_kernel, by_cat(trace, DEVICE_CATS.__contains__))
+    moves = by_name(trace, is_collective_kernel, by_cat(trace, DEVICE_CATS.__contains__))
     if COLLECTIVE in trace.args:
         rows = trace.args[COLLECTIVE].rows
-        found[rows[by_cat(trace, KERNEL_CATS.__contains__)[rows]]] = True
-    return found
+        moves[rows[by_cat(trace, KERNEL_CATS.__contains__)[rows]]] = True
+    return moves
 
 
 def is_collective_call(name: str) -> bool:
@@ -98,11 +94,6 @@ def is_call_of_all(name: str) -> bool:
     return is_lasting_call(name) and not re.match(_HALF, name)
 
 
-def awaits_collective(name: str) -> bool:
-    """Recognise an operator that only waits for a collective."""
-    return bool(re.fullmatch(_WAIT, name))
-
-
 def is_collective(name: str, cat: str) -> bool:
     """Recognise a collective: a kernel, a copy of its library or a call on the host."""
     return is_collective_kernel(name) if cat in DEVICE_CATS else is_collective_call(name)
@@ -118,7 +109,7 @@ class HalfTransfer(Struct, frozen=True):
     members: str
 
     def ends(self, rank: int | None) -> tuple[int, int] | None:
-        """Return (source, target), seen from `rank`; None if the other one is unknown."""
+        """Find (source, target), seen from `rank`; None if the other rank is unknown."""
         members = [int(number) for number in re.findall(_NUMBER, self.members)]
         others = [member for member in members if member != rank]
         peer = others[0] if len(members) == 2 and len(others) == 1 else None
@@ -129,27 +120,26 @@ class HalfTransfer(Struct, frozen=True):
 
 
 def known_key(key: Hashable, rank: int | None, group: tuple[int | None, ...] | None) -> Hashable | None:
-    """Return a collective's key as `rank` knows it, which is the same on all ranks that meet there.
+    """Translate a collective's key, as `rank` records it, to the key common to all of its ranks.
 
-    None where that is not recorded: who is at the other end of a transfer, or the host's `group`
-    (`host_group`).
+    None if the other end of a transfer, or the host's `group` (`host_group`), is unknown.
     """
     if isinstance(key, HalfTransfer):
         ends = key.ends(rank)
         return None if ends is None else (*ends, key.group)
-    if not group or not _is_host_call(key):
-        return None if group is None and _is_host_call(key) else key
-    return (key, group)
+    if not _is_host_call(key) or group == ():
+        return key
+    return None if group is None else (key, group)
 
 
 class StepMark(Struct, frozen=True):
-    """A step's start, which tells what collectives of the host are of that step."""
+    """The start of a step, by which collectives of the host are numbered."""
 
     number: int
 
 
 def step_mark(name: str) -> StepMark | None:
-    """Return the step that an annotation of that name marks."""
+    """Parse the name of an annotation that marks a step; None for any other."""
     match = re.fullmatch(_PROFILER_STEP, name)
     return StepMark(int(match[1])) if match else None
 
@@ -161,10 +151,10 @@ def _is_host_call(key: Hashable) -> bool:
 def meeting(
     key: Hashable, name: str, rank: int | None, group: tuple[int | None, ...] | None
 ) -> tuple[Hashable, Rule] | None:
-    """Find the key by which ranks meet in a collective of that name, and how; None for an unknown group.
+    """Find the key and the rule by which ranks meet in a collective of that name; None for an unknown group.
 
-    An exchange does not say which ranks it moves data between: half a transfer whose other end is unknown,
-    and NCCL's one kernel for all-to-all and for what two ranks send to each other.
+    An exchange does not name its ranks: half a transfer whose other end is unknown, and NCCL's one kernel for
+    all-to-all and for transfers between two ranks.
     """
     from analyzer.reading.dialects.edge_rules import Rule
 
@@ -178,9 +168,9 @@ def meeting(
 
 
 def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
-    """Return a trace's sync points as `known_key` names them, without those that it does not know.
+    """Rename a trace's sync points by `known_key`, without unknown ones.
 
-    The host's are numbered by the steps in which they were called; kernels begin whenever they do.
+    Those of the host are numbered by the steps in which they were called; kernels may begin later.
     """
     info = header.get("distributedInfo")
     rank = integer(info.get("rank")) if isinstance(info, Mapping) else None
@@ -204,17 +194,17 @@ def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
 def collective(name: str, cat: str, args: Mapping[str, Any], *, is_known: bool = False) -> SyncPart | None:
     """Recognise the collective of an event that lasts from entering to leaving; None for any other.
 
-    NCCL's annotation on the host covers only the launch; its kernel is told apart by process group and,
-    where recorded, sequence number. Of a kernel it may be known that it is one, whatever its name.
+    NCCL's annotation on the host covers only the launch; its kernel is known by process group and, if
+    recorded, sequence number. A kernel that `is_known` is a collective regardless of its name.
     """
     if cat not in KERNEL_CATS:
         return _all_ranks((name,), name) if is_call_of_all(name) else None
     kind, group, ranks, sequence, *ends = (args.get(key) for key in SYNC_ARGS)
     if not (is_known or kind is not None or is_collective_kernel(name)):
         return None
-    if kind in TRANSFERS:
+    if kind in ("send", "recv"):
         source, target = map(integer, ends)
-        half = HalfTransfer(kind == TRANSFERS[0], source, target, str(group), str(ranks))
+        half = HalfTransfer(kind == "send", source, target, str(group), str(ranks))
         return SyncPart(half, all_wait=False, end_together=True)
     if kind is None:
         name = name.split("(")[0]
@@ -224,7 +214,7 @@ def collective(name: str, cat: str, args: Mapping[str, Any], *, is_known: bool =
 
 
 def groups_of(header: Mapping[str, Any], rank: int | None) -> list[tuple[str, tuple[int | None, ...]]]:
-    """Return the process groups of a rank with others, as (description, ranks)."""
+    """List the process groups of a rank with others, as (description, ranks)."""
     info = header.get("distributedInfo")
     groups = info.get("pg_config") if isinstance(info, Mapping) else None
     listed = [
@@ -236,10 +226,10 @@ def groups_of(header: Mapping[str, Any], rank: int | None) -> list[tuple[str, tu
 
 
 def host_group(header: Mapping[str, Any], rank: int | None) -> tuple[int | None, ...] | None:
-    """Return the ranks with which the host's collectives are done; () for all, None where it may be several.
+    """Find the ranks of the host's collectives; () for all, None if several groups are possible.
 
-    The calls do not say. Where a mesh of devices divides the ranks, they are done along a dimension of it
-    (other than that of a pipeline, whose ranks send to each other).
+    The calls do not name their group. If a mesh of devices divides the ranks, collectives run along one of
+    its dimensions (other than that of a pipeline, whose ranks send to each other).
     """
     groups = [group for group in groups_of(header, rank) if not re.search(_PIPELINE, group[0])]
     mesh = {ranks for about, ranks in groups if about.startswith("mesh_")}
@@ -249,6 +239,5 @@ def host_group(header: Mapping[str, Any], rank: int | None) -> tuple[int | None,
 
 
 def _all_ranks(key: Hashable, name: str) -> SyncPart:
-    """Return a collective by its key; its name tells how far the ranks wait for each other."""
     all_wait = bool(re.search(_ALL_WAIT, name))
     return SyncPart(key, all_wait=all_wait, end_together=all_wait or bool(re.search(_EXCHANGE, name)))

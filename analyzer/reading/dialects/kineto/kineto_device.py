@@ -1,4 +1,4 @@
-"""Kineto's device work: its streams, the calls that launched it, and what waits for it."""
+"""Kineto's device work: its streams, the calls that launched it, and the events that wait for it."""
 
 from __future__ import annotations
 
@@ -40,45 +40,35 @@ CALLS_THAT_WAIT = re.compile(
 )
 #: CUPTI's slice of category overhead in which a launch waits for the device to take work out of its queue.
 _QUEUE_IS_FULL = re.compile(r"(?i)command[ _]buffer[ _]full")
-#: A copy from or to such memory goes on when its call has returned.
+#: A copy from or to pinned memory continues after its call has returned.
 _PINNED = "Pinned"
-#: Streams among which the one is looked for that another waits for; a device works on 128 queues at a time.
+#: With more streams, the awaited one is not chosen by kind; a device works on 128 queues at a time.
 _MOST_STREAMS = 128
 
 
 class Works(Struct, frozen=True):
-    """The device work of a recording: by stream, and on each in the order in which it began.
+    """The n pieces of device work of a recording, by stream and start."""
 
-    Attributes
-    ----------
-    row : (n,) row of the trace
-    start_ns, end_ns : (n,); brought in line with the launch and the next work where clocks jitter
-    stream : (n,) index into `streams`
-    call : (n,) row of the host call that launched it, -1 for none
-    call_start_ns, call_end_ns : (n,) of that call; the work's start without one
-    streams : (device, stream) each
-    """
-
-    row: Int64
-    start_ns: Int64
-    end_ns: Int64
-    stream: Int64
-    call: Int64
-    call_start_ns: Int64
+    row: Int64  # of the trace
+    start_ns: Int64  # where clocks jitter, aligned with the launch
+    end_ns: Int64  # and with the next work
+    stream: Int64  # index into `streams`
+    call: Int64  # row of the host call that launched the work, -1 for none
+    call_start_ns: Int64  # without a call, the work's start
     call_end_ns: Int64
-    streams: Sequence[tuple[Any, Any]]
+    streams: Sequence[tuple[Any, Any]]  # (device, stream)
 
     def __len__(self) -> int:
         return len(self.row)
 
     def by_stream(self) -> Iterator[tuple[tuple[Any, Any], int, int]]:
-        """Yield each stream with its first work and the one behind its last."""
+        """Yield each stream with the slice bounds of its work."""
         bounds = np.searchsorted(self.stream, np.arange(len(self.streams) + 1)).tolist()
         yield from zip(self.streams, bounds[:-1], bounds[1:], strict=True)
 
 
 def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
-    """Return the device work, of those slices that count (n,), of a trace whose slices end at `end_ns`."""
+    """Read the device work among the slices that count (n,); slices end at `end_ns` (n,)."""
     rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__) & counts)
     streams, number = _streams(trace, rows)
     order = np.lexsort((rows, end_ns[rows], trace.ts_ns[rows], number))
@@ -90,9 +80,9 @@ def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
     early = (call_start > start) & (call_start <= start + TOLERANCE_NS)
     start = np.where(early, np.minimum(call_start, end), start)
     jitter = np.clip((end - start) * OVERLAP, TOLERANCE_NS, JITTER_NS)
-    # What a copy from memory that is not pinned still has to move when its call returns is on the way.
-    rests = _blocking_copies(trace, rows) & (call_start <= start) & (start <= call_end)
-    end = np.where(rests & (call_end + jitter >= end), np.minimum(call_end, end), end)
+    # A copy from pageable memory may end after its call: the remaining bytes are on their way.
+    outlasts = _blocking_copies(trace, rows) & (call_start <= start) & (start <= call_end)
+    end = np.where(outlasts & (call_end + jitter >= end), np.minimum(call_end, end), end)
     following = np.append(start[1:], 0)
     overlaps = np.append(number[1:] == number[:-1], np.zeros(min(len(rows), 1), np.bool_))
     overlaps &= (following < end) & (following + jitter >= end) & (following >= start)
@@ -100,7 +90,7 @@ def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
 
 
 def integers(trace: Trace, key: str, rows: Int64) -> Int64:
-    """Return an argument of `rows`; -1 where it is missing or no number."""
+    """Read an integer argument of `rows`; -1 where it is missing or no number."""
     numbers = np.full(len(trace) + 1, -1, np.int64)
     if key in trace.args:
         column = trace.args[key]
@@ -114,7 +104,7 @@ def integers(trace: Trace, key: str, rows: Int64) -> Int64:
 
 
 def _streams(trace: Trace, rows: Int64) -> tuple[list[tuple[Any, Any]], Int64]:
-    """Distinct streams as (device, stream), and the stream of each of `rows` (n,)."""
+    """List the distinct streams as (device, stream), and the stream of each of `rows` (n,)."""
     tracks = [trace.tracks[track] for track in trace.track_id[rows].tolist()]
     streams, number = numbered(
         (track.pid, stream if stream >= 0 else track.tid)
@@ -124,9 +114,9 @@ def _streams(trace: Trace, rows: Int64) -> tuple[list[tuple[Any, Any]], Int64]:
 
 
 def calls_of(trace: Trace, rows: Int64, key: str = "correlation") -> Int64:
-    """Call of the host with the correlation that each of `rows` (k,) has as `key`; -1 for none.
+    """Find the host's call with the correlation that each of `rows` (k,) has as `key`; -1 for none.
 
-    Of several (files of one rank may each count from the same number) it is the last before the row ended.
+    Files of one rank may each count from the same number: the last call before the row's end is meant.
     """
     calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
     numbers, wanted = integers(trace, "correlation", calls), integers(trace, key, rows)
@@ -134,11 +124,11 @@ def calls_of(trace: Trace, rows: Int64, key: str = "correlation") -> Int64:
     return np.where(wanted >= 0, np.append(calls, -1)[last], -1)
 
 
-# ---- what device work waits for
+# ---- dependencies of device work
 
 
 def after_on_stream(works: Works) -> Int64:
-    """Return edges from the work that ended last, on the same stream, before each began."""
+    """Link each work to the one of its stream that ended last before it began."""
     numbers = np.arange(len(works))
     last = as_of(works.stream, works.end_ns, works.stream, works.start_ns)
     previous = np.where(works.stream == np.roll(works.stream, 1), numbers - 1, -1)
@@ -148,7 +138,7 @@ def after_on_stream(works: Works) -> Int64:
 
 
 def after_other_streams(trace: Trace, works: Works) -> Int64:
-    """Return edges from work of one stream to that of another, as recorded or as the times tell."""
+    """Link work of different streams by recorded events, else by times."""
     recorded = np.flatnonzero(by_cat(trace, "cuda_sync".__eq__))
     recorded = recorded[integers(trace, "wait_on_stream", recorded) >= 0]
     if len(recorded):
@@ -157,10 +147,10 @@ def after_other_streams(trace: Trace, works: Works) -> Int64:
 
 
 def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
-    """Edges from a stream's last work before an event was recorded to the waiting stream's next work."""
+    """Link the waiting stream's next work to the last work before the event was recorded."""
     waits, records = calls_of(trace, rows), calls_of(trace, rows, "wait_on_cuda_event_record_corr_id")
     records = np.where(records >= 0, records, waits)
-    launched = {where: (low, works.call_start_ns[low:high]) for where, low, high in works.by_stream()}
+    launched = {stream: (low, works.call_start_ns[low:high]) for stream, low, high in works.by_stream()}
     awaited, waiting = (integers(trace, key, rows).tolist() for key in ("wait_on_stream", "stream"))
     pairs = []
     for i in np.flatnonzero(waits >= 0).tolist():
@@ -177,10 +167,10 @@ def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
 
 
 def _likely_waits(trace: Trace, works: Works) -> Int64:
-    """Link what was launched, had its stream free and yet began only after work elsewhere ended, to that.
+    """Link a launched kernel on an idle stream to the work of another stream that ended just before it.
 
-    An end in the usual pause between works explains none. Of several streams with such an end it is that for
-    which the target's kind waits elsewhere, too.
+    A pause of usual length needs no explanation. Of several streams with such an end, the kernel waits for
+    the one for which its kind waits most often.
     """
     nearest = ended_last(works.end_ns, works.stream, works.start_ns + ROUNDED_NS, works.stream)
     order = after_on_stream(works)
@@ -219,9 +209,9 @@ def _likely_waits(trace: Trace, works: Works) -> Int64:
 
 
 def _fed(trace: Trace, works: Works) -> Int64:
-    """Let a collective wait for the kernel launched last before it on the stream that computes most.
+    """Link a collective to the kernel launched last before it on the stream that computes most.
 
-    PyTorch's process groups do so. A stream on which a collective began earlier (a prefetch) is left alone.
+    PyTorch's process groups wait so. Streams on which a collective began earlier (a prefetch) are left out.
     """
     communicates = collective_kernels(trace)[works.row]
     sends = np.isin(works.stream, works.stream[communicates])
@@ -242,7 +232,7 @@ def _fed(trace: Trace, works: Works) -> Int64:
 
 
 def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, Int64]:
-    """Return pairs: (work, row of the call that returns only when it has ended)."""
+    """Pair work with the rows of calls that return only when it has ended."""
     of_runtime = by_cat(trace, RUNTIME_CATS.__contains__)
     calls = np.flatnonzero(by_name(trace, CALLS_THAT_WAIT.fullmatch, of_runtime))
     start, until = trace.ts_ns[calls], end_ns[calls] + TOLERANCE_NS
@@ -256,28 +246,28 @@ def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, 
     is_over = (works.call >= 0) & (works.end_ns <= works.call_end_ns)
     late_ns = (works.call_end_ns - works.end_ns)[is_over].sum()
     blocks = 2 * int(is_over.sum()) > int((works.call >= 0).sum())
-    if not blocks or late_ns > (works.end_ns - works.start_ns)[is_over].sum():  # else launches wait, too
+    if not blocks or late_ns > (works.end_ns - works.start_ns)[is_over].sum():  # else launches block, too
         is_over &= _blocking_copies(trace, works.row)
     blocking, is_known = np.flatnonzero(is_over), work >= 0
     return np.concatenate([work[is_known], blocking]), np.concatenate([calls[is_known], works.call[blocking]])
 
 
 def _blocking_copies(trace: Trace, rows: Int64) -> Mask:
-    """Mask those of `rows` (k,) that are copies whose calls may return only when they are done."""
+    """Mask the copies among `rows` (k,) whose calls may return only when they are done."""
     copies = by_cat(trace, COPY_CATS.__contains__)
     return (copies & ~by_name(trace, lambda name: _PINNED in name, copies))[rows]
 
 
 def waiting_for_room(works: Works) -> tuple[Int64, Int64]:
-    """Return pairs: (work that must begin before there is room in the queue for a launch, its call's row)."""
-    pairs = [_room(works, low, high) for _, low, high in works.by_stream()]
-    sources, calls = zip(*pairs, strict=True) if pairs else ((), ())
-    none = [np.empty(0, np.int64)]
-    return np.concatenate([*none, *sources]), np.concatenate([*none, *calls])
+    """Pair work with the row of the launch call that has room in the queue only when the work has begun."""
+    none = np.empty((2, 0), np.int64)
+    pairs = (_room(works, low, high) for _, low, high in works.by_stream())
+    source, call = np.concatenate([none, *pairs], axis=1)
+    return source, call
 
 
 def waiting_for_queue(trace: Trace, works: Works) -> tuple[Int64, Int64]:
-    """Return pairs: (work that began last while the queue was full, row of the slice that says so)."""
+    """Pair the work that began last while the queue was full with the row of the slice that records this."""
     rows = np.flatnonzero(by_name(trace, _QUEUE_IS_FULL.fullmatch))
     order = np.argsort(works.start_ns, kind="stable")
     begun_ns = works.start_ns[order]
@@ -286,11 +276,11 @@ def waiting_for_queue(trace: Trace, works: Works) -> tuple[Int64, Int64]:
     return order[last[during]], rows[during]
 
 
-def _room(works: Works, low: int, high: int) -> tuple[Int64, Int64]:
-    """Return the pairs of one stream.
+def _room(works: Works, low: int, high: int) -> Int64:
+    """Pair work and calls of one stream; see `waiting_for_room`.
 
-    A call that finds many launches which have not begun, and takes much longer than usual, waits: for the
-    work that began last before it returned. As many as are outstanding then, there is room for.
+    A call with many launches outstanding that takes much longer than usual waits for the work that began last
+    before it returned. The launches outstanding then are the room of the queue.
     """
     calls, first = np.unique(works.call[low:high], return_index=True)
     first = np.sort(first[calls >= 0])
@@ -311,22 +301,22 @@ def _room(works: Works, low: int, high: int) -> tuple[Int64, Int64]:
     later = np.flatnonzero(~blocked[room:]) + room
     later = later[begun[first[later - room]] <= end[later]]
     sources = np.concatenate([source[blocked], first[later - room]])
-    return low + sources, np.concatenate([calls[blocked], calls[later]])
+    return np.array([low + sources, np.concatenate([calls[blocked], calls[later]])])
 
 
-def polled(works: Works, start_ns: Int64, end_ns: Int64, says: Mask) -> Int64:
-    """Return the work that a host which launches nothing in intervals (k,) polls for; -1 for none.
+def polled(works: Works, start_ns: Int64, end_ns: Int64, is_waiting: Mask) -> Int64:
+    """Find the work that a host polls for in intervals (k,) without launches; -1 for none.
 
-    Of each stream it is the work launched last before the interval, done within it and not long before its
-    end: where the host `says` that it waits (k,) at most as long as it waited, else `SHORTLY` of that.
+    A stream's candidate is the work launched last before the interval and done within it, shortly before its
+    end: at most as long as the host waited if its operation `is_waiting` (k,), else `SHORTLY` of that.
     """
     work, done_ns = np.full(len(start_ns), -1, np.int64), start_ns.copy()
     for _, low, high in works.by_stream():
         order = low + np.argsort(works.call_start_ns[low:high], kind="stable")
         last = order[np.searchsorted(works.call_start_ns[order], start_ns) - 1]
-        over = works.end_ns[last]
-        known = (works.call_start_ns[last] < start_ns) & (over > done_ns) & (over <= end_ns + TOLERANCE_NS)
-        work[known], done_ns[known] = last[known], over[known]
+        end = works.end_ns[last]
+        later = (works.call_start_ns[last] < start_ns) & (end > done_ns) & (end <= end_ns + TOLERANCE_NS)
+        work[later], done_ns[later] = last[later], end[later]
     waited = done_ns - start_ns
-    is_soon = end_ns - done_ns <= np.where(says, 1.0, SHORTLY) * waited
+    is_soon = end_ns - done_ns <= np.where(is_waiting, 1.0, SHORTLY) * waited
     return np.where((end_ns - start_ns >= POLLS_NS) & is_soon, work, -1)

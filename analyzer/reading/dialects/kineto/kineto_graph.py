@@ -1,15 +1,14 @@
-"""PyTorch's step graphs: what one rank's threads, streams and collectives did, and what each waited for.
+"""PyTorch's step graphs: the threads, streams and collectives of one rank, and their dependencies.
 
 A host thread is a chain of segments of its innermost operations; device work follows the work before it
 on its stream and the call that launched it; a call that blocks waits for the device; collectives meet
-those of other ranks. What the recording does not link is linked by its times: a thread that was idle
-resumes when something elsewhere has ended.
+those of other ranks. Times supply the links that are not recorded: an idle thread resumes when
+something elsewhere has ended.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
@@ -29,7 +28,6 @@ from analyzer.reading.dialects.kineto.collectives import (
     lasting_collectives,
     meeting,
 )
-from analyzer.reading.dialects.kineto.completion import Completed, places
 from analyzer.reading.dialects.kineto.kineto_device import (
     Works,
     after_on_stream,
@@ -43,6 +41,7 @@ from analyzer.reading.dialects.kineto.kineto_device import (
     waiting_for_room,
 )
 from analyzer.reading.dialects.kineto.kineto_host import Segments, segments
+from analyzer.reading.dialects.kineto.kineto_steps import Completed, places
 from analyzer.reading.dialects.roles import Phase, Role, by_cat, by_name
 from analyzer.reading.dialects.step_parts import (
     UNMARKED,
@@ -72,22 +71,20 @@ from analyzer.reading.formats.columns import Trace, used_tables
 from analyzer.reading.formats.values import FARTHEST_NS
 
 _ENQUEUES = "c10d::"
-#: What follows a compiled graph's name is a digest of its shapes too, and the count of its compilations: on
-#: a rank with more tokens the same graph has others. Names are many: those with the word are searched.
+#: A compiled graph's name ends with a digest of its shapes, or the count of its compilations, which differ on
+#: a rank with more tokens. Only names with the word are searched, as names are many.
 _IS_COMPILED = "Compiled"
 _COMPILED = re.compile(r"(## Call CompiledFxGraph) \w+|(Torch-Compiled Region: \d+)/\d+")
 _UNKNOWN_GROUP = Note(
     "ranks are in several groups, and no call of the host names its own: who waited for whom in these calls "
     "is not known"
 )
-
-
 #: Python functions that wait for a result.
 _PYTHON_WAITS = re.compile(r"(?:.*: |<built-in method )(?:block_until_ready|wait|result|synchronize)\b.*")
 
 
 class _Rank(Struct, frozen=True):
-    """One rank's recording; its events are the host's segments, the collectives aside, the works."""
+    """One rank's recording; its events are the host's segments, the collectives beside them, the works."""
 
     trace: Trace
     end_ns: Int64  # of the trace's slices
@@ -95,7 +92,7 @@ class _Rank(Struct, frozen=True):
     aside: Int64  # rows, by `aside_end_ns`
     aside_start_ns: Int64  # as of `_exchanges`
     aside_end_ns: Int64
-    called: Int64  # segments of what they called
+    called: Int64  # segments of the operations in them
     works: Works
     steps: Int64  # (n, 3) number, begin and end, as the host runs them
     roles: NDArray[np.int8]  # of the trace's slices
@@ -116,23 +113,22 @@ def record(
     roles: NDArray[np.int8],
     completed: Completed | None = None,
 ) -> RankSteps:
-    """Return the steps of one rank, whose slices have `roles`; where no steps are marked, one of all.
+    """Build the steps of one rank, whose slices have `roles`; without marked steps, one of the whole trace.
 
-    `steps` (n, 3) are those of the host, `bounds` (k, 3) the wanted ones, as of the device where that tells
-    them; `completed` is how.
+    `steps` (n, 3) are those of the host, `bounds` (k, 3) the wanted ones, of the device if `completed`.
     """
-    name, trace = rank_trace.name, rank_trace.trace
-    some, left = sampled(bounds, rank_trace.most_steps)
-    looked_at = as_bounds(bounds[some])
+    trace = rank_trace.trace
+    chosen, sample_notes = sampled(bounds, rank_trace.most_steps)
+    step_bounds = as_bounds(bounds[chosen])
     n_leftover = int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum())
-    if left:
-        rank_trace, roles = _around(rank_trace, roles, looked_at)
+    if sample_notes:
+        rank_trace, roles = _around(rank_trace, roles, step_bounds)
     rank = _read(rank_trace, steps, roles)
     events = _events(rank)
     is_unknown = len(rank.aside) > 0 and host_group(trace.header, trace.rank) is None
     notes: list[str] = [_UNKNOWN_GROUP] if is_unknown else []
     if not len(steps) and len(events.kind):
-        looked_at = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
+        step_bounds = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
         if len(rank.works):  # the one step is complete when its host and all of its streams are done
             events = replace(events, iteration=np.ones(len(events.kind), np.int64))
         else:
@@ -142,26 +138,25 @@ def record(
         step_row = places(steps, events.issued_ns)
         iteration = np.where(step_row >= 0, steps[:, 0][step_row] if len(steps) else 0, NO_STEP)
         events = replace(events, iteration=iteration)
-        asked = completed.is_told & (len(bounds) == completed.is_whole.sum())  # not of several kinds
-        notes += [
-            f"{_steps_are(completed.table[asked & which, 0].tolist())} left out: {why}"
-            for which, why in (
-                (completed.is_late, "the device was not done with the one before then"),
-                (completed.fills, "in it the host fills the device's queue, so it is longer"),
-                (completed.is_lost, "the profiler lost work of the device"),
-            )
-            if (asked & which).any()
-        ]
-    check_sizes(trace.path, events.start_ns, events.end_ns, looked_at)
-    operations, found = cut_into_steps(events, looked_at)
-    whole = [step for step in found if len(step)]
-    return RankSteps(name, operations, whole, [*notes, *left], n_before=n_leftover)
+        counts = completed.is_told & (len(bounds) == completed.is_whole.sum())  # not of several kinds
+        for left_out, why in (
+            (completed.is_late, "the device completed it no later than the step before"),
+            (completed.fills, "the host fills the device's queue in it, so it is longer"),
+            (completed.is_lost, "the profiler lost work of the device"),
+        ):
+            if labels := completed.table[counts & left_out, 0].tolist():
+                are = "are" if len(labels) > 1 else "is"
+                notes.append(f"{in_words(labels, 'step')} {are} left out: {why}")
+    check_sizes(trace.path, events.start_ns, events.end_ns, step_bounds)
+    operations, cut = cut_into_steps(events, step_bounds)
+    whole = [step for step in cut if len(step)]
+    return RankSteps(rank_trace.name, operations, whole, [*notes, *sample_notes], n_before=n_leftover)
 
 
 def _around(
     rank: RankTrace, roles: NDArray[np.int8], bounds: Sequence[tuple[int, int, int]]
 ) -> tuple[RankTrace, NDArray[np.int8]]:
-    """Return a rank with only what runs between some bounds, in order, or launches that; and the roles."""
+    """Select the slices that run within ordered bounds, and the launches of these, with their roles."""
     trace = rank.trace
     _, begins, ends = np.array([*bounds, (0, FARTHEST_NS, FARTHEST_NS)], np.int64).T
     kept = begins[np.searchsorted(ends[:-1], trace.ts_ns, side="right")] < trace.end_ns
@@ -171,10 +166,6 @@ def _around(
     return replace(rank, trace=used_tables(trace.select(kept))), roles[kept]
 
 
-def _steps_are(labels: Sequence[int]) -> str:
-    return f"{in_words(labels, 'step')} {'are' if len(labels) > 1 else 'is'}"
-
-
 def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     trace = rank.trace
     end_ns = trace.end_ns
@@ -182,10 +173,9 @@ def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     aside = np.flatnonzero(is_aside)
     host = segments(trace, end_ns, is_aside, steps)
     enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
-    moments = trace.ts_ns[aside]
     inside = enqueued >= 0
-    inside[inside] = host.end_ns[enqueued[inside]] > moments[inside]
-    host = host.cut(enqueued[inside], moments[inside])
+    inside[inside] = host.end_ns[enqueued[inside]] > trace.ts_ns[aside][inside]
+    host = host.cut(enqueued[inside], trace.ts_ns[aside][inside])
     begins, ends, called = _exchanges(trace, end_ns, host, aside)
     by_end = np.argsort(ends, kind="stable")
     aside, begins, ends = aside[by_end], begins[by_end], ends[by_end]
@@ -194,10 +184,10 @@ def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
 
 
 def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tuple[Int64, Int64, Int64]:
-    """Find begin and end of the exchanges of the collectives `aside` (k,), and the segments they called.
+    """Find the begins and ends of the exchanges of collectives `aside` (k,), and the segments in them.
 
-    The thread of one on a device's tensors first waits for their copy to the host, and then launches the copy
-    back: of such a slice the exchange is the longest piece in which nothing runs that it called.
+    For tensors of a device, the thread of a collective waits for their copy to the host, and at the end
+    launches the copy back: the exchange is the longest piece of the slice without other operations.
     """
     begins, ends = trace.ts_ns[aside], end_ns[aside]
     around = as_of(trace.track_id[aside], begins, host.thread, host.start_ns)
@@ -218,7 +208,7 @@ def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tup
 
 
 def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:
-    """Return the segment that ran at each moment where a collective was enqueued, or before; -1 for none."""
+    """Find the segment that enqueued a collective at each moment, else the last before it; -1 for none."""
     segment = host.started(np.full(len(moments), host.main), moments)
     enqueues = by_name(trace, lambda name: name.startswith(_ENQUEUES))
     for thread in unique(host.thread).tolist():
@@ -232,11 +222,11 @@ def _events(rank: _Rank) -> RecordedEvents:
     host, works, trace = rank.host, rank.works, rank.trace
     rows = np.concatenate([host.row, rank.aside, works.row])
     first, _ = host.of_rows(len(trace) + 1)
-    asked = (
-        _enqueuing(trace, host, trace.ts_ns[rank.aside]),
-        np.where(works.call >= 0, first[works.call], -1),
-    )
-    phase = np.concatenate([host.phase, *(_passed_on(host, calls) for calls in asked)])
+    launches = np.where(works.call >= 0, first[works.call], -1)
+    requests = np.append(_enqueuing(trace, host, trace.ts_ns[rank.aside]), launches)
+    passed_on = np.append(host.phase, Phase.NONE)[requests]
+    passed_on[passed_on == Phase.INPUT] = Phase.NONE  # a copy of input loads none
+    phase = np.append(host.phase, passed_on)
     start = np.concatenate([host.start_ns, rank.aside_start_ns, works.start_ns])
     meetings, communicates = _meetings_of(rank, rows, start)
     kinds, kind = _kinds(rank, rows, phase, communicates)
@@ -244,22 +234,16 @@ def _events(rank: _Rank) -> RecordedEvents:
     issued[rank.first_work :] = np.minimum(works.call_start_ns, works.start_ns)
     end = np.concatenate([host.end_ns, rank.aside_end_ns, works.end_ns])
     leads = np.zeros(len(rows), np.bool_)
-    if (works.call >= 0).any() or not len(works):  # else nothing tells which work the host waits for
+    if (works.call >= 0).any() or not len(works):  # else the work that the host waits for is unknown
         leads[: len(host)] = host.thread == host.main
     edges = _edges(rank, start, end)
     return RecordedEvents(kinds, kind, start, end, issued, leads, edges, meetings)
 
 
-def _passed_on(host: Segments, asked: Int64) -> Int64:
-    """Return the phase of what segments (k,) asked for, -1 for none: a copy of input loads none."""
-    known = (asked >= 0) & (host.phase[asked] != Phase.INPUT) if len(host) else np.zeros(len(asked), np.bool_)
-    return np.where(known, host.phase[asked], Phase.NONE) if known.any() else np.zeros(len(asked), np.int64)
-
-
 def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[list[Operation], Int64]:
-    """Return the distinct operations, and which one each event is.
+    """List the distinct operations, and the index of each event's operation (n,).
 
-    Ranks do together what communicates, but for the calls that hand it to a library.
+    Communication is collective, except for the calls that hand it to a library.
     """
     trace = rank.trace
     together = communicates & (np.arange(len(rows)) >= len(rank.host))
@@ -269,7 +253,9 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
     )
     name_ids, cat_ids, tracks = name_of[trace.name_id[rows]], trace.cat_id[rows], trace.track_id[rows]
     phase = np.where(communicates & ~together, Phase.NONE, phase)
-    role = np.where(communicates, Role.COMM, _roles(rank.roles)[rows])
+    works = np.isin(rank.roles, (Role.COMPUTE, Role.COPY, Role.HOST, Role.CALL))  # annotations as operators
+    usual = Role.HOST if (rank.roles == Role.HOST).any() else Role.COMPUTE
+    role = np.where(communicates, Role.COMM, np.where(works, rank.roles, usual)[rows])
     columns = (name_ids, cat_ids, tracks, phase, on_device, together, role)
     sizes = (len(names), len(trace.cats), len(trace.tracks), len(Phase), 2, 2, len(Role))
     distinct, kind = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
@@ -294,12 +280,6 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
     return kinds, kind.reshape(-1).astype(np.int64)
 
 
-def _roles(roles: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Return the roles (n,) of slices that are not communication: annotations work as operators do."""
-    works = np.isin(roles, (Role.COMPUTE, Role.COPY, Role.HOST, Role.CALL))
-    return np.where(works, roles, Role.HOST if (roles == Role.HOST).any() else Role.COMPUTE)
-
-
 # ---- edges
 
 
@@ -315,8 +295,9 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         np.concatenate(pairs)
         for pairs in zip(waiting_for_room(works), waiting_for_queue(rank.trace, works), strict=True)
     )
+    same_thread = np.flatnonzero(rank.host.thread[1:] == rank.host.thread[:-1])
     parts = [
-        _threads(rank.host),
+        edge_rows(same_thread, same_thread + 1, Joint.END_TO_HEAD, Rule.THREAD),
         _aside(rank),
         *_handed_over(rank),
         renumbered(after_on_stream(works), rank.first_work),
@@ -330,17 +311,11 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     return np.concatenate(parts)
 
 
-def _threads(host: Segments) -> Int64:
-    """Return edges from each segment to the next of its thread."""
-    source = np.flatnonzero(host.thread[1:] == host.thread[:-1])
-    return edge_rows(source, source + 1, Joint.END_TO_HEAD, Rule.THREAD)
-
-
 def _launches(rank: _Rank, first: Int64, last: Int64) -> list[Int64]:
-    """Return edges from each launch call to what it launched.
+    """Link each launch call to the work that it launched.
 
-    That is from its end, unless the work began before: what passes until then is the call's time, which work
-    that waits in the queue of its device does not wait for again.
+    The edge leaves from the call's end, unless the work began before: work that waits in the queue of its
+    device does not wait for the call's remaining time.
     """
     works = rank.works
     is_launched = (works.call >= 0) & (works.call_start_ns <= works.start_ns)
@@ -358,14 +333,14 @@ def _launches(rank: _Rank, first: Int64, last: Int64) -> list[Int64]:
 
 
 def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, rule: Rule) -> Int64:
-    """Return edges from works to the segments with which the calls end that wait for them."""
+    """Link works to the last segments of the calls that wait for them."""
     ends = rank.works.start_ns if joint == Joint.START_TO_BODY else rank.works.end_ns
     known = (segments >= 0) & (ends[works] <= rank.host.end_ns[segments] + TOLERANCE_NS)
     return edge_rows(rank.first_work + works[known], segments[known], joint, rule)
 
 
 def _aside(rank: _Rank) -> Int64:
-    """Edges into the collectives aside: from their enqueuing, from what they called, from the one before."""
+    """Link collectives aside to their enqueuing, to operations in them, and to the collective before."""
     trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
     start, end, track = rank.aside_start_ns, rank.aside_end_ns, trace.track_id[rank.aside]
     source = _enqueuing(trace, host, trace.ts_ns[rank.aside])
@@ -373,21 +348,20 @@ def _aside(rank: _Rank) -> Int64:
     over = source >= 0
     over[over] = host.end_ns[source[over]] <= start[over]
     parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Rule.ENQUEUED)]
-    order = np.lexsort((numbers, track))
+    order = np.argsort(track, kind="stable")
     follows = np.flatnonzero(np.diff(track[order]) == 0)
     before, after = order[follows], order[follows + 1]
     overlaps = end[before] > start[after] + ROUNDED_NS
-    for which, joint in ((overlaps, Joint.END_TO_BODY), (~overlaps, Joint.END_TO_HEAD)):
-        parts.append(edge_rows(numbers[before[which]], numbers[after[which]], joint, Rule.ONE_COLLECTIVE))
+    for chosen, joint in ((overlaps, Joint.END_TO_BODY), (~overlaps, Joint.END_TO_HEAD)):
+        parts.append(edge_rows(numbers[before[chosen]], numbers[after[chosen]], joint, Rule.ONE_COLLECTIVE))
     return np.concatenate(parts)
 
 
 def _handed_over(rank: _Rank) -> list[Int64]:
-    """Let a thread that was idle wait for what ended elsewhere, on the host, before it resumed.
+    """Link the end of work on another thread of the host to the idle thread that resumes after it.
 
-    The main thread may be busy with what the recording does not know; so it waits only for what ended
-    in the later half of its idle time.
-    An annotation beside its operations may have waited in the same way, before its work.
+    The main thread may be busy with unrecorded work, so it waits only for an end in the later half of its
+    idle time. An annotation beside its operations may have waited in the same way, before its work.
     """
     host = rank.host
     ends = np.concatenate([np.flatnonzero(host.closes), rank.aside_numbers])
@@ -413,10 +387,10 @@ def _handed_over(rank: _Rank) -> list[Int64]:
 
 
 def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
-    """Let device work whose launch no recording knows wait for what of its rank ended nearest to its start.
+    """Link device work without a recorded launch to the event of its rank that ended nearest to its start.
 
-    See `ended_nearest`; not what follows other work of its stream at once. Where that seems to end later than
-    it begins, it begins at that end, which is set in `start_ns`.
+    See `ended_nearest`. Work that follows other work of its stream at once needs no such link. Where the
+    event seems to end after the work begins, `start_ns` of the work is set to that end.
     """
     group = np.concatenate([rank.host.thread, np.full(len(rank.aside), -1), -2 - rank.works.stream])
     works = rank.works
@@ -435,70 +409,51 @@ def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
 def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, Mask]:
     """Find the meetings of collectives with other ranks, and mask the events (n,) that communicate.
 
-    A collective is known on other ranks by its kind, its process group and its sequence number there;
-    of several that these do not tell apart, the n-th of those that were asked for in a step is the n-th
-    elsewhere.
+    Ranks know a collective by its kind, process group and sequence number; of several that these do not
+    distinguish, the n-th requested in a step is the n-th elsewhere, whenever the kernels run. A recording
+    that begins later, or lost events, then differs in those steps alone. A kernel without a launch belongs to
+    the step of the one before it of the same key.
     """
-    trace = rank.trace
+    trace, works = rank.trace, rank.works
     pairs, which = np.unique(
         trace.name_id[rows].astype(np.int64) * len(trace.cats) + trace.cat_id[rows], return_inverse=True
     )
     named = [divmod(pair, len(trace.cats)) for pair in pairs.tolist()]
-    known = [is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
+    moves_data = [is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
     is_named = rank.roles[rows] == Role.COMM  # by the user, if not by its name
-    communicates = np.array(known, np.bool_)[which.reshape(-1)] | is_named
+    communicates = np.array(moves_data, np.bool_)[which.reshape(-1)] | is_named
     together = communicates & (np.arange(len(rows)) >= len(rank.host))
-    if len(rank.works) or not len(rank.aside):  # else its calls may wait for the library, which is the host's
+    if len(works) or not len(rank.aside):  # else its calls may wait for the library, which is the host's
         communicates = together.copy()
         communicates[rank.called] = True
     events = np.flatnonzero(together)
     keys = [key for key in SYNC_ARGS if key in trace.args]
     columns = {key: trace.args[key].as_dict() for key in keys}
+    requested_ns = np.append(start_ns[: rank.first_work], works.call_start_ns)
+    step = np.searchsorted(rank.steps[:, 1], requested_ns, side="right") - 1
+    step[rank.first_work :][works.call < 0] = -1
+    latest: dict[Hashable, int] = {}  # the number of the last step of each key
     count: Counter[Hashable] = Counter()
     group = host_group(trace.header, trace.rank)
-    asked = _Asked(rank, start_ns)
     meetings = []
     for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
         row = int(rows[event])
         args = {key: column.get(row) for key, column in columns.items()}
         name = trace.names[trace.name_id[row]]
         part = collective(name, trace.cats[trace.cat_id[row]], args, is_known=bool(is_named[event]))
-        met = None if part is None else meeting(part.key, name, trace.rank, group)
-        if met is not None:
-            key, rule = asked.key(met[0], event), met[1]
+        known_meeting = None if part is None else meeting(part.key, name, trace.rank, group)
+        if known_meeting is not None:
+            key, rule = known_meeting
+            if step[event] >= 0:
+                latest[key] = int(rank.steps[step[event], 0])
+            key = (key, latest[key]) if key in latest else key
             meetings.append(Meeting(key, event, enters=True, leaves=True, rule=rule, turn=count[key]))
             count[key] += 1
     return meetings_table(meetings), communicates
 
 
-class _Asked:
-    """In which step each event was asked for: ranks ask in the same order, whenever the kernels run.
-
-    A recording that begins later, or lost some events, then has another number of them in those steps alone.
-    Of a kernel without a launch it is the step of the one before it of the same key.
-    """
-
-    def __init__(self, rank: _Rank, start_ns: Int64) -> None:
-        self.rank, self.start_ns = rank, start_ns
-        self.begins_ns = rank.steps[:, 1].tolist()
-        self.has_launches = bool((rank.works.call >= 0).any())
-        self.latest: dict[Hashable, int] = {}  # the step of the last one of each key
-
-    def key(self, key: Hashable, event: int) -> Hashable:
-        """Return the key of a collective with the step in which it was asked for."""
-        works, work = self.rank.works, event - self.rank.first_work
-        if not self.begins_ns or (work >= 0 and not self.has_launches):
-            return key
-        step = (
-            bisect_right(self.begins_ns, works.call_start_ns[work] if work >= 0 else self.start_ns[event]) - 1
-        )
-        if step >= 0 and (work < 0 or works.call[work] >= 0):
-            self.latest[key] = int(self.rank.steps[step, 0])
-        return (key, self.latest[key]) if key in self.latest else key
-
-
 def _handed_on(rank: _Rank, last: Int64) -> Int64:
-    """Let a call of the runtime wait for the one of its correlation to which another thread answers in it."""
+    """Link a call of the runtime to the call of the same correlation that another thread makes within it."""
     trace = rank.trace
     calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
     number = integers(trace, "correlation", calls)
@@ -514,9 +469,9 @@ def _handed_on(rank: _Rank, last: Int64) -> Int64:
 
 
 def _polls(rank: _Rank) -> list[Int64]:
-    """Let a host wait for the work that it polls for: in an operation without calls, or between operations.
+    """Link work to the host that polls for it: in an operation without calls, or between operations.
 
-    There it may be a Python function that says so by its name.
+    Between operations a Python function that waits by its name may poll.
     """
     host, trace, works = rank.host, rank.trace, rank.works
     is_main = host.thread == host.main
@@ -525,17 +480,14 @@ def _polls(rank: _Rank) -> list[Int64]:
     after = np.flatnonzero(is_main[1:] & is_main[:-1]) + 1
     waits = np.flatnonzero(by_name(trace, _PYTHON_WAITS.fullmatch) & (trace.dur_ns > 0))
     waits = waits[np.argsort(trace.ts_ns[waits], kind="stable")]
+    last = np.searchsorted(trace.ts_ns[waits], host.start_ns[after]) - 1
+    waits_between = (last >= 0) & (np.append(rank.end_ns[waits], 0)[last] > host.end_ns[after - 1])
     edges = []
-    for targets, start, joint in (
-        (inside, host.start_ns[inside], Joint.END_TO_BODY),
-        (after, host.end_ns[after - 1], Joint.END_TO_HEAD),
+    for targets, start, end, joint, is_waiting in (
+        (inside, host.start_ns, host.end_ns, Joint.END_TO_BODY, np.zeros(len(inside), np.bool_)),
+        (after, np.roll(host.end_ns, 1), host.start_ns, Joint.END_TO_HEAD, waits_between),
     ):
-        end = host.end_ns[targets] if joint == Joint.END_TO_BODY else host.start_ns[targets]
-        says = np.zeros(len(targets), np.bool_)
-        if joint == Joint.END_TO_HEAD and len(waits):
-            last = np.searchsorted(trace.ts_ns[waits], end) - 1
-            says = (last >= 0) & (rank.end_ns[waits[last]] > start)
-        sources = polled(works, start, end, says)
+        sources = polled(works, start[targets], end[targets], is_waiting)
         known = sources >= 0
         edges.append(edge_rows(rank.first_work + sources[known], targets[known], joint, Rule.POLLED))
     return edges

@@ -10,7 +10,7 @@ from msgspec import Struct
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import innermost, lies_inside
 from analyzer.base.arrays.numbering import as_of, ranges, unique
-from analyzer.reading.dialects.kineto.inference_steps import kind_of_step
+from analyzer.reading.dialects.kineto.kineto_steps import kind_of_step
 from analyzer.reading.dialects.roles import Phase, by_cat, by_name
 from analyzer.reading.dialects.system import RUNTIME_CATS
 from analyzer.reading.formats.columns import Trace
@@ -21,38 +21,27 @@ _LOADER = "enumerate(DataLoader)"
 _BACKWARD = "autograd::engine::"
 _STEP = re.compile(r"ProfilerStep(#\d+|\*)?")
 _ANNOTATION = re.compile(r"ProfilerStep|Optimizer\.|enumerate\(DataLoader\)")  # of any category
-#: Annotations of PyTorch's own around a user's code, of which they tell no more than that it ran.
+#: PyTorch's own annotations around a user's code, which tell only that it ran.
 _WHOLE = re.compile(_STEP.pattern + r"|\w*DataParallel\.forward")
 
 
 class Segments(Struct, frozen=True):
-    """The activity of the host threads of a recording: by thread, then by time.
+    """The n segments of the host threads of a recording, by thread and time."""
 
-    Attributes
-    ----------
-    row : (n,) the innermost operation that was open; one that encloses others has several segments
-    start_ns, end_ns : (n,)
-    thread : (n,) index into `Trace.tracks`
-    phase : (n,) `Phase`
-    closes : (n,) whether the outermost operation ends with this segment
-    is_around : (n,) whether it is an annotation beside the operations in it, which may have waited
-    main : the thread that runs the steps
-    """
-
-    row: Int64
+    row: Int64  # the innermost open operation; one that encloses others has several segments
     start_ns: Int64
     end_ns: Int64
-    thread: Int64
-    phase: Int64
-    closes: Mask
-    is_around: Mask
-    main: int
+    thread: Int64  # index into `Trace.tracks`
+    phase: Int64  # `Phase`
+    closes: Mask  # the outermost operation ends with this segment
+    is_around: Mask  # an annotation beside the operations in it, which may have waited
+    main: int  # the thread that runs the steps
 
     def __len__(self) -> int:
         return len(self.row)
 
     def of_rows(self, n_rows: int) -> tuple[Int64, Int64]:
-        """Return the first and the last segment of each row of the trace (n_rows,); -1 for none."""
+        """Find the first and the last segment of each row of the trace (n_rows,); -1 for none."""
         numbers = np.arange(len(self))
         first, last = np.full(n_rows, -1, np.int64), np.full(n_rows, -1, np.int64)
         first[self.row[::-1]] = numbers[::-1]
@@ -60,40 +49,34 @@ class Segments(Struct, frozen=True):
         return first, last
 
     def started(self, thread: Int64, moments: Int64) -> Int64:
-        """Last segment of each `thread` (k,) that started before each of `moments` (k,); -1 for none."""
+        """Find the last segment of each `thread` (k,) that started before each moment (k,); -1 for none."""
         return as_of(self.thread, self.start_ns, thread, moments, before=True)
 
     def running(self, thread: Int64, moments: Int64) -> Int64:
-        """Segment of each `thread` (k,) that goes on at each of `moments` (k,); -1 for none."""
+        """Find the segment of each `thread` (k,) that runs at each moment (k,); -1 for none."""
         last = self.started(thread, moments)
         return np.where(np.append(self.end_ns, -FARTHEST_NS)[last] > moments, last, -1)
 
     def cut(self, segments: Int64, moments: Int64) -> Segments:
-        """Return the segments with a boundary at each of `moments`, which lies inside its segment."""
-        which = np.concatenate([np.arange(len(self)), segments])
+        """Split `segments` (k,) at the moments (k,) inside them."""
+        index = np.concatenate([np.arange(len(self)), segments])
         start = np.concatenate([self.start_ns, moments])
-        order = np.lexsort((start, which))
-        which, start = which[order], start[order]
-        last = np.append(which[1:] != which[:-1], np.ones(min(len(which), 1), np.bool_))
-        end = np.where(last, self.end_ns[which], np.append(start[1:], 0))
-        return Segments(
-            self.row[which],
-            start,
-            end,
-            self.thread[which],
-            self.phase[which],
-            self.closes[which] & last,
-            self.is_around[which],
-            self.main,
+        order = np.lexsort((start, index))
+        index, start = index[order], start[order]
+        last = np.append(index[1:] != index[:-1], np.ones(min(len(index), 1), np.bool_))
+        end = np.where(last, self.end_ns[index], np.append(start[1:], 0))
+        row, thread, phase, closes, is_around = (
+            column[index] for column in (self.row, self.thread, self.phase, self.closes, self.is_around)
         )
+        return Segments(row, start, end, thread, phase, closes & last, is_around, self.main)
 
 
 def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Int64) -> Segments:
-    """Return the activity of the host threads, without the communications `aside` (n,) that run beside them.
+    """Cut the host threads into segments, without the communication `aside` (n,) that runs beside them.
 
-    `end_ns` (n,) are the ends of the slices. Python frames are not operations; time that only they cover is a
-    gap. An annotation with nothing inside is an operation, and so is the loading of input. One that contains
-    operations is one where none of them runs, unless it is around a step, or a whole forward pass.
+    `end_ns` (n,) are the ends of the slices. Time that only Python frames cover is a gap. The loading of
+    input and an annotation with nothing inside are operations. An annotation with operations inside counts
+    where none of them runs, unless it is around a step, or a whole forward pass.
     """
     rows = np.flatnonzero(by_cat(trace, _OPERATION.__contains__) & ~aside)
     rows = rows[np.lexsort((rows, -end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
@@ -110,28 +93,28 @@ def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Int64) -> Segments
 
 
 def _gapless(trace: Trace, end_ns: Int64, rows: Int64, outermost: Int64, phase: Int64, main: int) -> Segments:
-    """Return the segments of `rows`, one from the start of each, of length 0 where another one hides it."""
+    """Cut `rows` into segments, one from the start of each, of length 0 where another row hides it."""
     start, thread = trace.ts_ns[rows], trace.track_id[rows].astype(np.int64)
-    which, begin, end = innermost(start, end_ns[rows], thread)
-    begins = begin == start[which]
-    hidden = np.setdiff1d(np.arange(len(rows)), which[begins], assume_unique=True)
-    shown = Segments(which, begin, end, thread[which], phase[which], begins, np.zeros_like(begins), main)
+    index, begin, end = innermost(start, end_ns[rows], thread)
+    begins = begin == start[index]
+    hidden = np.setdiff1d(np.arange(len(rows)), index[begins], assume_unique=True)
+    shown = Segments(index, begin, end, thread[index], phase[index], begins, np.zeros_like(begins), main)
     around = shown.running(thread[hidden], start[hidden])
     shown = shown.cut(around[around >= 0], start[hidden][around >= 0])
-    which = np.concatenate([shown.row, hidden])
+    index = np.concatenate([shown.row, hidden])
     begin = np.concatenate([shown.start_ns, start[hidden]])
     end = np.concatenate([shown.end_ns, start[hidden]])
-    order = np.lexsort((which, end, begin, thread[which]))
-    which, begin, end = which[order], begin[order], end[order]
-    root = outermost[which]
+    order = np.lexsort((index, end, begin, thread[index]))
+    index, begin, end = index[order], begin[order], end[order]
+    root = outermost[index]
     closes = np.append(root[1:] != root[:-1], np.ones(min(len(root), 1), np.bool_))
     is_around = np.zeros_like(closes)
-    return Segments(rows[which], begin, end, thread[which], phase[which], closes, is_around, main)
+    return Segments(rows[index], begin, end, thread[index], phase[index], closes, is_around, main)
 
 
 def _with_annotations(host: Segments, trace: Trace, end_ns: Int64, rows: Int64, phase: Int64) -> Segments:
-    """Return the segments and those of the annotations `rows` (k,) where nothing else runs."""
-    which, begin, end, before = (np.empty(0, np.int64) for _ in range(4))
+    """Add segments of the annotations `rows` (k,) where nothing else runs."""
+    index, begin, end, before = (np.empty(0, np.int64) for _ in range(4))
     for thread in unique(trace.track_id[rows]).tolist():
         of_thread = np.flatnonzero(trace.track_id[rows] == thread)
         inner, start, until = innermost(trace.ts_ns[rows[of_thread]], end_ns[rows[of_thread]])
@@ -139,27 +122,27 @@ def _with_annotations(host: Segments, trace: Trace, end_ns: Int64, rows: Int64, 
         idle_from = np.append(-FARTHEST_NS, host.end_ns[low:high])
         idle_to = np.append(host.start_ns[low:high], FARTHEST_NS)
         gap, piece = ranges(np.searchsorted(idle_to, start, "right"), np.searchsorted(idle_from, until))
-        which = np.append(which, of_thread[inner[piece]])
+        index = np.append(index, of_thread[inner[piece]])
         begin = np.append(begin, np.maximum(start[piece], idle_from[gap]))
         end = np.append(end, np.minimum(until[piece], idle_to[gap]))
         before = np.append(before, low + gap)
     kept = np.flatnonzero(end > begin)
     order = np.insert(np.arange(len(host)), before[kept], len(host) + np.arange(len(kept)))
-    which = which[kept]
+    index = index[kept]
     return Segments(
-        np.append(host.row, rows[which])[order],
+        np.append(host.row, rows[index])[order],
         np.append(host.start_ns, begin[kept])[order],
         np.append(host.end_ns, end[kept])[order],
-        np.append(host.thread, trace.track_id[rows[which]].astype(np.int64))[order],
-        np.append(host.phase, phase[which])[order],
-        np.append(host.closes, np.zeros(len(which), np.bool_))[order],
+        np.append(host.thread, trace.track_id[rows[index]].astype(np.int64))[order],
+        np.append(host.phase, phase[index])[order],
+        np.append(host.closes, np.zeros(len(index), np.bool_))[order],
         order >= len(host),
         host.main,
     )
 
 
 def _outermost(thread: NDArray[np.int32], start_ns: Int64, end_ns: Int64) -> Int64:
-    """Return the slice (n,) around each, of slices by (thread, start, longest first); itself for none."""
+    """Find the outermost slice around each, itself if none, of slices by (thread, start, longest first)."""
     begins = np.ones(len(thread), np.bool_)
     for thread_id in unique(thread).tolist():
         low, high = np.searchsorted(thread, [thread_id, thread_id + 1])
@@ -168,7 +151,7 @@ def _outermost(thread: NDArray[np.int32], start_ns: Int64, end_ns: Int64) -> Int
 
 
 def _main_thread(trace: Trace, rows: Int64, begins_ns: Int64) -> int:
-    """Return the thread on which the steps begin, else the one with the most slices; -1 for none."""
+    """Find the thread on which the steps begin, else the one with the most slices; -1 for none."""
     if not len(rows):
         return -1
     steps = rows[np.isin(trace.ts_ns[rows], begins_ns)]
@@ -176,7 +159,7 @@ def _main_thread(trace: Trace, rows: Int64, begins_ns: Int64) -> int:
 
 
 def _annotations(trace: Trace, end_ns: Int64, rows: Int64) -> tuple[Mask, Mask]:
-    """Mask those of `rows` (by thread and start) that are operations, and those in an optimizer's step."""
+    """Mask the operations among `rows` (by thread and start), and those in an optimizer's step."""
     thread, start = trace.track_id[rows], trace.ts_ns[rows]
     is_frame = (by_cat(trace, "user_annotation".__eq__) | by_name(trace, _ANNOTATION.match))[rows]
     has_inside = np.zeros(len(rows), np.bool_)
@@ -197,7 +180,7 @@ def _are_around_steps(start_ns: Int64, end_ns: Int64, steps: Int64) -> Mask:
 
 
 def _phases(trace: Trace, outermost: Int64, in_update: Mask) -> Int64:
-    """Return the `Phase` of operations, from their outermost ones."""
+    """Find the `Phase` of operations from their outermost ones."""
     phase = np.where(in_update, Phase.UPDATE, Phase.FORWARD)
     phase[by_name(trace, lambda name: name.startswith(_BACKWARD))[outermost]] = Phase.BACKWARD
     phase[by_name(trace, _loads)[outermost]] = Phase.INPUT

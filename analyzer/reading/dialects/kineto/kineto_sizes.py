@@ -33,22 +33,22 @@ from analyzer.reading.dialects.step_parts import RankTrace
 from analyzer.reading.dialects.system import COPY_CATS, DEVICE_CATS, int_or_zero
 from analyzer.reading.formats.columns import Trace
 
-#: Bytes of an element, by a word of its type's name (``c10::Half``, ``unsigned char``); of any other 4.
+#: Bytes of an element, by a word of its type's name (``c10::Half``, ``unsigned char``); 4 by default.
 _ITEM_BYTES = {"double": 8, "long": 8, "float64": 8, "int64": 8, "half": 2, "bfloat16": 2, "float16": 2,
                "short": 2, "int16": 2, "char": 1, "byte": 1, "int8": 1, "uint8": 1, "bool": 1,
                "float8_e4m3fn": 1, "float8_e5m2": 1}  # fmt: skip
 _SHOWN_RANKS = 8
-_MOST_NUMBER = 1 << 40  # of steps and sequences; what is beyond counts from 0 again
+_MOST_NUMBER = 1 << 40  # of steps and sequences; larger numbers count from 0 again
 _TRANSFER = kind_of("send")
 _Group = tuple[str, tuple[int | None, ...]]  # description and ranks
 
 
 def recorded_collectives(rank: RankTrace, roles: NDArray[np.int8]) -> Collectives:
-    """Return the collectives of a rank whose slices have `roles` (n,).
+    """List the collectives of a rank whose slices have `roles` (n,).
 
-    Kernels of newer PyTorch say all in their args. For others the annotation around their launch
-    (``nccl:all_reduce``) has the shapes of the inputs, where `record_shapes` recorded them; so has the one of
-    a collective that the host carries out (``gloo:all_reduce``).
+    Kernels of newer PyTorch have sizes in their args. For others, and for collectives of the host
+    (``gloo:all_reduce``), the annotation around the launch (``nccl:all_reduce``) has the shapes of the inputs
+    if `record_shapes` was set.
     """
     trace = rank.trace
     rows = np.flatnonzero(roles == Role.COMM)
@@ -57,13 +57,13 @@ def recorded_collectives(rank: RankTrace, roles: NDArray[np.int8]) -> Collective
     rows = rows[on_device if on_device.any() else lasts]
     if not len(rows):
         return NO_COLLECTIVES
-    calls, sequence, asked_ns = _of_device(rank, rows) if on_device.any() else _of_host(rank, rows)
-    base = np.where(sequence >= 0, sequence, _steps(trace, asked_ns)) % _MOST_NUMBER
+    calls, sequence, requested_ns = _of_device(rank, rows) if on_device.any() else _of_host(rank, rows)
+    base = np.where(sequence >= 0, sequence, _steps(trace, requested_ns)) % _MOST_NUMBER
     return Collectives.of(rows, calls, base, trace.ts_ns[rows])
 
 
 def _of_device(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
-    """Return kernels and copies (k,) as calls, their sequence numbers (-1: none), and their launches (ns)."""
+    """List kernels and copies (k,) as calls, their sequence numbers (-1: none), and their launches (ns)."""
     trace = rank.trace
     columns = {key: trace.args[key].as_dict() for key in (*SIZE_ARGS, *SYNC_ARGS) if key in trace.args}
     launch = calls_of(trace, rows)
@@ -75,30 +75,28 @@ def _of_device(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
     for row in rows.tolist():
         args = {key: column.get(row) for key, column in columns.items()}
         name, cat = trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]]
-        number = int_or_zero(args.get("Seq")) if row in named and args.get("Seq") is not None else -1
+        number = -1
         if row in named:
             calls.append(_of_args(trace, name, cat, args, groups))
-        elif (found := around.get(row)) is not None:
-            calls.append(_of_call(found[0], found[1], group))
+            number = -1 if args.get("Seq") is None else int_or_zero(args["Seq"])
+        elif (annotation := around.get(row)) is not None:
+            calls.append(_of_call(annotation[0], annotation[1], group))
         else:
             part = collective(name, cat, args, is_known=True)
-            met = None if part is None else meeting(part.key, name, trace.rank, ())
+            known = None if part is None else meeting(part.key, name, trace.rank, ())
             n_bytes = int_or_zero(args.get("bytes")) if cat in COPY_CATS else 0
-            is_met = met is not None and met[1] is Rule.COLLECTIVE and group is not None
-            calls.append(
-                Call(kind_of(name), sent=n_bytes, received=n_bytes, key=met[0] if met and is_met else None)
-            )
+            key = known[0] if known and known[1] is Rule.COLLECTIVE and group is not None else None
+            calls.append(Call(kind_of(name), sent=n_bytes, received=n_bytes, key=key))
         sequence.append(number % _MOST_NUMBER if number >= 0 else -1)
-    asked_ns = np.where(launch >= 0, trace.ts_ns[launch], trace.ts_ns[rows])
-    return calls, np.array(sequence, np.int64), asked_ns
+    requested_ns = np.where(launch >= 0, trace.ts_ns[launch], trace.ts_ns[rows])
+    return calls, np.array(sequence, np.int64), requested_ns
 
 
 def _of_args(trace: Trace, name: str, cat: str, args: Mapping[str, Any], groups: Sequence[_Group]) -> Call:
-    """Return the call of a kernel that says all in its `args`."""
+    """Read the call of a kernel whose `args` name the collective."""
     text = str(args.get("Process Group Ranks") or "")
-    members: tuple[int | None, ...] = (
-        tuple(map(int, re.findall(r"\d{1,18}", text))) if "..." not in text else ()
-    )
+    numbers = [] if "..." in text else re.findall(r"\d{1,18}", text)
+    members: tuple[int | None, ...] = tuple(map(int, numbers))
     n_ranks = int_or_zero(args.get("Group size")) or len(members)
     listed = [group for group in groups if len(group[1]) == n_ranks and members in ((), group[1])]
     about = args.get("Process Group Description") or (listed[0][0] if len(listed) == 1 else "")
@@ -106,25 +104,18 @@ def _of_args(trace: Trace, name: str, cat: str, args: Mapping[str, Any], groups:
     item = 0 if args.get("dtype") is None else _item_bytes(args["dtype"])
     sent, received = (int_or_zero(args.get(key)) * item for key in ("In msg nelems", "Out msg nelems"))
     part = collective(name, cat, args, is_known=True)
-    met = None if part is None else meeting(part.key, name, trace.rank, ())
-    key = met[0] if met is not None and met[1] is not Rule.EXCHANGE else None
+    known = None if part is None else meeting(part.key, name, trace.rank, ())
+    key = known[0] if known is not None and known[1] is not Rule.EXCHANGE else None
     if part is not None and isinstance(part.key, HalfTransfer):
-        ends = part.key.ends(trace.rank)
-        members, n_ranks = ends or (), 2
+        members, n_ranks = part.key.ends(trace.rank) or (), 2
     elif isinstance(key, tuple):
-        key = key[:-1]  # its sequence number is counted by
-    return Call(
-        kind_of(str(args["Collective name"])),
-        _group_text((str(about), members)),
-        n_ranks,
-        sent,
-        received,
-        key,
-    )
+        key = key[:-1]  # without the sequence number, which is counted apart
+    kind, group = kind_of(str(args["Collective name"])), _group_text((str(about), members))
+    return Call(kind, group, n_ranks, sent, received, key)
 
 
 def _of_host(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
-    """Return the same of collectives that the host carries out."""
+    """List collectives of the host (k,) as calls; see `_of_device`."""
     trace = rank.trace
     args, group = _args_of_rows(rank, rows), _group_of_all(trace)
     calls = []
@@ -137,7 +128,7 @@ def _of_host(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
 
 
 def _of_call(name: str, args: Mapping[str, Any], group: _Group | None) -> Call:
-    """Return the call that the annotation around a collective tells; `group` as of `_group_of_all`."""
+    """Read the call from the annotation around a collective; `group` is that of `_group_of_all`."""
     kind, given = kind_of(name), _bytes_of_inputs(args)
     about, members = group or ("", ())
     got = given
@@ -149,9 +140,9 @@ def _of_call(name: str, args: Mapping[str, Any], group: _Group | None) -> Call:
 
 
 def _group_of_all(trace: Trace) -> _Group | None:
-    """Return the group with which collectives are done whose args do not say; None where it may be several.
+    """Find the group of collectives without args; None if several are possible.
 
-    Without any ranks where the file lists no groups.
+    The group has no ranks if the file lists no groups.
     """
     ranks, listed = host_group(trace.header, trace.rank), groups_of(trace.header, trace.rank)
     if ranks is None:
@@ -160,7 +151,7 @@ def _group_of_all(trace: Trace) -> _Group | None:
 
 
 def _group_text(group: _Group) -> str:
-    """Return a group in words: its description and its ranks.
+    """Describe a group by its description and its ranks.
 
     >>> _group_text(("mesh_tp", (0, 1, 2, 3))), _group_text(("", (1, 5)))
     ('mesh_tp (0-3)', '(1, 5)')
@@ -176,7 +167,7 @@ def _group_text(group: _Group) -> str:
 
 
 def _around(rank: RankTrace, calls: Int64) -> list[tuple[str, Mapping[str, Any]] | None]:
-    """Name and args of the library's annotation around each of the host's `calls` (k rows)."""
+    """Find name and args of the library's annotation around each of the host's `calls` (k rows)."""
     trace = rank.trace
     rows = np.flatnonzero(by_cat(trace, "user_annotation".__eq__) & by_name(trace, is_library_call))
     last = as_of(trace.track_id[rows], trace.ts_ns[rows], trace.track_id[calls], trace.ts_ns[calls])
@@ -190,30 +181,29 @@ def _around(rank: RankTrace, calls: Int64) -> list[tuple[str, Mapping[str, Any]]
 
 
 def _args_of_rows(rank: RankTrace, rows: Int64) -> dict[int, Mapping[str, Any]]:
-    """Return all args of some slices; their file is read once more, as all operators have such."""
+    """Read all args of some slices, by row: this reads the file again, as all operators have such args."""
     trace = rank.trace
     names = {trace.names[i] for i in trace.name_id[rows].tolist()}
     alike = np.flatnonzero(by_name(trace, names.__contains__))
     args = rank.args_of(names) if names else ()
-    # of several files of a rank only one is looked at
+    # of several files of a rank only one is read
     return dict(zip(alike.tolist(), args, strict=True)) if len(args) == len(alike) else {}
 
 
 def _steps(trace: Trace, moments: Int64) -> Int64:
-    """Return the number of the step that each moment (k,) is in; 0 where none is marked."""
+    """Find the number of the step around each moment (k,); 0 without marked steps."""
     rows = np.flatnonzero(by_name(trace, step_mark) & ~by_cat(trace, "gpu_user_annotation".__eq__))
     if not len(rows):
         return np.zeros(len(moments), np.int64)
+    rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
     marks = [step_mark(trace.names[i]) for i in trace.name_id[rows].tolist()]
-    order = np.argsort(trace.ts_ns[rows], kind="stable")
-    number = np.array([mark.number for mark in marks if mark is not None], np.int64)[order]
-    number = np.append(number[0] - 1, number)
-    found: Int64 = number[np.searchsorted(trace.ts_ns[rows][order], moments, side="right")]
-    return found
+    numbers = [mark.number for mark in marks if mark is not None]
+    step = np.searchsorted(trace.ts_ns[rows], moments, side="right")
+    return np.array([numbers[0] - 1, *numbers], np.int64)[step]
 
 
 def _bytes_of_inputs(args: Mapping[str, Any]) -> int:
-    """Return the bytes of an operator's inputs: their shapes and types; 0 where they are not recorded."""
+    """Compute the bytes of an operator's inputs from their shapes and types; 0 if unrecorded."""
     shapes, types = args.get("Input Dims"), args.get("Input type")
     if not isinstance(shapes, list) or not isinstance(types, list):
         return 0

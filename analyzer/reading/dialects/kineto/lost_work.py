@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Int64, Mask, NDArray
+from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import as_of, unique
 from analyzer.base.errors import Note, NoteKind
 from analyzer.reading.dialects.kineto.collectives import collective_kernels
@@ -30,7 +30,7 @@ def with_lost_launches(trace: Trace) -> Trace:
         return trace
     text = (
         f"{n_lost:,} of {len(launches):,} launches have no work of the device: "
-        "steps that lost some are left out where others are whole"
+        "steps that lost work are left out if others are whole"
     )
     if not by_cat(trace, DEVICE_CATS.__contains__).any():
         text = f"{n_lost:,} launches were recorded and none of their kernels"
@@ -40,8 +40,8 @@ def with_lost_launches(trace: Trace) -> Trace:
 def launches_of(trace: Trace) -> tuple[Int64, Mask]:
     """List the calls that launch a kernel (k rows), and mark those whose kernel is not in the trace (k,).
 
-    Calls inside the capture of a graph launch nothing, and are not among them. None is marked where most of
-    the work has no call either: there the numbers that join the two are not recorded.
+    Calls inside the capture of a graph launch nothing, and are left out. None is marked if most of the work
+    has no call: then correlations are not recorded.
     """
     is_call = by_cat(trace, RUNTIME_CATS.__contains__)
     rows = np.flatnonzero(by_name(trace, is_launch, is_call))
@@ -52,43 +52,31 @@ def launches_of(trace: Trace) -> tuple[Int64, Mask]:
     calls = calls_of(trace, works)
     if 2 * int((calls >= 0).sum()) < len(works):
         return rows, np.zeros(len(rows), np.bool_)
-    return rows, ~_among(trace, unique(calls[calls >= 0]), rows, numbers)
-
-
-def _among(trace: Trace, calls: Int64, rows: Int64, numbers: Int64) -> Mask:
-    """Mark the launches (k rows) that have the number of one of `calls`, which begins in them.
-
-    `numbers` (k,) are those of the launches. A call of the runtime may hand its number on to one of the
-    driver. Several files of a rank count anew.
-    """
+    # A call of the runtime may hand its number on to a call of the driver, within it.
+    calls = unique(calls[calls >= 0])
     last = as_of(integers(trace, "correlation", calls), trace.ts_ns[calls], numbers, trace.end_ns[rows])
-    is_among: Mask = (last >= 0) & (np.append(trace.ts_ns[calls], 0)[last] >= trace.ts_ns[rows])
-    return is_among
+    return rows, (last < 0) | (np.append(trace.ts_ns[calls], 0)[last] < trace.ts_ns[rows])
 
 
 def _captured(trace: Trace, rows: Int64, is_call: Mask) -> Mask:
     """Mark the calls (k rows) between the begin and the end of a capture on their thread."""
     begins = np.flatnonzero(by_name(trace, is_capture_begin, is_call))
     ends = np.flatnonzero(by_name(trace, is_capture_end, is_call))
-    if not len(begins):
-        return np.zeros(len(rows), np.bool_)
     thread, moments = trace.track_id[rows], trace.ts_ns[rows]
     begun = as_of(trace.track_id[begins], trace.ts_ns[begins], thread, moments)
     ended = as_of(trace.track_id[ends], trace.ts_ns[ends], thread, moments)
-    before = np.iinfo(np.int64).min
-    begun_ns = np.append(trace.ts_ns[begins], before)[begun]
-    captured: Mask = (begun >= 0) & (begun_ns > np.append(trace.ts_ns[ends], before)[ended])
-    return captured
+    begun_ns = np.append(trace.ts_ns[begins], -FARTHEST_NS)[begun]
+    return np.asarray((begun >= 0) & (begun_ns > np.append(trace.ts_ns[ends], -FARTHEST_NS)[ended]))
 
 
 # ---- durations that cannot be true
 
 
 def with_sound_durations(trace: Trace) -> Trace:
-    """Cut device work where the next one of its stream begins, and leave out what outlasts the recording.
+    """Cut device work where the next one of its stream begins; leave out work that outlasts the recording.
 
-    A stream runs one thing at a time. What overlaps because clocks jitter, or because branches of a graph
-    share a stream, stays. A lane in which most works overlap is no stream.
+    A stream runs one thing at a time. Overlaps stay if clocks jitter, or if branches of a graph share a
+    stream: a lane in which most works overlap is no stream.
     """
     trace = _without_untimed(trace)
     rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
@@ -99,7 +87,8 @@ def with_sound_durations(trace: Trace) -> Trace:
     has_next = np.append(trace.track_id[rows[1:]] == trace.track_id[rows[:-1]], False)
     jitter_ns = np.clip(trace.dur_ns[rows] * OVERLAP, AGREE_NS, JITTER_NS)
     too_long = has_next & (trace.end_ns[rows] - following_ns > jitter_ns)
-    too_long &= ~_overlapping_lanes(trace.track_id[rows], too_long)
+    is_lane = 2 * np.bincount(trace.track_id[rows], too_long) > np.bincount(trace.track_id[rows])
+    too_long &= ~is_lane[trace.track_id[rows]]
     dur_ns = trace.dur_ns.copy()
     dur_ns[rows[too_long]] = (following_ns - trace.ts_ns[rows])[too_long]
     cut = replace(trace, dur_ns=dur_ns)
@@ -114,7 +103,7 @@ def with_sound_durations(trace: Trace) -> Trace:
 
 
 def _without_untimed(trace: Trace) -> Trace:
-    """Leave out device work of no length before all else: CUPTI writes 0 for times that it cannot tell."""
+    """Leave out device work of no length before the recording: CUPTI writes 0 for unknown times."""
     works = by_cat(trace, DEVICE_CATS.__contains__)
     untimed = works & (trace.dur_ns == 0) & (trace.ts_ns < trace.ts_ns[~works].min(initial=FARTHEST_NS))
     if not untimed.any() or works.all():
@@ -127,16 +116,10 @@ def _works(n: int, verb: str, verb_of_many: str) -> str:
     return f"1 kernel or copy {verb}" if n == 1 else f"{n:,} kernels or copies {verb_of_many}"
 
 
-def _overlapping_lanes(track: NDArray[np.int32], overlaps: Mask) -> Mask:
-    """Mark the works (n,) of tracks in which most of them overlap the next."""
-    is_lane: Mask = 2 * np.bincount(track, overlaps) > np.bincount(track)
-    return is_lane[track]
-
-
 def _endless(trace: Trace, lasts: Int64) -> Int64:
-    """List the last work of a stream that takes longer than everything else in the trace, if one does.
+    """List the last work of a stream if it takes longer than all other work of the trace.
 
-    A collective may do so, as it waits for ranks that hang, and any work where the host is not recorded.
+    A collective may, as it waits for ranks that hang, and any work if the host is not recorded.
     """
     longest = int(trace.end_ns.argmax())
     is_call = by_cat(trace, RUNTIME_CATS.__contains__)

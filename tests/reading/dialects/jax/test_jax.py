@@ -13,7 +13,7 @@ import system_laws
 
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need, Role
-from analyzer.reading.dialects.jax.xla_meetings import parts_of
+from analyzer.reading.dialects.jax import parts_of
 from analyzer.reading.dialects.jax.xla_slices import role_of
 from analyzer.reading.dialects.steps import Step
 from analyzer.reading.formats.columns import Trace
@@ -138,17 +138,21 @@ def roles_of(trace: Trace) -> dict[str, Role]:
 
 
 def breakdown_of(path: Path) -> list[dict[str, Any]]:
-    words = ("--option", "statistic", "--sub_option", "breakdown", "--path", path)
-    found: list[dict[str, Any]] = ask(*words)["breakdown"]
-    return found
+    rows: list[dict[str, Any]] = ask("statistic", path, "--sub_option", "breakdown")["breakdown"]
+    return rows
 
 
-def steps_of(path: Path, needs: Sequence[Need] = (Need.STEPS,)) -> list[Sequence[Step]]:
-    return [dialects.of(trace).find_steps(trace).whole for trace in traces(path, *needs)]
+def steps_of(path: Path) -> list[Sequence[Step]]:
+    return [dialects.of(trace).find_steps(trace).whole for trace in traces(path, Need.STEPS)]
 
 
-def test_a_host_of_cpu_devices_keeps_the_laws_of_systems(tmp_path: Path) -> None:
-    system_laws.check_system(write(tmp_path / "log", cpu()), ["rank0", "rank1"], tmp_path)
+@pytest.mark.parametrize(
+    ("events", "n_ranks"), [(cpu(), 2), (gpu(), 2), (tpu(), 4)], ids=["cpu", "gpu", "tpu"]
+)
+def test_devices_of_a_host_keep_the_laws_of_systems(
+    tmp_path: Path, events: Sequence[Event], n_ranks: int
+) -> None:
+    system_laws.check_system(write(tmp_path / "log", events), [f"rank{i}" for i in range(n_ranks)], tmp_path)
 
 
 def test_two_processes_are_workers_whose_clocks_are_aligned(tmp_path: Path) -> None:
@@ -160,14 +164,9 @@ def test_two_processes_are_workers_whose_clocks_are_aligned(tmp_path: Path) -> N
     assert [worker["offset_us"] for worker in ask(*combined)["workers"]] == [0, -5000]
 
 
-def test_gpus_keep_the_laws_of_systems_on_one_host_and_on_two(tmp_path: Path) -> None:
-    system_laws.check_system(write(tmp_path / "log", gpu()), ["rank0", "rank1"], tmp_path)  # one only copies
-    log, _ = (write(tmp_path / "two" / "log", gpu(), host) for host in ("a", "b"))
-    system_laws.check_system(log, [f"wk{i // 2}.rank{i % 2}" for i in range(4)], tmp_path / "two")
-
-
-def test_tpus_keep_the_laws_of_systems(tmp_path: Path) -> None:
-    system_laws.check_system(write(tmp_path / "log", tpu()), [f"rank{i}" for i in range(4)], tmp_path)
+def test_gpus_of_two_hosts_keep_the_laws_of_systems(tmp_path: Path) -> None:
+    log, _ = (write(tmp_path / "log", gpu(), host) for host in ("a", "b"))
+    system_laws.check_system(log, [f"wk{i // 2}.rank{i % 2}" for i in range(4)], tmp_path)
 
 
 def test_what_devices_share_is_counted_once_and_marks_of_the_profiler_not_at_all(tmp_path: Path) -> None:
@@ -187,8 +186,8 @@ def test_sleep_is_what_a_thread_does_that_could_ask_for_work_and_waiting_elsewhe
 
 
 def test_a_step_is_computation_then_communication_that_nothing_hides(tmp_path: Path) -> None:
-    found = breakdown_of(write(tmp_path, cpu()))
-    times = {(one["rank"], one["step"]): (one["compute_ms"], one["comm_ms"], one["idle_ms"]) for one in found}
+    rows = breakdown_of(write(tmp_path, cpu()))
+    times = {(row["rank"], row["step"]): (row["compute_ms"], row["comm_ms"], row["idle_ms"]) for row in rows}
     for step in (7, 8, 9):
         idle = 0.031 if step == 9 else 0.032  # until the next step begins
         assert times["rank0", step] == pytest.approx((0.039, 0.029, idle))
@@ -198,9 +197,8 @@ def test_a_step_is_computation_then_communication_that_nothing_hides(tmp_path: P
 def test_steps_are_the_numbers_of_annotations_else_the_runs_of_the_main_program(tmp_path: Path) -> None:
     marked, _, host = steps_of(write(tmp_path / "marked", cpu()))
     assert marked == host == (Step(7, 0, 100_000), Step(8, 100_000, 200_000), Step(9, 200_000, 299_000))
-    other = span(
-        "wrapped_slice", HOST, PYTHON, 0.5, 0.2, device_ordinal=0, hlo_op="s", hlo_module="jit_s", run_id=1
-    )
+    args = {"device_ordinal": 0, "hlo_op": "s", "hlo_module": "jit_s", "run_id": 1}
+    other = span("wrapped_slice", HOST, PYTHON, 0.5, 0.2, **args)
     runs, *_ = steps_of(write(tmp_path / "bare", [*cpu(is_marked=False), other]))
     assert runs == (Step(2, 80_000, 180_000), Step(3, 180_000, 280_000))  # when the first begins is unknown
 
@@ -218,8 +216,8 @@ def test_of_several_groups_of_devices_none_is_known(tmp_path: Path) -> None:
 
 
 def test_the_path_runs_through_the_late_device_and_never_through_a_wait(tmp_path: Path) -> None:
-    found = ask("--option", "critical", "--path", write(tmp_path, cpu()), "--step", "8")
-    path = [(part["name"], part["dur_ms"]) for part in found["scopes"][-1]["path"] if part["cat"] != "gap"]
+    scope = ask("critical", write(tmp_path, cpu()), "--step", "8")["scopes"][-1]
+    path = [(part["name"], part["dur_ms"]) for part in scope["path"] if part["cat"] != "gap"]
     # both devices do the last two together; the host resumes 3 us after them
     assert path == [
         ("rank1.PjitFunction(step)", 0.005), ("rank1.dot.1", 0.05), ("rank0.psum.7", 0.009),
@@ -242,8 +240,7 @@ def test_steps_last_from_completion_to_completion_and_wait_for_what_the_host_loa
             span("fusion.1", 1, 3, at + 60, 40.001),  # rounded otherwise
         ]
     path = write(tmp_path, events)
-    (rank,) = traces(path, Need.STEPS)
-    steps = dialects.of(rank).find_steps(rank).whole
+    (steps,) = steps_of(path)
     assert [step.dur_ns for step in steps] == [100_000] * 5
     (first, *_) = ask("--path", path)["findings"]
     assert (first["kind"], first["change"]) == ("input", "I/O=0.001")
@@ -273,9 +270,8 @@ def test_exposed_communication_of_a_recorded_job(shared_data: Path) -> None:
     steps = breakdown_of(shared_data / "jax" / "shard4")
     wall = sum(step["wall_ms"] for step in steps)
     assert sum(step["compute_ms"] for step in steps) / wall == pytest.approx(0.47, abs=0.005)
-    assert sum(step["comm_ms"] - step["overlap_ms"] for step in steps) / wall == pytest.approx(
-        0.25, abs=0.005
-    )
+    exposed = sum(step["comm_ms"] - step["overlap_ms"] for step in steps)
+    assert exposed / wall == pytest.approx(0.25, abs=0.005)
 
 
 def test_diagnose_names_the_device_that_does_three_times_the_work(shared_data: Path) -> None:

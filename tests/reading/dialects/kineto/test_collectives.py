@@ -1,4 +1,4 @@
-"""Which names of kernels and calls are communication."""
+"""PyTorch's collectives: names of kernels and calls, sizes, groups."""
 
 from __future__ import annotations
 
@@ -14,44 +14,36 @@ from analyzer.reading.dialects.step_parts import RankTrace
 from analyzer.reading.traces.readers import read_args, read_trace
 from make import span, write
 
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        "void multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)",
-        "void vllm::cross_device_reduce_1stage<__half, 2>(vllm::RankData*)",
-        "void two_shot_all_reduce_kernel<float, 8, 4>(float**)",
-        "hccl:broadcast_",
-        "rcclGenericKernel",
-        "void deep_ep::internode::dispatch<false, 8>(int4*, float*)",
-        "void deep_ep::intranode::combine<__nv_bfloat16, 8>(int4*)",
-        "void tensorrt_llm::kernels::oneShotAllReduceKernel<__half>(AllReduceParams)",
-        "void aiter::reduce_scatter_cross_device_store<__hip_bfloat16>(RankData*)",
-        "void tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel<4>(Params)",
-        "rocshmem_put_signal_wave",
-        "void cnclDevKernel_AllReduce<float>(int)",
-        "Memcpy PtoP (Device -> Device)",
-    ],
+_MOVE_DATA = (
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "void multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)",
+    "void vllm::cross_device_reduce_1stage<__half, 2>(vllm::RankData*)",
+    "void two_shot_all_reduce_kernel<float, 8, 4>(float**)",
+    "hccl:broadcast_",
+    "rcclGenericKernel",
+    "void deep_ep::internode::dispatch<false, 8>(int4*, float*)",
+    "void deep_ep::intranode::combine<__nv_bfloat16, 8>(int4*)",
+    "void tensorrt_llm::kernels::oneShotAllReduceKernel<__half>(AllReduceParams)",
+    "void aiter::reduce_scatter_cross_device_store<__hip_bfloat16>(RankData*)",
+    "void tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel<4>(Params)",
+    "rocshmem_put_signal_wave",
+    "void cnclDevKernel_AllReduce<float>(int)",
+    "Memcpy PtoP (Device -> Device)",
 )
-def test_kernels_that_move_data_between_ranks(name: str) -> None:
-    assert is_collective(name, "kernel")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gemm",
-        "Memcpy DtoD (Device -> Device)",
-        "fused_all_gather_matmul_kernel",
-        "void softmax_warp<WarpAllReduce, float>(float*)",
-        "void step_dispatch_kernel(int)",
-        "void at::native::reduce_kernel<512, 1>()",
-        "triton_poi_fused_nccl_all_reduce_0",
-    ],
+_COMPUTE = (
+    "gemm",
+    "Memcpy DtoD (Device -> Device)",
+    "fused_all_gather_matmul_kernel",
+    "void softmax_warp<WarpAllReduce, float>(float*)",
+    "void step_dispatch_kernel(int)",
+    "void at::native::reduce_kernel<512, 1>()",
+    "triton_poi_fused_nccl_all_reduce_0",
 )
-def test_kernels_that_compute(name: str) -> None:
-    assert not is_collective(name, "kernel")
+
+
+@pytest.mark.parametrize("name", [*_MOVE_DATA, *_COMPUTE])
+def test_kernels_move_data_between_ranks_or_compute(name: str) -> None:
+    assert is_collective(name, "kernel") == (name in _MOVE_DATA)
 
 
 @pytest.mark.parametrize("library", ["gloo", "nccl", "mpi", "ucc", "xccl", "c10d", "hccl"])
@@ -82,12 +74,9 @@ def test_a_call_of_the_host_moves_the_tensors_that_it_is_given(
     path = write(tmp_path / "rank0.pt.trace.json", calls, schemaVersion=1, distributedInfo=about)
     trace = read_trace(path)
     rank = RankTrace("rank0", trace, args_of=lambda names: read_args(path, names, slices=True))
-    found = dialects.of(trace).collectives(rank)
-    assert [trace.names[i] for i in trace.name_id[found.row].tolist()] == [
-        "gloo:all_reduce", "gloo:barrier", "gloo:recv"
-    ]  # fmt: skip
-    assert found.n_bytes.tolist() == [n_bytes, 0, n_bytes]
-    assert [found.calls[i].kind for i in found.call] == ["all-reduce", "barrier", "send/recv"]
+    collectives = dialects.of(trace).collectives(rank)
+    assert collectives.n_bytes.tolist() == [n_bytes, 0, n_bytes]
+    assert [collectives.calls[i].kind for i in collectives.call] == ["all-reduce", "barrier", "send/recv"]
 
 
 @pytest.mark.parametrize("name", ["gloo:send", "gloo:recv", "gloo:isend", "mpi:irecv"])

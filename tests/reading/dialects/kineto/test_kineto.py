@@ -1,4 +1,4 @@
-"""What PyTorch's profiler says of a recording as a whole, and what covers a time in which nothing ran."""
+"""The machine of a recording of PyTorch's profiler, and the functions that cover a pause."""
 
 from __future__ import annotations
 
