@@ -77,7 +77,10 @@ _CATS = {
     *("cuda_runtime", "cuda_driver", "cuda_sync", "python_function", "ac2g", "fwdbwd"),
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
-_NOT_LAUNCHED = "no steps are found: only the host marks steps, it is far ahead of its device, and launches are not recorded"
+_NOT_LAUNCHED = (
+    "no steps are found: only the host marks steps, it is far ahead of its device, and launches are not "
+    "recorded"
+)
 #: Operators that only wait for a collective.
 _COLLECTIVE_WAITS = {"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"}
 #: Waits for events and records of them on streams, which some accelerators list beside their work.
