@@ -229,7 +229,7 @@ class _Search(Struct):
                 self.known.append((replace(result, edits=()), None))
 
     def _is_of_a_rank(self, finding: Finding) -> bool:
-        """Whether most of the time that a finding is about is that of a late rank, which is known better."""
+        """Check whether most of a finding's time belongs to a late rank, which has a finding of its own."""
         return any(
             forecast.saved_ns > HALF * finding.weight * forecast.before_ns
             for other, forecast in self.known
@@ -286,7 +286,7 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
 
 
 def _is_claimed(gain: Gain) -> bool:
-    """Whether a saving is claimed: its interval, where there are enough steps for one, is above zero."""
+    """Check that the interval of a saving, if there is one, is above zero: only then is it claimed."""
     return gain.low_ns is None or gain.low_ns > 0
 
 
@@ -354,7 +354,7 @@ def _main(diagnosis: Diagnosis) -> list[Ranked]:
 
 
 def _is_on_path(finding: Finding) -> bool:
-    """Whether a finding without a saving tells where time of the path goes, or since when there is more."""
+    """Select findings without a saving that say where the path's time goes, or since when it is longer."""
     return finding.kind == "idle" or finding.scope.span is not None or bool(finding.scope.operations)
 
 

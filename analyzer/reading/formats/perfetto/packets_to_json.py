@@ -54,7 +54,7 @@ def recognises(head: bytes) -> bool:
 
 
 def _varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
-    """Decode the number at a byte; also the byte after it, or (-1, at) if it does not end."""
+    """Decode the number at a byte; also the byte after it, or (-1, `position`) if it does not end."""
     value = 0
     for shift in range(0, 70, 7):
         if position + shift // 7 >= len(data):

@@ -208,7 +208,7 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def computes(operation: Operation) -> bool:
-    """Whether an operation is recorded computation, not the time that stands for some."""
+    """Recognise recorded computation, as opposed to time that stands for it."""
     is_work = operation.role not in (Role.UNTRACED, Role.WAIT) and not operation.is_overhead
     return operation.is_compute and is_work
 

@@ -202,7 +202,7 @@ def _spread(usual: Float64) -> float:
 
 
 def _is_systematic(work: Float64) -> bool:
-    """Whether the work (steps, m) of some owner differs from the step's mean in the same way in all steps."""
+    """Check whether the work (steps, m) of an owner differs from the step's mean alike in all steps."""
     if len(work) < FEWEST:
         return bool(np.median(work.max(axis=1) / np.maximum(work.mean(axis=1), 1)) > MUCH)
     excess = work - work.mean(axis=1, keepdims=True)
@@ -260,7 +260,7 @@ def _busy(view: JobView, compared: Bool, late: Sequence[int]) -> str:
 
 
 def _is_awaited_in_gaps(view: JobView, late: Sequence[int], late_ns: float) -> bool:
-    """Whether another rank pauses for most of what late ones work longer: it waits in something unrecorded.
+    """Check whether another rank pauses for most of the extra work: it waits in something unrecorded.
 
     So in the published pipeline with a slow rank, where the reduction over tensor-parallel ranks is not known
     to be a collective.
@@ -415,7 +415,7 @@ def _begin_later_ns(view: JobView) -> Float64:
 
 
 class _Delay(NamedTuple):
-    """How long after the median owner one comes last, at most in a step, and its event there."""
+    """The largest delay of the last owner behind the median one in a step, and its event there."""
 
     ns: float
     row: int

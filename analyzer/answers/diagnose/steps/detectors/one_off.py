@@ -260,7 +260,7 @@ def _ends_capture(operation: Operation) -> bool:
 def _captured(step: StepGraph, begins_capture: Bool, ends_capture: Bool) -> Bool:
     """Mask the events (n,) of a host between the begin and the last end of a capture.
 
-    `begins_capture` and `ends_capture` (k,) are of operations.
+    `begins_capture` and `ends_capture` (k,) mask the kinds of operations that begin and end one.
     """
     begins = np.flatnonzero(begins_capture[step.operation])
     ends = np.flatnonzero(ends_capture[step.operation])

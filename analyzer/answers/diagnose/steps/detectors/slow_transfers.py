@@ -99,7 +99,7 @@ def _ratios(view: JobView, chosen: Bool) -> Float64:
 
 
 def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find collectives whose bus bandwidth is below any link's, or that of others of their kind and size."""
+    """Find collectives with less bus bandwidth than any link has, or than others of their kind and size."""
     job = view.job
     if not job.collectives:
         yield Skipped("slow_collective", NO_BYTES if view.is_communication.any() else NO_COMMUNICATION)
@@ -137,7 +137,7 @@ def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def _lacks_ranks(view: JobView) -> bool:
-    """Whether ranks of the job are not recorded, for which those that are may wait."""
+    """Check for ranks without a recording, for which recorded ones may wait."""
     world = max(rank.world_size or 0 for rank in view.loaded.ranks)
     return len(view.recording.owners) == 1 or world > len(view.recording.owners)
 
