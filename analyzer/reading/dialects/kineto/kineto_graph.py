@@ -93,6 +93,7 @@ class _Rank(Struct, frozen=True):
     aside_start_ns: Int64  # as of `_exchanges`
     aside_end_ns: Int64
     called: Int64  # segments of the operations in them
+    enqueued: Int64  # segments that enqueued them, as of `_enqueuing`
     works: Works
     steps: Int64  # (n, 3) number, begin and end, as the host runs them
     roles: NDArray[np.int8]  # of the trace's slices
@@ -179,8 +180,9 @@ def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     begins, ends, called = _exchanges(trace, end_ns, host, aside)
     by_end = np.argsort(ends, kind="stable")
     aside, begins, ends = aside[by_end], begins[by_end], ends[by_end]
+    enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
     works = read_works(trace, end_ns, ~np.isin(roles, (Role.IGNORED, Role.WAIT)))
-    return _Rank(trace, end_ns, host, aside, begins, ends, called, works, steps, roles)
+    return _Rank(trace, end_ns, host, aside, begins, ends, called, enqueued, works, steps, roles)
 
 
 def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tuple[Int64, Int64, Int64]:
@@ -223,7 +225,7 @@ def _events(rank: _Rank) -> RecordedEvents:
     rows = np.concatenate([host.row, rank.aside, works.row])
     first, _ = host.of_rows(len(trace) + 1)
     launches = np.where(works.call >= 0, first[works.call], -1)
-    requests = np.append(_enqueuing(trace, host, trace.ts_ns[rank.aside]), launches)
+    requests = np.append(rank.enqueued, launches)
     passed_on = np.append(host.phase, Phase.NONE)[requests]
     passed_on[passed_on == Phase.INPUT] = Phase.NONE  # a copy of input loads none
     phase = np.append(host.phase, passed_on)
@@ -343,8 +345,8 @@ def _aside(rank: _Rank) -> Int64:
     """Link collectives aside to their enqueuing, to operations in them, and to the collective before."""
     trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
     start, end, track = rank.aside_start_ns, rank.aside_end_ns, trace.track_id[rank.aside]
-    source = _enqueuing(trace, host, trace.ts_ns[rank.aside])
-    source = np.where(start > trace.ts_ns[rank.aside], host.started(track.astype(np.int64), start), source)
+    is_later = start > trace.ts_ns[rank.aside]
+    source = np.where(is_later, host.started(track.astype(np.int64), start), rank.enqueued)
     over = source >= 0
     over[over] = host.end_ns[source[over]] <= start[over]
     parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Rule.ENQUEUED)]
