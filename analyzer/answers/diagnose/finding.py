@@ -177,7 +177,7 @@ class Finding(Struct, frozen=True):
 
     @property
     def compares_ranks(self) -> bool:
-        """Whether its saving is waiting of some ranks for others, which clocks that are tied show."""
+        """True if the saving is time in which ranks wait for others, which only tied clocks show."""
         makes_alike = any(request.name in ("straggler", "gap") for request in self.edits)
         return makes_alike or self.kind in ("late_rank", "uneven_work", "slow_collective")
 

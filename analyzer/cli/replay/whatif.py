@@ -1,4 +1,4 @@
-"""What-if questions: the list of edits, the most helpful edits, and forecasts."""
+"""`replay --sub_option whatif`: the list of edits, the most helpful edits, and forecasts."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ work and gaps gives the recorded times.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -297,7 +298,8 @@ class Recording(Struct, frozen=True, dict=True):
         """Say why the clock of one of `owners`, or of all, is tied to no other; "" where each is."""
         groups = dict(zip(self.owners, self.clock_groups, strict=False))
         asked = groups.keys() & set(owners) or groups.keys()
-        return self.unaligned if any(self.clock_groups.count(groups[owner]) == 1 for owner in asked) else ""
+        sizes = Counter(self.clock_groups)
+        return self.unaligned if any(sizes[groups[owner]] == 1 for owner in asked) else ""
 
     @cached_property
     def whole_steps(self) -> list[int]:

@@ -131,11 +131,11 @@ def _by_process(files: Sequence[Path], notes: list[str]) -> dict[Path, int]:
     """Count PyTorch's processes in the files' names, if a process has several files; note the ranks."""
     named = [_OF_A_PROCESS.fullmatch(file.name) for file in files]
     processes = [match[1] for match in named if match]
-    places = {name: place for place, name in enumerate(dict.fromkeys(processes))}
+    places = {name: index for index, name in enumerate(dict.fromkeys(processes))}
     if len(processes) < len(files) or len(places) == len(files):
         return {}
     if len(places) > 1:
-        taken = listed([f"rank{place} is {name}" for name, place in places.items()], 4)
+        taken = listed([f"rank{index} is {name}" for name, index in places.items()], 4)
         notes.append(
             f"{files[0].parent}: ranks by the order of processes, as nothing else tells them: {taken}"
         )
@@ -202,7 +202,7 @@ def _holds_trace(file: Path, by_name: bool) -> bool:
 
 def _rank_files(path: Path, notes: list[str], products: list[Path], steps: bool) -> list[Path]:
     """List the trace files in `path`, in natural order; other files go to `notes` and `products`."""
-    found: list[Path] = []
+    traces: list[Path] = []
     for file in listing(path):
         if not file.is_file() or not may_be_read(file.name, steps=steps):
             continue
@@ -222,8 +222,8 @@ def _rank_files(path: Path, notes: list[str], products: list[Path], steps: bool)
                 kind = foreign(head_of(file))
                 notes.append(f"{file}: not a trace{kind and f': {kind}'}, left out")
             elif steps or reader.holds != "steps":
-                (products if file.name.startswith(_MERGED) else found).append(file)
-    return found
+                (products if file.name.startswith(_MERGED) else traces).append(file)
+    return traces
 
 
 def _reader_of(path: Path) -> Reader | None:

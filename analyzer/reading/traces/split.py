@@ -57,7 +57,7 @@ class CommFilter:
             return trace
         processes = names_in(trace.metadata, "process_name")
         kind = trace.name_id.astype(np.int64) * len(trace.cats) + trace.cat_id
-        distinct, place = np.unique(kind * len(trace.tracks) + trace.track_id, return_inverse=True)
+        distinct, index = np.unique(kind * len(trace.tracks) + trace.track_id, return_inverse=True)
         fates = np.empty(len(distinct), np.int8)
         for i, pair in enumerate(distinct.tolist()):
             rest, track = divmod(pair, len(trace.tracks))
@@ -65,7 +65,7 @@ class CommFilter:
             pid, tid = trace.tracks[track]
             keeps = self.keeps(trace.names[name], trace.cats[cat], tid, processes.get((pid, None)))
             fates[i] = -1 if keeps is None else keeps
-        fate = fates[place]
+        fate = fates[index]
         left_out = fate == 0
         if left_out.any() and (called := is_communication(self._system.roles(trace)) & (fate < 0)).any():
             left_out |= called & lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, left_out)

@@ -166,7 +166,7 @@ def _form_of_lines(
     return None if kinds is None else (kinds, header, delimiter, by_rank)
 
 
-class _Steps(Struct):
+class _StepsOfRank(Struct):
     """The steps of one rank (n,), in order; `columns` are their arguments."""
 
     rank: int
@@ -262,7 +262,7 @@ def _steps_of(
     whole: str | None,
     apart: Sequence[str],
     lost: Counter[str],
-) -> _Steps | None:
+) -> _StepsOfRank | None:
     """Make the steps of a rank's rows, and count in `lost` the rows with flaws; None if none is a step."""
     row = np.arange(len(next(iter(columns.values()))), dtype=np.float64)
     number = _over_epochs(columns[kinds.step], kinds, columns) if kinds.step else row
@@ -301,7 +301,7 @@ def _steps_of(
     lost["untold"] += 0 if whole is None else int((~has_length).sum())
     lost["cut"] += int((is_cut & has_length).sum())
     args = kept_ns | {name: columns[name] for name in kinds.values}
-    return _Steps(
+    return _StepsOfRank(
         rank,
         steps[has_length],
         begin_ns[has_length],

@@ -91,7 +91,7 @@ def _ratios(view: JobView, chosen: Bool) -> Float64:
             np.bincount(step.owner, step.work_ns * alike[step.operation], n_owners)[sending]
             for step in view.steps
         ]
-        peers = [np.median(np.delete(took, place, axis=1), axis=1) for place in range(len(sending))]
+        peers = [np.median(np.delete(took, rank, axis=1), axis=1) for rank in range(len(sending))]
         by_step = np.array(took) / np.maximum(np.transpose(peers), 1)
         low, usual = np.quantile(by_step, [0.25, 0.5], axis=0)
         ratios[sending] = np.where(low**2 > usual, usual, 0.0)
