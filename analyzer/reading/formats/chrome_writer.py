@@ -55,7 +55,7 @@ def recorded_row(
     owners: Sequence[str],
     owner: int,
     track: Track,
-    slices: Sequence[Slice],
+    slices: Iterable[Slice],
     points: Sequence[tuple[int, Mapping[str, Any]]] = (),
     names: Names = MappingProxyType({}),
 ) -> ThreadRow:
@@ -70,14 +70,13 @@ def recorded_row(
 def write_timeline(path: Path, rows: Iterable[ThreadRow], **members: Any) -> int:
     """Write rows in their order on the screen; return the number of events without metadata.
 
-    The file has `members` first, then the events in order of time, one per line.
+    The file has `members` first, then the events, one per line: each row's names, then its slices in order.
     """
     shown = list(rows)
     places = Places(row.key for row in shown)
-    placed = [event for row in shown for event in _placed(places, row)]
-    placed.sort(key=lambda event: event[:2])
-    events = itertools.chain(places.names, (_event(*event) for event in placed))
+    events = itertools.chain.from_iterable(_events(places, row) for row in shown)
     encode = msgspec.json.Encoder().encode
+    n_events = 0
     with open_output(path) as out:
         head = encode({MEMBER: PROGRAM, "displayTimeUnit": "ms", **members})
         out.write(head[:-1] + b',"traceEvents":[')
@@ -89,41 +88,41 @@ def write_timeline(path: Path, rows: Iterable[ThreadRow], **members: Any) -> int
                 written = b",\n".join(encode(cleaned(event)) for event in batch)
             out.write(separator + written)
             separator = b",\n"
+            n_events += len(batch)
         out.write(b"\n]}\n")
-    return len(placed)
+    return n_events - len(places.names)
 
 
-#: Time, order at one time, process, thread, and the slice or the members of another event.
-_Placed = tuple[int, int, int, int, Slice | Mapping[str, Any]]
-
-
-def _placed(places: Places, row: ThreadRow) -> Iterator[_Placed]:
+def _events(places: Places, row: ThreadRow) -> Iterator[dict[str, Any]]:
+    n_named = len(places.names)
     pid = places.process(row.process, row.process_name)
     threads = [places.thread(pid, row.key, row.name)]
+    yield from places.names[n_named:]
     lanes = _Lanes()
     for item in row.slices:
         end_ns = item.start_ns if item.end_ns is None else item.end_ns
         lane = lanes.take(item.start_ns, end_ns, nest=row.nests)
         if lane == len(threads):
-            name = f"{row.name or threads[0]} ({lane + 1})"
-            threads.append(places.thread(pid, (row.key, lane), name))
+            n_named = len(places.names)
+            threads.append(places.thread(pid, (row.key, lane), f"{row.name or threads[0]} ({lane + 1})"))
+            yield from places.names[n_named:]
         for box in (item, *item.inner):
-            dur_ns = 0 if box.end_ns is None else box.end_ns - box.start_ns
-            yield box.start_ns, -dur_ns, pid, threads[lane], box
+            yield _box(box, pid, threads[lane])
     for time_ns, point in row.points:
-        yield time_ns, 1, pid, threads[0], point
+        yield {**point, "pid": pid, "tid": threads[0], "ts": microseconds(time_ns)}
 
 
-def _event(time_ns: int, order: int, pid: int, tid: int, item: Slice | Mapping[str, Any]) -> dict[str, Any]:
-    track = {"pid": pid, "tid": tid, "ts": microseconds(time_ns)}
-    if not isinstance(item, Slice):
-        return {**item, **track}
-    event: dict[str, Any] = {"name": item.name, **track}
-    event |= {"ph": "i", "s": "t"} if item.end_ns is None else {"ph": "X", "dur": microseconds(-order)}
-    if item.cat is not None:
-        event["cat"] = item.cat
-    if item.args:
-        event["args"] = item.args
+def _box(box: Slice, pid: int, tid: int) -> dict[str, Any]:
+    event: dict[str, Any] = {"name": box.name, "pid": pid, "tid": tid, "ts": microseconds(box.start_ns)}
+    if box.end_ns is None:
+        event |= {"ph": "i", "s": "t"}
+    else:
+        event["ph"] = "X"
+        event["dur"] = microseconds(box.end_ns - box.start_ns)
+    if box.cat is not None:
+        event["cat"] = box.cat
+    if box.args:
+        event["args"] = box.args
     return event
 
 
