@@ -309,11 +309,13 @@ def with_sizes(recording: Recording) -> Recording:
     """
     if any(op.transfer.n_bytes for op in recording.table.kinds):
         return recording
+    to_host = recording.which(lambda op: op.transfer.direction is Direction.TO_HOST)
     copies: dict[tuple[int, int | None], float] = {}  # shortest copy of each partition, by (owner, key)
     for step in recording.steps:
-        for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
+        events = np.flatnonzero(to_host[step.operation])
+        for number, work in zip(step.operation[events].tolist(), step.work_ns[events].tolist(), strict=True):
             op = recording.operations[number]
-            if op.transfer.key is not None and op.transfer.direction is Direction.TO_HOST:
+            if op.transfer.key is not None:
                 partition = op.owner, op.transfer.key
                 copies[partition] = min(copies.get(partition, work), work)
     # All partitions of a tensor except the last are full.

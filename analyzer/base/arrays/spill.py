@@ -52,12 +52,13 @@ class Spill:
         self._begin = self._used = 0  # of the last piece: its offset, and its used bytes
         self._looked_at = 0
 
-    def put(self, record: _T) -> _T:
-        """Move a record's arrays to the file, except arrays of one repeated number."""
+    def put(self, record: _T, other: _T | None = None) -> _T:
+        """Move a record's arrays to the file, except arrays of one repeated number and those of `other`."""
         names, arrays = [], []
         for name in record.__struct_fields__:
             value = getattr(record, name)
-            if isinstance(value, np.ndarray) and 0 not in value.strides:
+            is_new = other is None or getattr(other, name) is not value
+            if is_new and isinstance(value, np.ndarray) and 0 not in value.strides:
                 names.append(name)
                 arrays.append(value)
         aside = self.put_arrays(arrays)

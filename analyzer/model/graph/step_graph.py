@@ -228,8 +228,9 @@ class LazySteps(LazySequence[StepGraph]):
         return self._kept[row]
 
     def replaced(self, steps: Iterable[StepGraph]) -> LazySteps:
-        """Keep other steps in the same `spill`."""
-        kept = [step if self.spill is None else self.spill.put(step) for step in steps]
+        """Keep other steps in the same `spill`; columns that are those of these steps stay where they are."""
+        pairs = zip(self, steps, strict=True)
+        kept = [step if self.spill is None else self.spill.put(step, before) for before, step in pairs]
         steps = LazySteps([step.bounds for step in kept], kept.__getitem__, spill=self.spill)
         steps._kept = dict(enumerate(kept))
         return steps

@@ -22,7 +22,7 @@ from analyzer.answers.diagnose.finding import (
 )
 from analyzer.answers.diagnose.steps.evidence import longest_events
 from analyzer.answers.diagnose.steps.job_view import JobView, names_of
-from analyzer.base.arrays import Float64
+from analyzer.base.arrays import Float64, Int64
 from analyzer.base.errors import counted
 from analyzer.base.names import brief
 from analyzer.base.units import in_digits, in_ms
@@ -148,9 +148,11 @@ def _slower_than_links(view: JobView, known: Rates) -> Finding | None:
     on_device = np.array([operations[i].on_device for i in known.operation.tolist()], np.bool_)
     is_large = on_device & (known.n_bytes >= np.maximum(BYTES_OF_A_RANK * known.n_ranks, LARGE_BYTES))
     large = known.operation[is_large]
-    usual_ns, shortest_ns = (ns[large] for ns in _work_ns(view))
-    best = float((known.bus[is_large] * usual_ns / shortest_ns).max(initial=0.0))
-    if not len(large) or best > HALF * SLOWEST_LINK_GBS:
+    if not len(large):
+        return None
+    usual_ns, shortest_ns = _work_ns(view, large)
+    best = float((known.bus[is_large] * usual_ns / shortest_ns).max())
+    if best > HALF * SLOWEST_LINK_GBS:
         return None
     n_bytes = known.n_bytes[is_large]
     largest = int(n_bytes.argmax())
@@ -175,18 +177,17 @@ def _slower_than_links(view: JobView, known: Rates) -> Finding | None:
     )
 
 
-def _work_ns(view: JobView) -> tuple[Float64, Float64]:
-    """Return the median and the shortest work of each operation (n,) over the whole steps, 1 at least."""
-    operation, work = (
-        np.concatenate([getattr(step, column) for step in view.steps]) for column in ("operation", "work_ns")
-    )
-    order = np.lexsort((work, operation))
-    count = np.bincount(operation, minlength=len(view.recording.operations))
-    first = np.cumsum(count) - count
-    usual, shortest = (
-        np.where(count > 0, work[order][np.minimum(places, len(order) - 1)], 1).astype(np.float64)
-        for places in (first + count // 2, first)
-    )
+def _work_ns(view: JobView, operations: Int64) -> tuple[Float64, Float64]:
+    """Median and shortest work of each of `operations` (k,) over the whole steps, 1 at least."""
+    works: dict[int, list[int]] = {i: [] for i in operations.tolist()}
+    is_chosen = np.zeros(len(view.recording.operations), np.bool_)
+    is_chosen[operations] = True
+    for step in view.steps:
+        events = is_chosen[step.operation]
+        for i, work in zip(step.operation[events].tolist(), step.work_ns[events].tolist(), strict=True):
+            works[i].append(work)
+    ordered = [sorted(works[i] or [1]) for i in operations.tolist()]
+    usual, shortest = np.array([(work[len(work) // 2], work[0]) for work in ordered], np.float64).T
     return np.maximum(usual, 1.0), np.maximum(shortest, 1.0)
 
 
