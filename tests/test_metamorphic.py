@@ -33,7 +33,7 @@ JOBS = DDP, MADE, PIPELINE, GLOO, HOST_BOUND
 #: Findings that say that a rank, or a stage, differs from the others.
 COMPARES_RANKS = {"late_rank", "uneven_work", "slow_collective"}
 
-#: A flaw of the recording: of a file cut while the host is ahead it is the work that the other part has.
+#: A flaw of the recording.
 FLAW = "capture_quality"
 UNALIGNED = "the clocks of the ranks are not aligned"
 #: Parts of the names of all that ranks do together.
@@ -50,7 +50,12 @@ class Answer(NamedTuple):
     gain_ms: float
     path_ms: dict[str, float]  # the categories of the critical path
     gaining: set[str]  # the kinds of the findings that claim a saving
-    is_tied: bool  # whether the clocks of all ranks are known to each other
+    flaws: list[str]  # of the recording
+
+    @property
+    def is_tied(self) -> bool:
+        """True if the clocks of all ranks are known to each other."""
+        return UNALIGNED not in self.flaws
 
 
 def answer(directory: Path, files: Files, *, packed: bool = False) -> Answer:
@@ -69,7 +74,7 @@ def answer(directory: Path, files: Files, *, packed: bool = False) -> Answer:
         gain["mid"] if gain else 0.0,
         ask("critical", directory)["scopes"][-1]["by_cat"],
         {finding["kind"] for finding in findings if finding["gain_ms"]["mid"] is not None},
-        UNALIGNED not in [finding["title"] for finding in findings],
+        [finding["title"].rpartition(": ")[2] for finding in findings if finding["kind"] == FLAW],
     )
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Float64, Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import lies_inside
 from analyzer.base.arrays.numbering import numbered, places_by_value
+from analyzer.base.errors import Note
 from analyzer.base.names import OpName
 from analyzer.reading.dialects.name_rules import (
     COMMUNICATION,
@@ -230,6 +231,10 @@ class System:
     def timed(self, trace: Trace) -> Trace:
         """Add the durations that the events lack."""
         return with_known_durations(trace)
+
+    def lost_work(self, trace: Trace) -> Note | None:
+        """Say how much device work of a rank was not recorded; None for little or none."""
+        return None
 
     def finished(self, trace: Trace) -> Trace:
         """Leave out the slices that stand for the recording itself."""

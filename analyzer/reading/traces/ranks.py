@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from analyzer.base import parallel
 from analyzer.base.arrays.numbering import ids_in
-from analyzer.base.errors import TraceError, counted
+from analyzer.base.errors import Note, TraceError, counted
 from analyzer.base.outputs.atomic import is_temporary, temporary_directory
 from analyzer.base.parallel import FilePart, OnRead, progress_bar
 from analyzer.reading import dialects
@@ -243,6 +243,7 @@ def _run(part: FilePart, on_read: OnRead) -> _Read:
     request, how = task.request, task.decoding._replace(on_read=on_read)
     read = _Read([], [], [])
     owned: list[tuple[Source, Trace]] = []
+    of_files: list[tuple[int, Trace, list[Source]]] = []
     for number, path, source in task.files:
         try:
             trace = decoded(path, how)
@@ -259,9 +260,17 @@ def _run(part: FilePart, on_read: OnRead) -> _Read:
             for owner, part in owned_by(source, trace, request.rank_by)
             if request.hosts or owner.host is None
         ]
-        read.files.append((number, TraceFile.of(trace, [owner for owner, _ in of_file])))
+        of_files.append((number, trace, [owner for owner, _ in of_file]))
         owned += of_file
-    read.ranks = [_rank(parts, task) for parts in _joined(owned)]
+    lost: dict[Path, Note] = {}
+    for parts in _joined(owned):
+        sources, traces = zip(*parts, strict=True)
+        trace = concatenate(traces)
+        if (note := dialects.of(trace).lost_work(trace)) is not None:
+            lost.setdefault(sources[0].path, note)
+        read.ranks.append(_rank(sources, trace, task))
+    for number, trace, owners in of_files:
+        read.files.append((number, TraceFile.of(trace, owners, lost)))
     return read
 
 
@@ -292,10 +301,9 @@ def _joined(owned: Sequence[tuple[Source, Trace]]) -> Iterator[list[tuple[Source
         yield from in_time(parts)
 
 
-def _rank(parts: Sequence[tuple[Source, Trace]], task: _Task) -> Rank[Any]:
-    """Apply the task's function to the trace of one rank."""
-    sources, traces = zip(*parts, strict=True)
-    source, trace = sources[0], concatenate(traces)
+def _rank(sources: Sequence[Source], trace: Trace, task: _Task) -> Rank[Any]:
+    """Apply the task's function to the trace of one rank, from the files of `sources`."""
+    source = sources[0]
     begin, end = (int(trace.ts_ns.min()), int(trace.end_ns.max())) if len(trace) else (0, 0)
     named: Sequence[str] = ()
     if trace.comm:

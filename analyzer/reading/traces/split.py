@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays.intervals import lies_inside
-from analyzer.base.errors import AnalyzeError, NoteKind, in_words, listed, meant, notes_of
+from analyzer.base.errors import AnalyzeError, Note, in_words, listed, meant
 from analyzer.base.inputs import short_names
 from analyzer.reading import dialects
 from analyzer.reading.dialects.owners import Owned, names_in, split_by_field, split_by_sources
@@ -125,12 +125,12 @@ class TraceFile(Struct, frozen=True):
     lost_work: Sequence[str] = ()  # a digest keeps the text of a note, not its kind
 
     @classmethod
-    def of(cls, trace: Trace, owners: Sequence[Source]) -> TraceFile:
-        """Keep the facts of a file without its events."""
+    def of(cls, trace: Trace, owners: Sequence[Source], lost: Mapping[Path, Note]) -> TraceFile:
+        """Keep the facts of a file without its events; `lost` has what ranks lost, by their first file."""
         ranks = sorted(owner.rank for owner in owners if owner.rank is not None)
         path = owners[0].path if owners else Path(trace.path)
-        lost_work = notes_of(NoteKind.LOST_WORK, trace.repairs)
-        return cls(path, trace.dialect, trace.phases, ranks, trace.repairs, lost_work)
+        notes = [lost[path]] if path in lost else []
+        return cls(path, trace.dialect, trace.phases, ranks, [*trace.repairs, *notes], notes)
 
     @property
     def n_events(self) -> int:

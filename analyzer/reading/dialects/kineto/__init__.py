@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.numbering import ids_in
+from analyzer.base.errors import Note
 from analyzer.base.inputs import MEMBER
 from analyzer.reading.dialects.kineto.collectives import (
     COLLECTIVE,
@@ -37,7 +38,7 @@ from analyzer.reading.dialects.kineto.kineto_steps import (
     launched,
     places,
 )
-from analyzer.reading.dialects.kineto.lost_work import with_lost_launches, with_sound_durations
+from analyzer.reading.dialects.kineto.lost_work import lost_work, with_sound_durations
 from analyzer.reading.dialects.name_rules import COMMUNICATION, kernel_kind
 from analyzer.reading.dialects.recorded_collectives import Collectives, SyncPart, SyncPoints
 from analyzer.reading.dialects.roles import Role, by_cat, by_name
@@ -130,7 +131,11 @@ class Kineto(System):
 
     def timed(self, trace: Trace) -> Trace:
         """Leave out spans such as ``PyTorch Profiler (0)``; correct impossible device work, with notes."""
-        return with_lost_launches(super().timed(with_sound_durations(without_recording(trace))))
+        return super().timed(with_sound_durations(without_recording(trace)))
+
+    def lost_work(self, trace: Trace) -> Note | None:
+        """Say how many launches of a rank have no work of the device; None for few or none."""
+        return lost_work(trace)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Find the `Role` of each slice (n,); see `rule`."""

@@ -18,10 +18,10 @@ from msgspec import Struct
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import unique
-from analyzer.base.errors import NoteKind, listed, notes_of
+from analyzer.base.errors import listed
 from analyzer.base.units import in_ms
 from analyzer.reading.dialects.kineto.kineto_device import CALLS_THAT_WAIT, calls_of, integers
-from analyzer.reading.dialects.kineto.lost_work import launches_of
+from analyzer.reading.dialects.kineto.lost_work import launches_of, lost_work
 from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.step_windows import windows
 from analyzer.reading.dialects.steps import NO_STEPS, Steps, outer_rows, spans
@@ -195,7 +195,7 @@ def from_completion(trace: Trace, whole: Int64, partial: Int64, how: Steps) -> C
 
 def _lost(trace: Trace, host: Int64) -> Mask:
     """Mark the steps of a host (n, 3) in which the profiler lost work of the device."""
-    if not notes_of(NoteKind.LOST_WORK, trace.repairs):
+    if lost_work(trace) is None:
         return np.zeros(len(host), np.bool_)
     launches, is_lost = launches_of(trace)
     step = places(host, trace.ts_ns[launches])

@@ -20,21 +20,21 @@ from analyzer.reading.formats.values import FARTHEST_NS
 # ---- launches without work
 
 
-def with_lost_launches(trace: Trace) -> Trace:
-    """Note how many launches have no work of the device, in a trace that was read with correlations."""
+def lost_work(trace: Trace) -> Note | None:
+    """Say how many launches have no work of the device, in a rank's trace that was read with correlations."""
     if "correlation" not in trace.args:
-        return trace
+        return None
     launches, is_lost = launches_of(trace)
     n_lost = int(is_lost.sum())
     if n_lost <= LOST_LAUNCHES * len(launches):
-        return trace
+        return None
     text = (
         f"{n_lost:,} of {len(launches):,} launches have no work of the device: "
         "steps that lost work are left out if others are whole"
     )
     if not by_cat(trace, DEVICE_CATS.__contains__).any():
         text = f"{n_lost:,} launches were recorded and none of their kernels"
-    return replace(trace, repairs=[*trace.repairs, Note(text, NoteKind.LOST_WORK)])
+    return Note(text, NoteKind.LOST_WORK)
 
 
 def launches_of(trace: Trace) -> tuple[Int64, Mask]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.base.errors import NoteKind, notes_of
+from analyzer.reading.dialects.kineto.lost_work import lost_work
 from analyzer.reading.formats.columns import Trace
 from conftest import run_cli
 from make import span, write
@@ -89,7 +89,7 @@ def test_the_last_kernel_of_a_stream_is_left_out_if_it_outlasts_the_recording(
     assert kernels_us(trace) == ([300, 300, 9_000] if is_kept else [300, 300])
     lines = ["1 kernel or copy takes longer than the recording: left out"]
     assert list(trace.repairs[:1]) == ([] if is_kept else lines)
-    assert len(notes_of(NoteKind.LOST_WORK, trace.repairs)) == (0 if is_kept else 1)
+    assert (lost_work(trace) is None) == is_kept
 
 
 # ---- launches whose kernels are lost
@@ -145,7 +145,7 @@ def test_launches_that_are_inside_others_or_have_no_common_numbers_lose_nothing(
             events[-1]["args"]["correlation"] += 90
         else:
             events.append(launch(100 * i + 5, i + 1, "cuLaunchKernel", 10))
-    assert not read(tmp_path, *events).repairs
+    assert lost_work(read(tmp_path, *events)) is None
 
 
 def test_launches_inside_a_capture_run_nothing_and_lose_nothing(tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_launches_inside_a_capture_run_nothing_and_lose_nothing(tmp_path: Path) 
     begin = launch(0, 1, "cudaStreamBeginCapture_v10010")
     end = launch(100, 2, "cudaStreamEndCapture")
     after = [launch(200, 3), kernel(210, 50, 3)]
-    assert not read(tmp_path, begin, *captured, end, *after).repairs
+    assert lost_work(read(tmp_path, begin, *captured, end, *after)) is None
     lost = read(tmp_path, begin, *captured, end, launch(150, 9), *after)
-    assert notes_of(NoteKind.LOST_WORK, lost.repairs)[0].startswith("1 of 2 launches")
+    assert str(lost_work(lost)).startswith("1 of 2 launches")
 
 
 @pytest.mark.parametrize(
