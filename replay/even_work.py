@@ -8,10 +8,10 @@ from typing import TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Float64, Int64, NDArray
+from analyzer.base.arrays import Float64, Int64, Mask, NDArray
 from analyzer.base.arrays.distributions import medians_of_others
 from analyzer.base.arrays.numbering import places_by_value, unique
-from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Joint, Operation
@@ -25,7 +25,7 @@ def as_usual(
     recording: Recording,
     column: str,
     per: Wanted,
-    chosen: Bool,
+    chosen: Mask,
     *,
     kind_of: Callable[[Operation], str] = lambda op: op.label,
     over_steps: bool = True,
@@ -61,7 +61,7 @@ def of_mean_owner(took: Float64) -> Float64:
     return np.full_like(took, took.mean(axis=0))
 
 
-def begun_by_owners(recording: Recording) -> Bool:
+def begun_by_owners(recording: Recording) -> Mask:
     """Select the operations (n,) that owners start: own work and its direct successors on the host."""
     is_own = recording.which(lambda op: not op.is_communication)
     whole = recording.whole_steps
@@ -77,7 +77,7 @@ def begun_by_owners(recording: Recording) -> Bool:
     return is_own | (is_led_to & recording.which(lambda op: not op.on_device))
 
 
-def work_by_owner(recording: Recording, chosen: Bool) -> Float64:
+def work_by_owner(recording: Recording, chosen: Mask) -> Float64:
     """Sum the work of the `chosen` operations (n,) by whole step and owner (steps, m)."""
     steps, n_owners = map(recording.steps.__getitem__, recording.whole_steps), len(recording.owners)
     return np.array(
@@ -115,12 +115,12 @@ def stages(recording: Recording) -> Int64:
     return np.array(pipeline_stages(recording) or [0] * len(recording.owners), np.int64)
 
 
-def is_own_work(recording: Recording) -> Bool:
+def is_own_work(recording: Recording) -> Mask:
     """Select the ranks' work (n,), without communication and BytePS's STEP, in which a rank waits."""
     return recording.which(lambda op: not op.is_communication and op.role is not Role.UPDATE)
 
 
-def done_by_all(recording: Recording) -> Bool:
+def done_by_all(recording: Recording) -> Mask:
     """Select the operations (n,) of kinds that every owner has; only these can be compared."""
     mains, kind = recording.numbered(lambda op: op.main)
     n_owners = len(recording.owners)

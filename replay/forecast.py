@@ -10,9 +10,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.distributions import FEWEST, longest_usual
-from analyzer.model.graph.step_graph import Bool, LazySteps, Recording, StepBounds, StepGraph
+from analyzer.model.graph.step_graph import LazySteps, Recording, StepBounds, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Phase
 from analyzer.reading.dialects.step_parts import Operation
@@ -321,7 +321,7 @@ class Forecasts:
         return lengths
 
     @cached_property
-    def _is_launched_here(self) -> Bool:
+    def _is_launched_here(self) -> Mask:
         """Positions (positions,) whose device work was launched within the simulated steps.
 
         All positions if the host does not run ahead, or if launches are not recorded.

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Float64, Int64
-from analyzer.model.graph.step_graph import NO_LINK, Bool, Recording, StepGraph
+from analyzer.base.arrays import Float64, Int64, Mask
+from analyzer.model.graph.step_graph import NO_LINK, Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.step_parts import Joint, Operation, edge_rows
 from replay.engine import make_plan, simulate
@@ -76,7 +76,7 @@ class _Messages:
     def __init__(
         self,
         recording: Recording,
-        pull: Bool,
+        pull: Mask,
         parts: tuple[Int64, Int64],
         link: Int64,
         wire_ns: Float64,
@@ -173,7 +173,7 @@ class _Messages:
             across=across,
         )
 
-    def _edges(self, step: StepGraph, events: Int64, is_pull: Bool, ends: Int64) -> Int64:
+    def _edges(self, step: StepGraph, events: Int64, is_pull: Mask, ends: Int64) -> Int64:
         n, k = len(step), len(events)
         back = np.full(n, -1)
         back[events] = n + np.arange(k)
@@ -195,7 +195,7 @@ class _Messages:
         return np.concatenate([edges, *further])
 
 
-def _feeds(step: StepGraph, events: Int64, pull: Bool) -> Int64:
+def _feeds(step: StepGraph, events: Int64, pull: Mask) -> Int64:
     """Pair each PUSH with the PULL that waits for its bytes (p, 2), as indices of `events`."""
     index_of = np.full(len(step), -1)
     index_of[events] = np.arange(len(events))

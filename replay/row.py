@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analyzer.base.arrays import Int64
+from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import unique
-from analyzer.model.graph.step_graph import NO_LINK, Bool, Recording, StepGraph
+from analyzer.model.graph.step_graph import NO_LINK, Recording, StepGraph
 from analyzer.reading.dialects.step_parts import Joint
 
 
@@ -142,7 +142,7 @@ class Row:
         done = self.first_op[position - back] + 2 * source + (joint == Joint.END_TO_HEAD)
         return np.stack([done, self.first_op[position] + 2 * target], axis=1)
 
-    def _runs_on(self, position: int) -> Bool:
+    def _runs_on(self, position: int) -> Mask:
         """Select continued events (c,) that run on without waiting for the start of this step.
 
         Device work does, and host events that the boundary cut.
@@ -165,7 +165,7 @@ class Row:
         return bool(self._n_before[position]) and step.number > before.number + 1
 
 
-def _is_root(step: StepGraph) -> Bool:
+def _is_root(step: StepGraph) -> Mask:
     """Select events (n,) that wait for nothing of their owner except the start of the step."""
     source, target, joint, _ = step.edges.T
     holds = (joint < Joint.END_TO_BODY) & (step.owner[source] == step.owner[target])

@@ -7,10 +7,11 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from analyzer.base.arrays import Mask
 from analyzer.base.arrays.numbering import connected, occurrence_number
 from analyzer.base.errors import UsageError, meant
 from analyzer.base.names import brief
-from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.roles import Phase, Role
 from analyzer.reading.dialects.step_parts import Operation
@@ -61,13 +62,13 @@ class Selection(Struct, frozen=True):
     Where a rank's computation was not traced, its forward pass is a part of that time.
     """
 
-    operations: Bool
-    tails: Bool
+    operations: Mask
+    tails: Mask
 
     def __bool__(self) -> bool:
         return bool(self.operations.any() or self.tails.any())
 
-    def events(self, step: StepGraph) -> Bool:
+    def events(self, step: StepGraph) -> Mask:
         """Mask of the selected events of a step (n,)."""
         return self.operations[step.operation]
 
@@ -90,14 +91,14 @@ def select(
     return select_of(recording, request, target, owners)
 
 
-def named_owners(recording: Recording, name: str) -> tuple[Bool, str]:
+def named_owners(recording: Recording, name: str) -> tuple[Mask, str]:
     """Split ``wk<i>.`` and ``rank<r>.`` off a name: their owners (m,), and the bare name."""
     match = _OWNER.fullmatch(name)
     assert match is not None  # every part is optional
     return _owners(recording, match["worker"], match["rank"]), match["target"]
 
 
-def select_of(recording: Recording, request: EditRequest, target: str, owners: Bool) -> Selection:
+def select_of(recording: Recording, request: EditRequest, target: str, owners: Mask) -> Selection:
     """Select `target` ("": the computation) on some `owners` (m,); see `select`."""
     selection = _matching(recording, target, owners)
     if not selection and not owners.any():
@@ -125,7 +126,7 @@ def communication(recording: Recording) -> Selection:
     return Selection(chosen, np.zeros(len(recording.owners), np.bool_))
 
 
-def _matching(recording: Recording, target: str, owners: Bool) -> Selection:
+def _matching(recording: Recording, target: str, owners: Mask) -> Selection:
     """Select the operations of `owners` with a name `target`; their computation where it is empty."""
     chosen = recording.which(
         lambda op: owners[op.owner] and (target in _names(op) if target else op.is_compute)
@@ -143,7 +144,7 @@ def _names(operation: Operation) -> tuple[str, ...]:
     return (*names, phase, transfer.stage, transfer.link)
 
 
-def _owners(recording: Recording, worker: str | None, rank: str | None) -> Bool:
+def _owners(recording: Recording, worker: str | None, rank: str | None) -> Mask:
     of_worker = np.array([worker is None or number == int(worker) for number in recording.workers], np.bool_)
     if rank is None:
         return of_worker

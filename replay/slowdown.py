@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Int64
-from analyzer.model.graph.step_graph import Bool, Recording
+from analyzer.base.arrays import Int64, Mask
+from analyzer.model.graph.step_graph import Recording
 from replay.runs import Runs
 from replay.selection import pipeline_stages
 from replay.whatif.straggler import at_mean_work
@@ -82,7 +82,7 @@ class _Step:
         self.own_ns = self.with_own(np.ones(len(step), np.bool_))
         self.ideal_ns = self.with_own(np.zeros(len(step), np.bool_))
 
-    def with_own(self, keeps: Bool) -> int:
+    def with_own(self, keeps: Mask) -> int:
         """Time of the ideal step if some events (n,) keep their recorded work."""
         work = np.where(keeps, self.recorded, self.ideal)
         schedule = self._runs.simulate([replace(self._bare, work_ns=work)])

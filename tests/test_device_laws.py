@@ -24,12 +24,12 @@ from analyzer.answers.diagnose.diagnosis import diagnose
 from analyzer.answers.diagnose.steps.detectors.device import busy_share
 from analyzer.answers.diagnose.steps.detectors.memory import _peaks
 from analyzer.answers.diagnose.steps.job_view import JobView
-from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.intervals import clipped_lengths, union
 from analyzer.model.figures.job_figures import load_figures
 from analyzer.model.figures.rank_figures import Wanted
 from analyzer.model.graph.critical_path import CATS, critical_path
-from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects import Need, Role
 from analyzer.reading.dialects.kineto import Kineto
 from conftest import ask, few
@@ -193,14 +193,14 @@ def lengths_us(recording: Recording) -> list[float]:
     return [float(step.next_ns[0] - step.begin_ns[0]) / 1000 for step in recording.bounds]
 
 
-def replayed_us(recording: Recording, chosen: Bool, factor: float) -> Float64:
+def replayed_us(recording: Recording, chosen: Mask, factor: float) -> Float64:
     """Replay each step with `factor` times the work in `chosen` operations."""
     edited = changed(recording, Selection(chosen, np.zeros(len(recording.owners), np.bool_)), factor)
     longest: Int64 = replayed_ns(edited, recording.whole_steps).max(axis=1)
     return longest / 1000
 
 
-def stretch(recording: Recording, chosen: Bool, factor: float) -> float:
+def stretch(recording: Recording, chosen: Mask, factor: float) -> float:
     """Compare the job with `factor` times the work in `chosen` operations to the recorded one."""
     recorded_ns = replayed_ns(recording, recording.whole_steps).max(axis=1)
     return float(1000 * replayed_us(recording, chosen, factor).mean() / recorded_ns.mean())
@@ -241,11 +241,11 @@ def assert_lawful(path: Path) -> Recording:
     return recording
 
 
-def on_device(recording: Recording) -> Bool:
+def on_device(recording: Recording) -> Mask:
     return recording.which(lambda operation: operation.on_device)
 
 
-def ran_ns(step: StepGraph, chosen: Bool, owner: int = 0) -> int:
+def ran_ns(step: StepGraph, chosen: Mask, owner: int = 0) -> int:
     """Measure the time in which any of the `chosen` operations ran in a step of one rank."""
     events = chosen[step.operation] & (step.owner == owner)
     ran = union(step.start_ns[events], step.end_ns[events])

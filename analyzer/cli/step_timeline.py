@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from analyzer.base.arrays import Int64
+from analyzer.base.arrays import Int64, Mask
 from analyzer.base.errors import listed
 from analyzer.base.names import brief
 from analyzer.base.units import in_ms
-from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.step_parts import Operation
 from analyzer.report.result import OnPath, Span, Timeline, key_of, stretch_key
 from dag_utils import CriticalPath, NamedPath, step_length
@@ -125,7 +125,7 @@ def _kind(operation: Operation, n_owners: int) -> str:
     return "device" if operation.on_device else "computation"
 
 
-def _is_part(recording: Recording) -> Bool:
+def _is_part(recording: Recording) -> Mask:
     """Mark the operations (n,) to draw: all except communications whose parts are drawn."""
     transfers = [(operation.owner, operation.transfer.whole) for operation in recording.operations]
     divided = {(owner, whole) for owner, whole in transfers if whole}

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Float64
+from analyzer.base.arrays import Float64, Mask
 from analyzer.base.arrays.intervals import clipped_lengths, union
 from analyzer.base.arrays.numbering import places_by_value
-from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
 from replay.edit import Edit, EditRequest, Job, measured
@@ -80,7 +80,7 @@ def slow_collectives(job: Job) -> list[SlowCollective]:
     return slow
 
 
-def _meets_others(recording: Recording) -> Bool:
+def _meets_others(recording: Recording) -> Mask:
     """Select operations (n,) that wait for a whole group of owners in some step."""
     meets = np.zeros(len(recording.operations), np.bool_)
     is_meeting = recording.which(lambda op: op.role is Role.MEETING)
@@ -145,7 +145,7 @@ def crowded_ns(recording: Recording) -> tuple[float, float]:
     return sum(beside) / len(times), sum(total) / len(times)
 
 
-def short_collectives(job: Job) -> tuple[Bool, float]:
+def short_collectives(job: Job) -> tuple[Mask, float]:
     """Select collectives (n,) dominated by latency, and measure the shortest."""
     recording = job.recording
     collectives = recording.which(lambda op: op.is_collective and op.is_communication)
@@ -162,7 +162,7 @@ def short_collectives(job: Job) -> tuple[Bool, float]:
     return collectives & (lower_quartile <= LATENCY * shortest), shortest
 
 
-def merged(recording: Recording, collectives: Bool) -> Recording:
+def merged(recording: Recording, collectives: Mask) -> Recording:
     """Merge `collectives` (n,): of every `MERGED` of an owner one takes time."""
     is_chosen = for_all(recording, collectives.astype(np.float64), 0.0) > 0
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Int64
+from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.intervals import clipped_lengths, union
-from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.step_parts import Joint
 from analyzer.reading.formats.columns import Trace, Track
@@ -96,7 +96,7 @@ def _in_gaps(recording: Recording, spans: Sequence[_Spans], step: StepGraph) -> 
     return np.minimum(in_gap, step.gap_ns), in_tail
 
 
-def _contained(recording: Recording, chosen: Selection, spans: Sequence[_Spans], step: StepGraph) -> Bool:
+def _contained(recording: Recording, chosen: Selection, spans: Sequence[_Spans], step: StepGraph) -> Mask:
     """Select events of a step (n,) that are `chosen`, inside a chosen event or span, or follow from these.
 
     Events inside are on the same track; events launched from inside, or parts of events inside, follow. (A
@@ -121,7 +121,7 @@ def _contained(recording: Recording, chosen: Selection, spans: Sequence[_Spans],
         inside_all[more] = True
 
 
-def _within(outer_start: Int64, outer_end: Int64, start: Int64, end: Int64) -> Bool:
+def _within(outer_start: Int64, outer_end: Int64, start: Int64, end: Int64) -> Mask:
     """Mask of the intervals (n,) inside any outer interval (k,)."""
     order = np.argsort(outer_start, kind="stable")
     latest_end = np.maximum.accumulate(outer_end[order])

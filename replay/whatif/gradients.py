@@ -7,9 +7,9 @@ import re
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.numbering import places_by_value
-from analyzer.model.graph.step_graph import Bool, Recording, StepGraph, operation_edges
+from analyzer.model.graph.step_graph import Recording, StepGraph, operation_edges
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.recorded_collectives import may_reduce
 from analyzer.reading.dialects.roles import Phase
@@ -158,7 +158,7 @@ def _buckets(job: Job, recording: Recording, step: StepGraph) -> tuple[Int64, Fl
     return buckets, job.collectives.bytes_of(step)[buckets]
 
 
-def gradients(recording: Recording, step: StepGraph) -> tuple[Bool, Bool]:
+def gradients(recording: Recording, step: StepGraph) -> tuple[Mask, Mask]:
     """Masks (n,) of a step's reductions of gradients and of its backward pass.
 
     A rank launches the reductions in its backward pass. A reduction that the remaining pass waits for is part
@@ -180,7 +180,7 @@ def gradients(recording: Recording, step: StepGraph) -> tuple[Bool, Bool]:
     return reduces & ~_leads_to(step, goes_on, but_through=reduces)[:, 0], works
 
 
-def _leads_to(step: StepGraph, chosen: Bool, *, but_through: Bool | None = None) -> Bool:
+def _leads_to(step: StepGraph, chosen: Mask, *, but_through: Mask | None = None) -> Mask:
     """Mask of ends and starts of events (n, 2) that a `chosen` event waits for, directly or not.
 
     Paths through the events `but_through` (n,) do not count.
@@ -190,7 +190,7 @@ def _leads_to(step: StepGraph, chosen: Bool, *, but_through: Bool | None = None)
     return _reached(target ^ 1, source ^ 1, chosen).reshape(-1, 2)
 
 
-def _reached(source: Int64, target: Int64, chosen: Bool) -> Bool:
+def _reached(source: Int64, target: Int64, chosen: Mask) -> Mask:
     """Mask of heads (2i) and bodies (2i + 1) that are, or follow, the head of a chosen event.
 
     In a plan where only these heads take time, exactly their successors are delayed.

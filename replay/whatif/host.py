@@ -7,8 +7,8 @@ import re
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Int64
-from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.base.arrays import Int64, Mask
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.step_parts import Operation
 from replay.edit import Edit, EditRequest, Job
@@ -64,13 +64,13 @@ def _python_ns(step: StepGraph) -> float:
     return PYTHON * float((step.end_of_owners_ns - step.begin_ns).mean())
 
 
-def is_sync(edges: Int64, device: Bool) -> Bool:
+def is_sync(edges: Int64, device: Mask) -> Mask:
     """Mask of edges (e,) by which a host call waits for device work; `device` is per event."""
     is_wait = kinds_of(edges) == EdgeKind.SYNCHRONISE
     return np.asarray(is_wait & device[edges[:, 0]] & ~device[edges[:, 1]])
 
 
-def without_synchronisation(recording: Recording, calls: Bool | None = None) -> Recording:
+def without_synchronisation(recording: Recording, calls: Mask | None = None) -> Recording:
     """Remove the waits of host calls, or of `calls` (n,), for a device.
 
     A host that does not wait runs ahead: device work that started a launch latency after a blocking call then

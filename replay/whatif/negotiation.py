@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.distributions import longest_usual
-from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
@@ -29,7 +29,7 @@ _LAST_OF_TWO, _APART = 2 / np.sqrt(np.pi), 1.96 * np.sqrt(2)
 #: For each computation that negotiations of a step wait for, by name: its events, in order; their lateness,
 #: from the start of the negotiation (the first rank is ready) to the end of the event; and a mask of the
 #: events that all ranks started together, the first one and those after an exchange.
-Lateness: TypeAlias = dict[str, tuple[Int64, Int64, Bool]]
+Lateness: TypeAlias = dict[str, tuple[Int64, Int64, Mask]]
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
@@ -96,7 +96,7 @@ def _lateness(recording: Recording, rows: Iterable[int]) -> Iterator[Lateness]:
         yield _of_step(recording, recording.steps[row], waits, gives)
 
 
-def _of_step(recording: Recording, step: StepGraph, waits: Bool, gives: Bool) -> Lateness:
+def _of_step(recording: Recording, step: StepGraph, waits: Mask, gives: Mask) -> Lateness:
     edges = step.edges[(kinds_of(step.edges) == EdgeKind.GROUP) & waits[step.operation[step.edges[:, 1]]]]
     late: dict[int, int] = {}
     for source, target in edges[:, :2].tolist():

@@ -7,8 +7,8 @@ import re
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Int64
-from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.base.arrays import Int64, Mask
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.selection import Selection, as_ratio, of_stage, select
 
@@ -80,5 +80,5 @@ def changed(recording: Recording, chosen: Selection, factor: float, added_ns: in
     return recording.edited(edited)
 
 
-def _times(time_ns: Int64, factor: float, chosen: Bool) -> Int64:
+def _times(time_ns: Int64, factor: float, chosen: Mask) -> Int64:
     return np.where(chosen, np.rint(time_ns * factor), time_ns).astype(np.int64)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.intervals import overlap_groups
 from analyzer.base.arrays.numbering import unique
-from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.recorded_collectives import bus_factor, size_classes
 from dag_utils import RankFacts
 
@@ -162,7 +162,7 @@ def turns(step: StepGraph, events: Int64) -> Int64:
     return overlap_groups(step.end_ns[events] - step.work_ns[events], step.end_ns[events])
 
 
-def events_by_owner(recording: Recording, step: StepGraph, chosen: Bool) -> list[Int64]:
+def events_by_owner(recording: Recording, step: StepGraph, chosen: Mask) -> list[Int64]:
     """Split the events of a step with `chosen` operations (n,) by owner (m)."""
     events = np.flatnonzero(chosen[step.operation])
     events = events[np.argsort(step.owner[events], kind="stable")]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Int64, NDArray
+from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import numbered, ranges, unique
 from analyzer.base.arrays.spill import Spill
@@ -20,7 +20,6 @@ from analyzer.base.errors import TraceError, listed
 from analyzer.model.graph.model import cycles
 from analyzer.model.graph.step_graph import (
     NO_LINK,
-    Bool,
     LazySteps,
     Recording,
     StepBounds,
@@ -186,7 +185,7 @@ def _join_step(
     parts: Sequence[RankStep],
     before: Sequence[Sequence[int]],
     link_of: Int64,
-    on_device: Bool,
+    on_device: Mask,
     first: Sequence[int],
 ) -> StepGraph:
     """Join one step of all ranks; `before` are the sizes of the parts in earlier steps, the last one first.
@@ -271,8 +270,8 @@ class _JobMeetings(NamedTuple):
     group: Int64
     owner: Int64
     event: Int64
-    enters: Bool
-    leaves: Bool
+    enters: Mask
+    leaves: Mask
     joint: Int64
     rule: Int64
 
@@ -489,7 +488,7 @@ def _last_events(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int)
     return np.flatnonzero(free)
 
 
-def _held_by_links(step: StepGraph, links: Sequence[Int64], ready: Int64, could_begin: Int64) -> Bool:
+def _held_by_links(step: StepGraph, links: Sequence[Int64], ready: Int64, could_begin: Int64) -> Mask:
     """Mark the transfers (n,) that were ready while their link was busy, and began as it came free.
 
     If another event waits for the start of a transfer, that start stays as recorded.

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from analyzer.base.arrays import Float64, Int64, NDArray
+from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.distributions import n_warm_up
 from analyzer.base.arrays.numbering import numbered, places_by_value, unique
 from analyzer.base.arrays.spill import Spill
@@ -25,8 +25,6 @@ from analyzer.base.errors import NoteKind, TraceError, listed, notes_of
 from analyzer.base.lazy_sequence import LazySequence
 from analyzer.reading.dialects.step_parts import Joint, Operation, OperationTable, from_start
 from analyzer.reading.dialects.system import Frames
-
-Bool = NDArray[np.bool_]
 
 #: About what the columns of a step need for each event.
 _EVENT_BYTES = 64
@@ -61,7 +59,7 @@ class StepGraph(Struct, frozen=True):
     overtaken: Int64
     #: (n,) transfers recorded from when the link served them, not from when they were asked for, which
     #: `start_ns` is: they have no gap but wait for the link.
-    held: Bool
+    held: Mask
     continued: Int64  # (c, 2) event of the step before, and the event here that is its remainder
     #: (k, 4) event of an earlier step, device work of this one that it launched or precedes, `Joint`, and the
     #: number of steps between them.
@@ -337,7 +335,7 @@ class Recording(Struct, frozen=True, dict=True):
             return self.steps.bounds
         return [step.bounds for step in self.steps]
 
-    def which(self, accept: Callable[[Operation], object]) -> Bool:
+    def which(self, accept: Callable[[Operation], object]) -> Mask:
         """Mark the accepted operations (n,)."""
         return np.array([bool(accept(kind)) for kind in self.table.kinds], np.bool_)[self.table.kind]
 
@@ -346,7 +344,7 @@ class Recording(Struct, frozen=True, dict=True):
         values, of_kind = numbered(map(value, self.table.kinds))
         return values, of_kind.astype(np.int64)[self.table.kind]
 
-    def chosen_kinds(self, chosen: Bool) -> list[Operation]:
+    def chosen_kinds(self, chosen: Mask) -> list[Operation]:
         """List the distinct operations among the `chosen` (n,)."""
         return [self.table.kinds[kind] for kind in unique(self.table.kind[chosen]).tolist()]
 

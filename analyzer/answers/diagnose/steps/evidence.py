@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from analyzer.answers.diagnose.finding import CHANCE, MOST_STEPS, MUCH, Evidence
 from analyzer.answers.diagnose.steps.job_view import JobView
-from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.distributions import FEWEST, student_cdf
-from analyzer.model.graph.step_graph import Bool, StepGraph
+from analyzer.model.graph.step_graph import StepGraph
 
 
 def is_no_chance(excess: Float64, ratio: float, n_owners: int, *, always_most: bool = False) -> bool:
@@ -36,20 +36,20 @@ def surely_positive(values: Float64, chance: float) -> bool:
 
 
 def longest_events(
-    view: JobView, chosen: Bool, most: int = 1, step: StepGraph | None = None
+    view: JobView, chosen: Mask, most: int = 1, step: StepGraph | None = None
 ) -> list[Evidence]:
     """List the longest events of the `chosen` operations (n,) in a step (default: of median length)."""
     step = usual_step(view) if step is None else step
     return [event_of(view, step, event) for event in _longest(step, step.work_ns, chosen, most)]
 
 
-def longest_gaps(view: JobView, chosen: Bool) -> list[Evidence]:
+def longest_gaps(view: JobView, chosen: Mask) -> list[Evidence]:
     """List the three longest gaps before the `chosen` operations (n,) in the step of median length."""
     step = usual_step(view)
     return [gap_before(view, step, event) for event in _longest(step, step.gap_ns, chosen, 3)]
 
 
-def _longest(step: StepGraph, times: Int64, chosen: Bool, most: int) -> list[int]:
+def _longest(step: StepGraph, times: Int64, chosen: Mask, most: int) -> list[int]:
     events = np.flatnonzero(chosen[step.operation])
     longest: list[int] = events[np.argsort(-times[events], kind="stable")][:most].tolist()
     return longest
@@ -60,7 +60,7 @@ def usual_step(view: JobView) -> StepGraph:
     return view.recording.steps[view.recording.choose_step()]
 
 
-def busy_step(view: JobView, chosen: Bool) -> StepGraph:
+def busy_step(view: JobView, chosen: Mask) -> StepGraph:
     """Choose the step in which the `chosen` operations (n,) work as in the median one, or just longer."""
     work = view.work_by_kind[:, view.of_kinds(chosen)].sum(axis=1)
     much = np.flatnonzero(work >= np.median(work))

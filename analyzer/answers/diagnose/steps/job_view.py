@@ -14,9 +14,9 @@ from analyzer.answers.diagnose.steps.path_times import (
     mean_path_times,
     slow_without_input,
 )
-from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.model.figures.operations_by_step import check_cells
-from analyzer.model.graph.step_graph import Bool, Recording, StepGraph, job_lengths
+from analyzer.model.graph.step_graph import Recording, StepGraph, job_lengths
 from analyzer.reading.dialects.roles import Phase
 from analyzer.reading.dialects.step_parts import Operation
 from dag_utils import LoadedSteps, critical_path
@@ -92,22 +92,22 @@ class JobView:
 
     # ---- operations
 
-    def which(self, accept: Callable[[Operation], object]) -> Bool:
+    def which(self, accept: Callable[[Operation], object]) -> Mask:
         """Mark the operations (n,) that are accepted."""
         return self.recording.which(accept)
 
     @cached_property
-    def is_input(self) -> Bool:
+    def is_input(self) -> Mask:
         """The operations (n,) that load input."""
         return self.which(lambda operation: operation.phase is Phase.INPUT)
 
     @cached_property
-    def is_communication(self) -> Bool:
+    def is_communication(self) -> Mask:
         """The operations (n,) that move data between ranks."""
         return self.which(lambda operation: operation.is_communication)
 
     @cached_property
-    def is_of_host(self) -> Bool:
+    def is_of_host(self) -> Mask:
         """The operations (n,) that the host of a device runs."""
         return self.which(lambda operation: self.has_device and prepares(operation))
 
@@ -121,7 +121,7 @@ class JobView:
         """The names of operations without their ranks, and the place of each operation's (n,) among them."""
         return self.recording.numbered(lambda operation: operation.main)
 
-    def of_kinds(self, chosen: Bool) -> Bool:
+    def of_kinds(self, chosen: Mask) -> Mask:
         """Mark the kinds of operations (k,) that are `chosen` (n,); those that are alike are so together."""
         marked = np.zeros(len(self.recording.table.kinds), np.bool_)
         marked[self.recording.table.kind[chosen]] = True
@@ -139,7 +139,7 @@ class JobView:
         names = self.kind_of[0]
         return [names[i] for i in np.argsort(-by_name)[:most].tolist() if by_name[i] > 0]
 
-    def largest(self, chosen: Bool) -> tuple[list[str], Bool]:
+    def largest(self, chosen: Mask) -> tuple[list[str], Mask]:
         """Name the longest of the `chosen` operations (n,) on the path, and mark (n,) those of that name.
 
         Only what takes any time is named.
@@ -159,11 +159,11 @@ class JobView:
         """The gaps before all operations of a kind in each whole step (steps, k)."""
         return _by_kind(self, "gap_ns")
 
-    def owner_work_ns(self, chosen: Bool) -> Float64:
+    def owner_work_ns(self, chosen: Mask) -> Float64:
         """Return the work of the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
         return _by_owner(self, self.work_by_kind, chosen)
 
-    def owner_gap_ns(self, chosen: Bool) -> Float64:
+    def owner_gap_ns(self, chosen: Mask) -> Float64:
         """Return the gaps before the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
         return _by_owner(self, self.gap_by_kind, chosen)
 
@@ -172,7 +172,7 @@ class JobView:
         """Work and gaps on the critical paths of the steps."""
         return mean_path_times(self)
 
-    def path_work_ns(self, chosen: Bool) -> float:
+    def path_work_ns(self, chosen: Mask) -> float:
         """Return the work of the `chosen` operations (n,) on the path of a step, the mean over steps.
 
         The mean, as a saving is one: often some steps hide all of it, and others nothing.
@@ -194,7 +194,7 @@ def job_ns(view: JobView, rows: Sequence[int]) -> Float64:
     return np.where(lengths > 0, lengths, [step.mean_ns for step in bounds])
 
 
-def names_of(view: JobView, chosen: Bool) -> list[str]:
+def names_of(view: JobView, chosen: Mask) -> list[str]:
     """Return the names of the `chosen` operations (n,) without their ranks, sorted."""
     return sorted({operation.main for operation in view.recording.chosen_kinds(chosen)})
 
@@ -205,7 +205,7 @@ def _by_kind(view: JobView, column: str) -> Float64:
     return view.recording.by_kind(column, view.rows)
 
 
-def _by_owner(view: JobView, by_kind: Float64, chosen: Bool) -> Float64:
+def _by_owner(view: JobView, by_kind: Float64, chosen: Mask) -> Float64:
     chosen_kinds = view.of_kinds(chosen)
     owner = np.array([operation.owner for operation in view.recording.table.kinds], np.int64)
     n = len(view.recording.owners)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from analyzer.base.arrays import Int64
+from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import connected, unique
-from analyzer.model.graph.step_graph import Bool, Recording, StepGraph
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
 
@@ -36,7 +36,7 @@ def meetings_of(recording: Recording, rows: Sequence[int]) -> list[Arrivals]:
     return [_of_step(len(recording.owners), step, pieces, is_meeting) for step in steps]
 
 
-def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) -> Arrivals:
+def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Mask) -> Arrivals:
     """Find the meetings of a step: events that edges between owners connect, or one partition's pushes.
 
     `piece_of` (n,) is the partition of each operation, equal on all ranks, or -1.

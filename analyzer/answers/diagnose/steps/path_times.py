@@ -9,11 +9,11 @@ import numpy as np
 from msgspec import Struct
 
 from analyzer.answers.diagnose.finding import HALF
-from analyzer.base.arrays import Float64
+from analyzer.base.arrays import Float64, Mask
 from analyzer.base.arrays.change_points import LEAST_STEPS
 from analyzer.base.arrays.intervals import stretches
 from analyzer.model.figures.time_by_role import outliers
-from analyzer.model.graph.step_graph import Bool, StepGraph
+from analyzer.model.graph.step_graph import StepGraph
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.roles import Phase
 from dag_utils import CriticalPath, critical_path
@@ -70,10 +70,10 @@ def times_of(view: JobView, row: int) -> tuple[Float64, Float64, Float64]:
     return work, gaps, beside
 
 
-def is_python_gap(view: JobView, step: StepGraph, path: CriticalPath) -> Bool:
+def is_python_gap(view: JobView, step: StepGraph, path: CriticalPath) -> Mask:
     """Mask the stretches of a path that are gaps of a host so short that only Python ran."""
     of_host = view.is_of_host[np.append(step.operation, 0)[path.event]]
-    is_gap: Bool = of_host & (path.event >= 0) & path.is_gap
+    is_gap: Mask = of_host & (path.event >= 0) & path.is_gap
     return is_gap & (path.end_ns - path.start_ns < PYTHON * view.step_ns)
 
 

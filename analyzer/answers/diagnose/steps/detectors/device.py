@@ -23,12 +23,12 @@ from analyzer.answers.diagnose.finding import (
 from analyzer.answers.diagnose.steps.detectors.one_off import one_off_ns, path_length_ns
 from analyzer.answers.diagnose.steps.evidence import longest_events, usual_step
 from analyzer.answers.diagnose.steps.job_view import JobView
-from analyzer.base.arrays import Int64
+from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.intervals import union_length
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.names import brief, named
 from analyzer.base.units import in_ms, in_percent
-from analyzer.model.graph.step_graph import Bool, StepGraph
+from analyzer.model.graph.step_graph import StepGraph
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
 from replay.whatif.host import allocates, is_allocation, is_sync, prepares
@@ -165,7 +165,7 @@ def device_idle_ns(view: JobView) -> float:
     return float(np.mean(idle_ns, axis=0).max())
 
 
-def start_up_ns(view: JobView, chosen: Bool) -> float:
+def start_up_ns(view: JobView, chosen: Mask) -> float:
     """Return the work of the one event of the `chosen` operations (n,) that is start-up; 0 without one.
 
     It takes nearly all of their time, or is the first and takes far longer than any other.
@@ -213,7 +213,7 @@ def computes(operation: Operation) -> bool:
     return operation.is_compute and is_work
 
 
-def _longest_ns(step: StepGraph, chosen: Bool) -> int:
+def _longest_ns(step: StepGraph, chosen: Mask) -> int:
     """Return the work of the longest event of the `chosen` operations (n,) in a step."""
     return int(step.work_ns[chosen[step.operation]].max(initial=0))
 

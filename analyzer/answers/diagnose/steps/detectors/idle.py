@@ -20,9 +20,9 @@ from analyzer.answers.diagnose.steps.detectors.device import NO_COMPUTATION, com
 from analyzer.answers.diagnose.steps.detectors.one_off import path_length_ns
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.answers.diagnose.steps.path_times import is_python_gap
+from analyzer.base.arrays import Mask
 from analyzer.base.names import brief, named
 from analyzer.base.units import in_ms, in_percent
-from analyzer.model.graph.step_graph import Bool
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
 from dag_utils import critical_path
@@ -64,7 +64,7 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def _shares(view: JobView, is_frame: Bool, idle_ns: float, path_ns: float) -> list[_Share]:
+def _shares(view: JobView, is_frame: Mask, idle_ns: float, path_ns: float) -> list[_Share]:
     """Split idle time of a path by kind; the last is all of it."""
     waits, spans = _covers_ns(view, is_frame)
     pauses_ns = _pauses_ns(view)
@@ -104,7 +104,7 @@ def _largest(covers: Mapping[str, float], path_ns: float) -> tuple[str, str]:
     return brief(name), in_percent(covers.get(name, 0.0) / path_ns)
 
 
-def _beside_gaps(view: JobView, is_frame: Bool) -> tuple[list[str], str]:
+def _beside_gaps(view: JobView, is_frame: Mask) -> tuple[list[str], str]:
     """Return the operations before or in which most of the path is idle, and where that is, in words."""
     before = view.by_name(view.path.gap_ns[:-1])
     within = view.by_name(np.where(is_frame, view.path.work_ns, 0.0))
@@ -115,7 +115,7 @@ def _beside_gaps(view: JobView, is_frame: Bool) -> tuple[list[str], str]:
     return names, f"{word} {named(names)}"
 
 
-def _frames(view: JobView) -> Bool:
+def _frames(view: JobView) -> Mask:
     """Mark the kinds of operations (k,) that only surround others; in annotations a device's host works."""
 
     def surrounds(operation: Operation) -> bool:
@@ -124,7 +124,7 @@ def _frames(view: JobView) -> Bool:
     return np.array(list(map(surrounds, view.recording.table.kinds)), np.bool_)
 
 
-def _covers_ns(view: JobView, is_frame: Bool) -> tuple[dict[str, float], dict[str, float]]:
+def _covers_ns(view: JobView, is_frame: Mask) -> tuple[dict[str, float], dict[str, float]]:
     """Return the names of what covers idle time of the path: calls that wait, and spans; means over steps."""
     waits: dict[str, float] = {}
     spans: dict[str, float] = {}

@@ -34,12 +34,11 @@ from analyzer.answers.diagnose.steps.evidence import (
 )
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.answers.diagnose.steps.meetings import LastArrivals, last_arrivals, longest_awaited
-from analyzer.base.arrays import Float64
+from analyzer.base.arrays import Float64, Mask
 from analyzer.base.arrays.distributions import FEWEST, binomial_tail, median
 from analyzer.base.errors import listed
 from analyzer.base.names import named
 from analyzer.base.units import in_ms
-from analyzer.model.graph.step_graph import Bool
 from replay.edit import EditRequest
 from replay.even_work import begun_by_owners, done_by_all, excess_ns, is_own_work, peers_of, peers_usual
 from replay.whatif.straggler import stragglers
@@ -146,7 +145,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
 # ---- operations
 
 
-def compared_operations(view: JobView) -> Bool:
+def compared_operations(view: JobView) -> Mask:
     """Mark the operations (n,) that are own work of a kind that every owner has: others cannot be compared.
 
     Nor can BytePS's STEP, in which the wait for communication lies.
@@ -154,7 +153,7 @@ def compared_operations(view: JobView) -> Bool:
     return is_own_work(view.recording) & done_by_all(view.recording)
 
 
-def _begun(view: JobView) -> Bool:
+def _begun(view: JobView) -> Mask:
     """Mark the operations (n,) that an owner begins itself: in a gap before them this owner is late.
 
     Of a tensor's partitions, which it hands over together, that is the first.
@@ -212,7 +211,7 @@ def _is_systematic(work: Float64) -> bool:
 # ---- causes
 
 
-def _work(view: JobView, compared: Bool) -> _LateCause | None:
+def _work(view: JobView, compared: Mask) -> _LateCause | None:
     """Late ranks that take longer for what all ranks do."""
     work = view.owner_work_ns(compared)
     late = behind_peers(view, work)
@@ -243,7 +242,7 @@ def _work(view: JobView, compared: Bool) -> _LateCause | None:
     )
 
 
-def _busy(view: JobView, compared: Bool, late: Sequence[int]) -> str:
+def _busy(view: JobView, compared: Mask, late: Sequence[int]) -> str:
     """Clause on ranks that in nearly all steps work for over half of the step, much longer than their peers.
 
     That counts whatever a replay says, which knows only the waits that are recorded. "" for other ranks. Of a
@@ -280,7 +279,7 @@ def _slowdown(view: JobView) -> str:
     return f"; without pauses, a step takes {ratio:.2f} times as long as with work spread evenly"
 
 
-def _slower_kinds(view: JobView, compared: Bool, late: Sequence[int]) -> list[int]:
+def _slower_kinds(view: JobView, compared: Mask, late: Sequence[int]) -> list[int]:
     """Find the names (of `kind_of`) of own work that make up half of the late ranks' excess."""
     n_names, n_owners = len(view.kind_of[0]), len(view.recording.owners)
     table = view.recording.table
@@ -300,7 +299,7 @@ def _slower_kinds(view: JobView, compared: Bool, late: Sequence[int]) -> list[in
     return kinds
 
 
-def _extra_work(view: JobView, compared: Bool) -> _LateCause | None:
+def _extra_work(view: JobView, compared: Mask) -> _LateCause | None:
     """Late ranks that do what not all do, where that is most of what they work longer.
 
     What takes the place of something else on another rank (a kernel of another name) is no more work. Work
@@ -328,7 +327,7 @@ def _extra_work(view: JobView, compared: Bool) -> _LateCause | None:
     )
 
 
-def _pauses(view: JobView, begun: Bool, late: Sequence[int]) -> _LateCause | None:
+def _pauses(view: JobView, begun: Mask, late: Sequence[int]) -> _LateCause | None:
     """Late ranks that pause for longer than their peers, with nothing recorded."""
     if not late:
         return None
@@ -346,7 +345,7 @@ def _pauses(view: JobView, begun: Bool, late: Sequence[int]) -> _LateCause | Non
     )
 
 
-def _pausing(view: JobView, begun: Bool) -> list[int]:
+def _pausing(view: JobView, begun: Mask) -> list[int]:
     """List the owners with longer gaps than their peers, if others wait for them in most steps.
 
     That counts where they meet others: one that has waited for them may then come last to its own group.
@@ -358,11 +357,11 @@ def _pausing(view: JobView, begun: Bool) -> list[int]:
     return late if np.isin(awaited, late).sum() > len(view.rows) / 2 else []
 
 
-def _of_owners(view: JobView, owners: Sequence[int]) -> Bool:
+def _of_owners(view: JobView, owners: Sequence[int]) -> Mask:
     return view.which(lambda operation: operation.owner in owners)
 
 
-def _most_of(view: JobView, chosen: Bool, by_kind: Float64) -> list[str]:
+def _most_of(view: JobView, chosen: Mask, by_kind: Float64) -> list[str]:
     """Name that has most of some times (steps, k) of the `chosen` operations (n,), else three names."""
     by_name = view.by_name(np.where(view.of_kinds(chosen), by_kind.mean(axis=0), 0.0))
     return view.longest(by_name, 1 if by_name.max() >= HALF * by_name.sum() else 3)

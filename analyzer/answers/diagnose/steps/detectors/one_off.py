@@ -20,12 +20,12 @@ from analyzer.answers.diagnose.finding import (
 )
 from analyzer.answers.diagnose.steps.evidence import longest_events
 from analyzer.answers.diagnose.steps.job_view import JobView, names_of
-from analyzer.base.arrays import Float64
+from analyzer.base.arrays import Float64, Mask
 from analyzer.base.arrays.distributions import FEWEST, median
 from analyzer.base.errors import NoteKind, counted, listed, notes_of
 from analyzer.base.names import brief, named
 from analyzer.base.units import in_ms, in_percent
-from analyzer.model.graph.step_graph import Bool, StepGraph
+from analyzer.model.graph.step_graph import StepGraph
 from analyzer.reading import dialects
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.name_rules import is_capture_begin, is_capture_end
@@ -257,7 +257,7 @@ def _ends_capture(operation: Operation) -> bool:
     return not operation.on_device and is_end
 
 
-def _captured(step: StepGraph, begins_capture: Bool, ends_capture: Bool) -> Bool:
+def _captured(step: StepGraph, begins_capture: Mask, ends_capture: Mask) -> Mask:
     """Mask the events (n,) of a host between the begin and the last end of a capture.
 
     `begins_capture` and `ends_capture` (k,) mask the kinds of operations that begin and end one.

@@ -30,13 +30,12 @@ from analyzer.answers.diagnose.steps.detectors.one_off import (
 )
 from analyzer.answers.diagnose.steps.evidence import event_of, gap_before, longest_events, tail_of
 from analyzer.answers.diagnose.steps.job_view import JobView, names_of
-from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.change_points import LEAST_STEPS, higher_spans
 from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.errors import counted, listed
 from analyzer.base.names import brief, named
 from analyzer.base.units import in_ms, in_percent
-from analyzer.model.graph.step_graph import Bool
 from analyzer.reading.dialects.name_rules import is_launch, may_wait
 from analyzer.reading.dialects.roles import Role
 from dag_utils import critical_path
@@ -225,7 +224,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def _longest_together(view: JobView, works: Bool, by_name: Float64) -> Iterator[Finding]:
+def _longest_together(view: JobView, works: Mask, by_name: Float64) -> Iterator[Finding]:
     """Name the longest operations of a job that only computes, on its host, if none takes much alone."""
     share = float(by_name.sum() / path_length_ns(view))
     is_hidden = view.has_device or any(file.lost_work for file in view.loaded.files)
@@ -244,7 +243,7 @@ def _longest_together(view: JobView, works: Bool, by_name: Float64) -> Iterator[
     )
 
 
-def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
+def _is_whole_phase(view: JobView, chosen: Mask) -> bool:
     purposes = {operation.purpose for operation in view.recording.chosen_kinds(chosen)} - {""}
     of_phase = view.which(lambda operation: operation.purpose in purposes)
     if not purposes or len(names_of(view, of_phase)) > _FEW:

@@ -22,11 +22,11 @@ from analyzer.answers.diagnose.finding import (
 )
 from analyzer.answers.diagnose.steps.evidence import longest_events
 from analyzer.answers.diagnose.steps.job_view import JobView, names_of
-from analyzer.base.arrays import Float64, Int64
+from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.errors import counted
 from analyzer.base.names import brief
 from analyzer.base.units import in_digits, in_ms
-from analyzer.model.graph.step_graph import Bool, StepGraph
+from analyzer.model.graph.step_graph import StepGraph
 from analyzer.reading.dialects.step_parts import Transfer
 from replay.whatif.collective_times import LATENCY, MERGED, short_collectives, slow_collectives
 from replay.whatif.scaling import GONE
@@ -70,7 +70,7 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def _ratios(view: JobView, chosen: Bool) -> Float64:
+def _ratios(view: JobView, chosen: Mask) -> Float64:
     """Return the ratio of what `chosen` transfers (n,) of each owner (m,) take to its peers'; 0: none.
 
     The median over the steps; 0 where the steps differ so much that no link is the cause: where the lower
@@ -243,7 +243,7 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def _n_turns(view: JobView, step: StepGraph, short: Bool) -> float:
+def _n_turns(view: JobView, step: StepGraph, short: Mask) -> float:
     """Count the `short` collectives of a rank in a step, those at once as one; the mean over ranks."""
     by_owner = events_by_owner(view.recording, step, short)
     return float(np.mean([len(np.unique(turns(step, events))) for events in by_owner]))
