@@ -133,6 +133,8 @@ def test_the_timeline_keeps_what_was_recorded(tmp_path: Path) -> None:
     others = {event["id"] for event in written if event["name"] == "critical path" and "id" in event}
     assert arrow[0]["id"] not in others
     assert [event["ts"] for event in written if event["ph"] == "i"] == [0]
+    times = [event["ts"] for event in written if event["ph"] != "M"]
+    assert times == sorted(times)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from replay.sensitivity import Effect, changed_in_turn
 
 
 def write_synthetic(result: Simulation, path: Path) -> int:
-    """Write the replayed events to `path` as a Chrome trace, track by track; return their number.
+    """Write the replayed events to `path` as a Chrome trace, in order of time; return their number.
 
     With several owners, names and processes carry the owner's prefix, as in a combined trace. Times count
     from the start of the first recorded step, which is in the header: viewers read float64, which resolves

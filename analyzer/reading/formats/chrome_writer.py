@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import Struct, field
 
 from analyzer.base.errors import PROGRAM, whole_number
@@ -21,7 +23,7 @@ _BATCH = 10_000
 _LARGEST = 1 << 31  # Perfetto reads thread numbers from this on as 0
 
 
-class Slice(Struct, frozen=True):
+class Slice(Struct, frozen=True, gc=False):
     """One box, or without an end an instant; `inner` has the boxes within it."""
 
     name: str
@@ -70,13 +72,11 @@ def recorded_row(
 def write_timeline(path: Path, rows: Iterable[ThreadRow], **members: Any) -> int:
     """Write rows in their order on the screen; return the number of events without metadata.
 
-    The file has `members` first, then the events, one per line: each row's names, then its slices in order.
+    The file has `members` first, then the events in order of time, one per line.
     """
-    shown = list(rows)
-    places = Places(row.key for row in shown)
-    events = itertools.chain.from_iterable(_events(places, row) for row in shown)
+    placed = _Placed(rows)
+    events = itertools.chain(placed.places.names, placed.events())
     encode = msgspec.json.Encoder().encode
-    n_events = 0
     with open_output(path) as out:
         head = encode({MEMBER: PROGRAM, "displayTimeUnit": "ms", **members})
         out.write(head[:-1] + b',"traceEvents":[')
@@ -88,42 +88,65 @@ def write_timeline(path: Path, rows: Iterable[ThreadRow], **members: Any) -> int
                 written = b",\n".join(encode(cleaned(event)) for event in batch)
             out.write(separator + written)
             separator = b",\n"
-            n_events += len(batch)
         out.write(b"\n]}\n")
-    return n_events - len(places.names)
+    return len(placed.items)
 
 
-def _events(places: Places, row: ThreadRow) -> Iterator[dict[str, Any]]:
-    n_named = len(places.names)
-    pid = places.process(row.process, row.process_name)
-    threads = [places.thread(pid, row.key, row.name)]
-    yield from places.names[n_named:]
-    lanes = _Lanes()
-    for item in row.slices:
-        end_ns = item.start_ns if item.end_ns is None else item.end_ns
-        lane = lanes.take(item.start_ns, end_ns, nest=row.nests)
-        if lane == len(threads):
-            n_named = len(places.names)
-            threads.append(places.thread(pid, (row.key, lane), f"{row.name or threads[0]} ({lane + 1})"))
-            yield from places.names[n_named:]
-        for box in (item, *item.inner):
-            yield _box(box, pid, threads[lane])
-    for time_ns, point in row.points:
-        yield {**point, "pid": pid, "tid": threads[0], "ts": microseconds(time_ns)}
+class _Placed:
+    """The events of some rows: slices and the members of others, with their times and threads."""
 
+    def __init__(self, rows: Iterable[ThreadRow]) -> None:
+        shown = list(rows)
+        self.places = Places(row.key for row in shown)
+        self.items: list[Slice | Mapping[str, Any]] = []
+        self._threads: list[tuple[int, int]] = []  # process and thread
+        self._thread, self._ts, self._dur = array("q"), array("q"), array("q")
+        for row in shown:
+            self._add(row)
 
-def _box(box: Slice, pid: int, tid: int) -> dict[str, Any]:
-    event: dict[str, Any] = {"name": box.name, "pid": pid, "tid": tid, "ts": microseconds(box.start_ns)}
-    if box.end_ns is None:
-        event |= {"ph": "i", "s": "t"}
-    else:
-        event["ph"] = "X"
-        event["dur"] = microseconds(box.end_ns - box.start_ns)
-    if box.cat is not None:
-        event["cat"] = box.cat
-    if box.args:
-        event["args"] = box.args
-    return event
+    def _add(self, row: ThreadRow) -> None:
+        pid, first = self.places.process(row.process, row.process_name), len(self._threads)
+        self._threads.append((pid, self.places.thread(pid, row.key, row.name)))
+        lanes = _Lanes()
+        for item in row.slices:
+            end_ns = item.start_ns if item.end_ns is None else item.end_ns
+            thread = first + lanes.take(item.start_ns, end_ns, nest=row.nests)
+            if thread == len(self._threads):
+                lane = thread - first
+                name = f"{row.name or self._threads[first][1]} ({lane + 1})"
+                self._threads.append((pid, self.places.thread(pid, (row.key, lane), name)))
+            for box in (item, *item.inner):
+                self._put(box, thread, box.start_ns, 0 if box.end_ns is None else box.end_ns - box.start_ns)
+        for time_ns, point in row.points:
+            self._put(point, first, time_ns, -1)  # after the slices of that time
+
+    def _put(self, item: Slice | Mapping[str, Any], thread: int, ts_ns: int, dur_ns: int) -> None:
+        self.items.append(item)
+        self._thread.append(thread)
+        self._ts.append(ts_ns)
+        self._dur.append(dur_ns)
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Make the events in order of time, of equal times the longest first."""
+        ts_ns, dur_ns = (np.frombuffer(column, np.int64) for column in (self._ts, self._dur))
+        for i in np.lexsort((-dur_ns, ts_ns)).tolist():
+            pid, tid = self._threads[self._thread[i]]
+            item = self.items[i]
+            track = {"pid": pid, "tid": tid, "ts": microseconds(self._ts[i])}
+            if not isinstance(item, Slice):
+                yield {**item, **track}
+                continue
+            event: dict[str, Any] = {"name": item.name, **track}
+            event |= (
+                {"ph": "i", "s": "t"}
+                if item.end_ns is None
+                else {"ph": "X", "dur": microseconds(self._dur[i])}
+            )
+            if item.cat is not None:
+                event["cat"] = item.cat
+            if item.args:
+                event["args"] = item.args
+            yield event
 
 
 def metadata(kind: str, pid: int, tid: int, value: str | float) -> dict[str, Any]:
