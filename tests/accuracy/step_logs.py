@@ -273,7 +273,7 @@ def trial(seed: int) -> tuple[list[Found], int, bool]:
             continue
         scope = one["scope"]
         off = max(abs(scope["from_step"] - fault.begin), abs(scope["to_step"] + 1 - fault.end))
-        gain = one["gain_ms"]["mid"]
+        gain = one["gain_ms"]["mid"] or 0.0  # none is claimed where the interval includes 0
         found.append(Found(fault.kind, share, True, off, abs(gain - cost) / usual))
     guilty = {f"rank{fault.rank}" for fault in faults}
     return found, sum(not guilty.issuperset(one["scope"]["ranks"]) for one in findings), kind == "none"
