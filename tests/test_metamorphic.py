@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from conftest import REPO, SHARED, ask, few
+from conftest import REPO, SHARED, ask, few, run_cli
 from oracles.known_pipeline import Pipelines
 
 Document = dict[str, Any]
@@ -115,16 +115,9 @@ def job(request: pytest.FixtureRequest, made: Path, scratch: Path) -> Recorded:
     return recorded(path, scratch)
 
 
-def job_files(*names: str, fails: str = "", why: str = "") -> pytest.MarkDecorator:
-    """Run a test on two jobs, in `make fuzz` on the others, too; for `why` it may fail on one."""
-    jobs = [
-        pytest.param(
-            name,
-            marks=[pytest.mark.fuzz] * (i >= 2)
-            + [pytest.mark.xfail(reason=why, strict=False)] * (name == fails),
-        )
-        for i, name in enumerate(names)
-    ]
+def job_files(*names: str) -> pytest.MarkDecorator:
+    """Run a test on two jobs, in `make fuzz` on the others, too."""
+    jobs = [pytest.param(name, marks=[pytest.mark.fuzz] * (i >= 2)) for i, name in enumerate(names)]
     return pytest.mark.parametrize("job", jobs, indirect=True)
 
 
@@ -269,10 +262,15 @@ def test_kernels_whose_args_name_a_collective_are_met_under_any_name(job: Record
     assert after.gain_ms == pytest.approx(job.before.gain_ms)
 
 
-@job_files(DDP, MADE, PIPELINE, GLOO, fails=GLOO, why="1 ms hides that a broadcast waits for its last rank")
+@job_files(DDP, MADE, PIPELINE, GLOO)
 @pytest.mark.parametrize("skew_ms", few(1, [1, 1000]))
 def test_clocks_that_collectives_tie_change_no_answer(job: Recorded, tmp_path: Path, skew_ms: float) -> None:
     after = answer(tmp_path / "skewed", on_other_clocks(job.files, skew_ms))
+    if skew_ms == 1 and after.findings[0] != job.before.findings[0]:
+        # gloo's collectives take 20 ms: they do not show that a broadcast waits for its last rank
+        assert "clocks not moved: rank1 (±" in run_cli("--path", tmp_path / "skewed")[1]
+        assert not after.gaining
+        return
     assert after.findings[0] == job.before.findings[0]
     assert after.gain_ms == pytest.approx(job.before.gain_ms, rel=0.02)
 

@@ -47,10 +47,19 @@ def aligned(
 
 
 def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
-    """Return remarks on the hosts' clocks: by how much they were moved, and `doubts`."""
-    clocks = alignment.clocks
-    moved = [(name, clock) for name, clock in zip(names, clocks, strict=True) if clock.offset_ns]
-    return [*([_moved(moved)] if moved else []), *doubts(names, alignment)]
+    """Return remarks on the hosts' clocks: by how much they were moved, how well they are known, `doubts`."""
+    clocks = dict(zip(names, alignment.clocks, strict=True))
+    moved = [f"{name} by {_by(clock)}" for name, clock in clocks.items() if clock.offset_ns]
+    kept = [
+        f"{name} (±{in_digits(clock.bound_us)} µs)"
+        for name, clock in clocks.items()
+        if clock.bound_us and not clock.offset_ns
+    ]
+    lines = [("moved", moved), ("not moved", kept)]
+    return [
+        *(f"clocks {verb}: {listed(each, _LISTED)}" for verb, each in lines if each),
+        *doubts(names, alignment),
+    ]
 
 
 def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
@@ -73,13 +82,6 @@ def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
             f"the clocks of {listed(adrift, _LISTED)} drift: no constant offset orders all operations"
         )
     return lines
-
-
-def _moved(moved: Sequence[tuple[str, Clock]]) -> str:
-    """Return by how much clocks were moved, each with its bound."""
-    each = [f"{name} by {_by(clock)}" for name, clock in moved]
-    more = [f"{len(each) - _LISTED:,} more"] if len(each) > _LISTED else []
-    return f"clocks moved: {', '.join([*each[:_LISTED], *more])}"
 
 
 def _by(clock: Clock) -> str:
