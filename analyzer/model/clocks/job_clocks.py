@@ -50,14 +50,10 @@ def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
     """Return remarks on the hosts' clocks: by how much they were moved, how well they are known, `doubts`."""
     clocks = dict(zip(names, alignment.clocks, strict=True))
     moved = [f"{name} by {_by(clock)}" for name, clock in clocks.items() if clock.offset_ns]
-    kept = [
-        f"{name} (±{in_digits(clock.bound_us)} µs)"
-        for name, clock in clocks.items()
-        if clock.bound_us and not clock.offset_ns
-    ]
-    lines = [("moved", moved), ("not moved", kept)]
+    kept_us = max((clock.bound_us or 0.0 for clock in clocks.values() if not clock.offset_ns), default=0.0)
     return [
-        *(f"clocks {verb}: {listed(each, _LISTED)}" for verb, each in lines if each),
+        *([f"clocks moved: {listed(moved, _LISTED)}"] if moved else []),
+        *([f"clocks not moved: they agree to ±{in_digits(kept_us)} µs"] if kept_us else []),
         *doubts(names, alignment),
     ]
 
