@@ -53,7 +53,7 @@ def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
     kept_us = max((clock.bound_us or 0.0 for clock in clocks.values() if not clock.offset_ns), default=0.0)
     return [
         *([f"clocks moved: {listed(moved, _LISTED)}"] if moved else []),
-        *([f"clocks not moved: they agree to ±{in_digits(kept_us)} µs"] if kept_us else []),
+        *([f"clocks agree within ±{in_digits(kept_us)} µs"] if kept_us else []),
         *doubts(names, alignment),
     ]
 
