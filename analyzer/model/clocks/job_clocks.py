@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from analyzer.base.errors import Note, NoteKind, listed
-from analyzer.base.units import in_digits
+from analyzer.base.units import in_digits, in_ms
 from analyzer.model.clocks.offsets import Alignment, Clock, align
 from analyzer.reading.dialects.recorded_collectives import SyncPoints, merged
 from analyzer.reading.formats.columns import Trace
@@ -50,10 +50,10 @@ def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
     """Return remarks on the hosts' clocks: by how much they were moved, how well they are known, `doubts`."""
     clocks = dict(zip(names, alignment.clocks, strict=True))
     moved = [f"{name} by {_by(clock)}" for name, clock in clocks.items() if clock.offset_ns]
-    kept_us = max((clock.bound_us or 0.0 for clock in clocks.values() if not clock.offset_ns), default=0.0)
+    kept_ns = max((clock.bound_ns or 0 for clock in clocks.values() if not clock.offset_ns), default=0)
     return [
         *([f"clocks moved: {listed(moved, _LISTED)}"] if moved else []),
-        *([f"clocks agree within ±{in_digits(kept_us)} µs"] if kept_us else []),
+        *([f"clocks agree within ±{in_ms(kept_ns)}"] if kept_ns else []),
         *doubts(names, alignment),
     ]
 
