@@ -331,8 +331,9 @@ class System:
         columns = {key: trace.args[key].as_dict() for key in keys}
         code = trace.name_id[wanted].astype(np.int64) * len(trace.cats) + trace.cat_id[wanted]
         groups = places_by_value(code * len(trace.tracks) + trace.track_id[wanted])
+        begin_ns, end_ns = trace.ts_ns, trace.end_ns
         return collected(
-            (part, trace.ts_ns[rows], trace.end_ns[rows])
+            (part, begin_ns[rows], end_ns[rows])
             for group in groups
             for part, rows in self._sync_parts(trace, wanted[group], columns).items()
         )
