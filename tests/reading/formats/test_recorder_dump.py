@@ -62,6 +62,17 @@ def test_a_dump_has_a_slice_for_each_completed_call(tmp_path: Path, protocol: in
     assert trace.ts_ns.tolist() == [1_000_100_000 + at * 1_000_000 for at in range(5)]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("Bool", 1), ("BFloat16", 2), ("Float", 4), ("ComplexDouble", 16)]
+)
+def test_the_bytes_of_a_call_are_those_of_its_elements(tmp_path: Path, dtype: str, size: int) -> None:
+    value = document(1)
+    value["entries"][0] |= {"input_dtypes": [dtype], "output_dtypes": [dtype]}
+    (tmp_path / "d").write_bytes(pickle.dumps(value))
+    args = recorder_dump.read(tmp_path / "d", recorder.BYTES).args
+    assert [list(args[key].values) for key in recorder.BYTES] == [[8 * size]] * len(recorder.BYTES)
+
+
 def test_a_call_that_ends_before_it_begins_is_left_out(tmp_path: Path) -> None:
     value = document()
     value["entries"][2]["time_discovered_completed_ns"] = 1

@@ -37,7 +37,7 @@ STARTED, COMPLETED = 1, 2  # states of a call
 _MOST_AXES = 64  # of a tensor, in PyTorch
 _ITEM_BYTES = {
     "Double": 8, "Long": 8, "UInt64": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float": 4, "Int": 4,
-    "UInt32": 4, "Half": 2, "BFloat16": 2, "Short": 2, "UInt16": 2, "Byte": 1, "Char": 1, "Mask": 1,
+    "UInt32": 4, "Half": 2, "BFloat16": 2, "Short": 2, "UInt16": 2, "Byte": 1, "Char": 1, "Bool": 1,
     "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1,
 }  # fmt: skip
 _TIMES = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")

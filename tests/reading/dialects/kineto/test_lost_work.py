@@ -145,7 +145,9 @@ def test_launches_that_are_inside_others_or_have_no_common_numbers_lose_nothing(
             events[-1]["args"]["correlation"] += 90
         else:
             events.append(launch(100 * i + 5, i + 1, "cuLaunchKernel", 10))
-    assert lost_work(read(tmp_path, *events)) is None
+    trace = read(tmp_path, *events)
+    assert not trace.repairs
+    assert lost_work(trace) is None
 
 
 def test_launches_inside_a_capture_run_nothing_and_lose_nothing(tmp_path: Path) -> None:
@@ -153,7 +155,9 @@ def test_launches_inside_a_capture_run_nothing_and_lose_nothing(tmp_path: Path) 
     begin = launch(0, 1, "cudaStreamBeginCapture_v10010")
     end = launch(100, 2, "cudaStreamEndCapture")
     after = [launch(200, 3), kernel(210, 50, 3)]
-    assert lost_work(read(tmp_path, begin, *captured, end, *after)) is None
+    whole = read(tmp_path, begin, *captured, end, *after)
+    assert not whole.repairs
+    assert lost_work(whole) is None
     lost = read(tmp_path, begin, *captured, end, launch(150, 9), *after)
     assert str(lost_work(lost)).startswith("1 of 2 launches")
 
