@@ -111,7 +111,6 @@ class NoteKind(Enum):
     UNMARKED = "no steps are marked: the whole recording is one step"
     UNALIGNED = "the offsets between the clocks of some ranks are unknown"
     MISSING = "a rank or its trace is missing, empty, or duplicated"
-    LOST_WORK = "launches whose work on the device the profiler lost"
     WHOLE = "a repair without loss: slices cut at the recording's ends, aligned clocks"
 
 

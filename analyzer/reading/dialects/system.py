@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Float64, Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import lies_inside
 from analyzer.base.arrays.numbering import numbered, places_by_value
-from analyzer.base.errors import Note
 from analyzer.base.names import OpName
 from analyzer.reading.dialects.name_rules import (
     COMMUNICATION,
@@ -232,9 +231,9 @@ class System:
         """Add the durations that the events lack."""
         return with_known_durations(trace)
 
-    def lost_work(self, trace: Trace) -> Note | None:
-        """Say how much device work of a rank was not recorded; None for little or none."""
-        return None
+    def lost_work(self, trace: Trace) -> str:
+        """Say how much device work of a rank was not recorded; "" for little."""
+        return ""
 
     def finished(self, trace: Trace) -> Trace:
         """Leave out the slices that stand for the recording itself."""

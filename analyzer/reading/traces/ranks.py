@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from analyzer.base import parallel
 from analyzer.base.arrays.numbering import ids_in
-from analyzer.base.errors import Note, TraceError, counted
+from analyzer.base.errors import TraceError, counted
 from analyzer.base.outputs.atomic import is_temporary, temporary_directory
 from analyzer.base.parallel import FilePart, OnRead, progress_bar
 from analyzer.reading import dialects
@@ -262,12 +263,12 @@ def _run(part: FilePart, on_read: OnRead) -> _Read:
         ]
         of_files.append((number, trace, [owner for owner, _ in of_file]))
         owned += of_file
-    lost: dict[Path, Note] = {}
+    lost: defaultdict[Path, list[str]] = defaultdict(list)
     for parts in _joined(owned):
         sources, traces = zip(*parts, strict=True)
         trace = concatenate(traces)
-        if (note := dialects.of(trace).lost_work(trace)) is not None:
-            lost.setdefault(sources[0].path, note)
+        if text := dialects.of(trace).lost_work(trace):
+            lost[sources[0].path].append(text)
         read.ranks.append(_rank(sources, trace, task))
     for number, trace, owners in of_files:
         read.files.append((number, TraceFile.of(trace, owners, lost)))

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays.intervals import lies_inside
-from analyzer.base.errors import AnalyzeError, Note, in_words, listed, meant
+from analyzer.base.errors import AnalyzeError, in_words, listed, meant
 from analyzer.base.inputs import short_names
 from analyzer.reading import dialects
 from analyzer.reading.dialects.owners import Owned, names_in, split_by_field, split_by_sources
@@ -122,15 +122,15 @@ class TraceFile(Struct, frozen=True):
     phases: Mapping[str, int]
     ranks: Sequence[int]
     repairs: Sequence[str]
-    lost_work: Sequence[str] = ()  # a digest keeps the text of a note, not its kind
+    lost_work: Sequence[str] = ()
 
     @classmethod
-    def of(cls, trace: Trace, owners: Sequence[Source], lost: Mapping[Path, Note]) -> TraceFile:
+    def of(cls, trace: Trace, owners: Sequence[Source], lost: Mapping[Path, Sequence[str]]) -> TraceFile:
         """Keep the facts of a file without its events; `lost` has what ranks lost, by their first file."""
         ranks = sorted(owner.rank for owner in owners if owner.rank is not None)
         path = owners[0].path if owners else Path(trace.path)
-        notes = [lost[path]] if path in lost else []
-        return cls(path, trace.dialect, trace.phases, ranks, [*trace.repairs, *notes], notes)
+        lost_work = lost.get(path, ())
+        return cls(path, trace.dialect, trace.phases, ranks, [*trace.repairs, *lost_work], lost_work)
 
     @property
     def n_events(self) -> int:

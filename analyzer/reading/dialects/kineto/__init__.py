@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.numbering import ids_in
-from analyzer.base.errors import Note
 from analyzer.base.inputs import MEMBER
 from analyzer.reading.dialects.kineto.collectives import (
     COLLECTIVE,
@@ -133,8 +132,8 @@ class Kineto(System):
         """Leave out spans such as ``PyTorch Profiler (0)``; correct impossible device work, with notes."""
         return super().timed(with_sound_durations(without_recording(trace)))
 
-    def lost_work(self, trace: Trace) -> Note | None:
-        """Say how many launches of a rank have no work of the device; None for few or none."""
+    def lost_work(self, trace: Trace) -> str:
+        """Say how many launches of a rank have no work of the device; "" for few."""
         return lost_work(trace)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:

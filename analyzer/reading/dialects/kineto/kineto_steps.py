@@ -195,7 +195,7 @@ def from_completion(trace: Trace, whole: Int64, partial: Int64, how: Steps) -> C
 
 def _lost(trace: Trace, host: Int64) -> Mask:
     """Mark the steps of a host (n, 3) in which the profiler lost work of the device."""
-    if lost_work(trace) is None:
+    if not lost_work(trace):
         return np.zeros(len(host), np.bool_)
     launches, is_lost = launches_of(trace)
     step = places(host, trace.ts_ns[launches])

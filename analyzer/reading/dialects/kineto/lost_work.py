@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import as_of, unique
-from analyzer.base.errors import Note, NoteKind
 from analyzer.reading.dialects.kineto.collectives import collective_kernels
 from analyzer.reading.dialects.kineto.kineto_device import calls_of, integers
 from analyzer.reading.dialects.name_rules import is_capture_begin, is_capture_end, is_launch
@@ -20,21 +19,20 @@ from analyzer.reading.formats.values import FARTHEST_NS
 # ---- launches without work
 
 
-def lost_work(trace: Trace) -> Note | None:
-    """Say how many launches have no work of the device, in a rank's trace that was read with correlations."""
+def lost_work(trace: Trace) -> str:
+    """Say how many launches of a rank, read with correlations, have no work of the device; "" for few."""
     if "correlation" not in trace.args:
-        return None
+        return ""
     launches, is_lost = launches_of(trace)
     n_lost = int(is_lost.sum())
     if n_lost <= LOST_LAUNCHES * len(launches):
-        return None
-    text = (
+        return ""
+    if not by_cat(trace, DEVICE_CATS.__contains__).any():
+        return f"{n_lost:,} launches were recorded and none of their kernels"
+    return (
         f"{n_lost:,} of {len(launches):,} launches have no work of the device: "
         "steps that lost work are left out if others are whole"
     )
-    if not by_cat(trace, DEVICE_CATS.__contains__).any():
-        text = f"{n_lost:,} launches were recorded and none of their kernels"
-    return Note(text, NoteKind.LOST_WORK)
 
 
 def launches_of(trace: Trace) -> tuple[Int64, Mask]:
