@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analyzer.base.arrays import NDArray
 from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.names import brief
@@ -20,6 +19,7 @@ from analyzer.cli.critical import records
 from analyzer.cli.replay.replay_tables import effect_table, path_tables, step_table, timelines
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, recorded_row, write_timeline
+from analyzer.reading.formats.columns import Track
 from analyzer.report.result import Result
 from dag_utils import LoadedSteps, NamedPath, critical_path
 from replay.answer import Answer, answer, replayed_rows
@@ -46,28 +46,19 @@ def _rows(result: Simulation) -> list[ThreadRow]:
     number = np.concatenate([recording.steps[row].operation for row in result.rows])
     start, end = (np.concatenate([pair[side] for pair in times]) for side in (0, 1))
     rows = np.flatnonzero(is_written[number])
+    rows = rows[np.lexsort((-end[rows], start[rows]))]
     operations = {i: recording.operations[i] for i in unique(number[rows]).tolist()}
-    threads = sorted({(op.owner, op.track): None for op in operations.values()}, key=lambda key: key[0])
-    order = {thread: i for i, thread in enumerate(threads)}
-    thread_of = np.zeros(len(recording.operations), np.int64)
-    thread_of[list(operations)] = [order[op.owner, op.track] for op in operations.values()]
-    thread = thread_of[number]
-    rows = rows[np.lexsort((-end[rows], start[rows], thread[rows]))]
+    slices: dict[tuple[int, Track], list[Slice]] = {(op.owner, op.track): [] for op in operations.values()}
     shared = {  # by all slices of an operation: there may be millions
-        i: (prefixes[op.owner] + op.name, {"name": op.name}, op.cat or None) for i, op in operations.items()
+        i: (slices[op.owner, op.track], prefixes[op.owner] + op.name, {"name": op.name}, op.cat or None)
+        for i, op in operations.items()
     }
-
-    def slices(of_thread: NDArray[np.int64]) -> Iterator[Slice]:
-        for i, begin, until in zip(
-            *(column[of_thread].tolist() for column in (number, start, end)), strict=True
-        ):
-            name, args, cat = shared[i]
-            yield Slice(name, begin, until, args, cat=cat)
-
-    of_threads = np.split(rows, np.searchsorted(thread[rows], np.arange(1, len(threads))))
+    for i, begin, until in zip(*(column[rows].tolist() for column in (number, start, end)), strict=True):
+        of_track, name, args, cat = shared[i]
+        of_track.append(Slice(name, begin, until, args, cat=cat))
     return [
-        recorded_row(recording.owners, owner, track, slices(of_thread))
-        for (owner, track), of_thread in zip(threads, of_threads, strict=True)
+        recorded_row(recording.owners, owner, track, slices[owner, track])
+        for owner, track in sorted(slices, key=lambda thread: thread[0])
     ]
 
 

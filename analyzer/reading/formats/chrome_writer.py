@@ -57,7 +57,7 @@ def recorded_row(
     owners: Sequence[str],
     owner: int,
     track: Track,
-    slices: Iterable[Slice],
+    slices: Sequence[Slice],
     points: Sequence[tuple[int, Mapping[str, Any]]] = (),
     names: Names = MappingProxyType({}),
 ) -> ThreadRow:
@@ -74,8 +74,8 @@ def write_timeline(path: Path, rows: Iterable[ThreadRow], **members: Any) -> int
 
     The file has `members` first, then the events in order of time, one per line.
     """
-    placed = _Placed(rows)
-    events = itertools.chain(placed.places.names, placed.events())
+    timeline = _Timeline(rows)
+    events = itertools.chain(timeline.places.names, timeline.events())
     encode = msgspec.json.Encoder().encode
     with open_output(path) as out:
         head = encode({MEMBER: PROGRAM, "displayTimeUnit": "ms", **members})
@@ -89,10 +89,10 @@ def write_timeline(path: Path, rows: Iterable[ThreadRow], **members: Any) -> int
             out.write(separator + written)
             separator = b",\n"
         out.write(b"\n]}\n")
-    return len(placed.items)
+    return len(timeline.items)
 
 
-class _Placed:
+class _Timeline:
     """The events of some rows: slices and the members of others, with their times and threads."""
 
     def __init__(self, rows: Iterable[ThreadRow]) -> None:

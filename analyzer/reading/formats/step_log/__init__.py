@@ -33,7 +33,7 @@ from analyzer.base.errors import TraceError, counted, listed
 from analyzer.reading.formats.columns import ArgColumn, Trace, Track
 from analyzer.reading.formats.step_log.lines import Form, begun_in, cells_of, object_of
 from analyzer.reading.formats.step_log.named_columns import (
-    NEARLY_ALL,
+    NEARLY_ALL_ROWS,
     NS_OF,
     ROUNDING,
     STEP_NAME,
@@ -378,7 +378,7 @@ def _missing(number: Int64) -> str:
     if not len(steps):
         return ""
     usual = int(np.median(steps))
-    if len(steps) > 1 and usual > 1 and (steps % usual == 0).mean() >= NEARLY_ALL:
+    if len(steps) > 1 and usual > 1 and (steps % usual == 0).mean() >= NEARLY_ALL_ROWS:
         return f"one step of {usual} is in the log"
     left = int((steps - 1).sum())
     return f"{counted(left, 'step')} between the first and the last not in the log" if left else ""

@@ -48,7 +48,7 @@ _PART_NAME = re.compile(
     r"(?i)data|load|fetch|input|comput|fwd|forward|bwd|backward|comm|reduce|gather|sync|wait|idle|barrier|opt|update|copy"
 )
 NS_OF = {"n": 1, "u": 1_000, "m": 1_000_000, "s": 1_000_000_000}
-NEARLY_ALL = 0.95  # of the rows
+NEARLY_ALL_ROWS = 0.95
 ROUNDING = 0.005  # parts may be longer than their step by this share of it
 LONGEST_NAME = 300
 _EARLIEST_NS = 10**17  # the earliest time of day: 1973
@@ -288,7 +288,7 @@ def _counters(spent_ns: Mapping[str, Float64]) -> list[str]:
         name: column
         for name, column in recorded.items()
         if _COUNTER_NAME.search(name) or not (STEP_NAME.search(name) or _PART_NAME.search(name))
-        if len(column) >= _FEWEST_ROWS and (np.diff(column) > 0).mean() >= NEARLY_ALL
+        if len(column) >= _FEWEST_ROWS and (np.diff(column) > 0).mean() >= NEARLY_ALL_ROWS
     }
     steps = [
         float(np.median(column))
@@ -315,5 +315,5 @@ def whole_of(spent: Mapping[str, Float64]) -> str | None:
     longest = max(spent, key=lambda name: float(np.median(spent[name])))
     is_named = STEP_NAME.search(longest) is not None or "total" in longest.lower()
     covers = 2 * spent[longest] >= sum(spent.values()) * (1 - ROUNDING)  # so does a long wait for a late rank
-    is_whole = covers.mean() >= NEARLY_ALL and not _PART_NAME.search(longest)
+    is_whole = covers.mean() >= NEARLY_ALL_ROWS and not _PART_NAME.search(longest)
     return longest if is_named or is_whole else None
