@@ -119,7 +119,7 @@ class Job:
     @cached_property
     def collectives(self) -> SizedCollectives:
         """The collectives whose bytes are recorded."""
-        return SizedCollectives(self.recording, self.ranks)
+        return SizedCollectives(self.recording.as_recorded, self.ranks)
 
     @cached_property
     def apart(self) -> Recording:

@@ -190,6 +190,16 @@ class Gain(Struct, frozen=True):
             return self
         return Gain(most_ns, None if self.low_ns is None else min(self.low_ns, most_ns), most_ns)
 
+    def wider(self, less_ns: float, more_ns: float) -> Gain:
+        """Widen the interval, if there is one, by what the saving may be less and more."""
+        if self.low_ns is None or self.high_ns is None:
+            return self
+        low_ns, high_ns = (
+            np.hypot(self.mid_ns - self.low_ns, less_ns),
+            np.hypot(self.high_ns - self.mid_ns, more_ns),
+        )
+        return Gain(self.mid_ns, float(self.mid_ns - low_ns), float(self.mid_ns + high_ns))
+
 
 def _mean(starts: Int64) -> Int64:
     """Mean step times (positions, m) over starts."""

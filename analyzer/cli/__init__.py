@@ -20,6 +20,8 @@ from analyzer.base.errors import PROGRAM, NoteKind, UsageError, counted, listed,
 from analyzer.report.result import Command, Result
 
 if TYPE_CHECKING:
+    from dag_utils import LoadedSteps
+    from replay.real_step import RealJob
     from trace_utils import Request, TraceFile
 
 _NAMES = ("diagnose", "statistic", "graph", "combine", "compare", "critical", "replay", "collect")
@@ -41,6 +43,8 @@ GROUPS = ("operator", "module", "annotation", "kernel_kind")
 NAMES = (*MODULES, *SHORT)
 #: The shared flags on how to read a job; see `asked`.
 READING = ("filter", "comm", "step_by", "rank_by")
+#: The shared flags on the step without the profiler; see `real`.
+REAL = ("real_step", "as_recorded")
 
 
 def option_of(name: str) -> str:
@@ -139,6 +143,15 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "help": "rows: each operation of each rank (rank, the default up to 16 ranks) or of all ranks "
         "(operation); or device work by operator, module, annotation or kernel kind",
     },
+    "real_step": {
+        "metavar": "MS",
+        "type": above_zero("number of milliseconds", float),
+        "help": "the step time without the profiler, from your own log: lengths and savings refer to it",
+    },
+    "as_recorded": {
+        "action": "store_true",
+        "help": "lengths and savings as recorded, with the profiler's own time in them",
+    },
     "sort": {"action": "store_true", "help": "largest total, or part of the change, first"},
     "head": {"metavar": "N", "type": whole_above_zero, "help": "only the first N rows"},
     "output": {
@@ -219,6 +232,16 @@ def asked(args: Namespace) -> Request:
     )
 
 
+def real(args: Namespace, loaded: LoadedSteps) -> RealJob | None:
+    """Remove the profiler's cost from a job, as the flags say; None with `--as_recorded`."""
+    from replay.real_step import real_job
+
+    if args.as_recorded:
+        refuse(args, "has no effect with --as_recorded", "real_step")
+        return None
+    return real_job(loaded, None if args.real_step is None else args.real_step * 1e6)
+
+
 def damage_notes(files: Iterable[TraceFile]) -> list[str]:
     """Name the files that lost events, with the remedy."""
     return damage_of(
@@ -243,7 +266,9 @@ def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) 
     words = [f"./{path}" if str(path).startswith("-") else str(path) for path in paths or args.path]
     values = [("filter", ",".join(args.filter)), *(("comm", part) for part in args.comm)]
     values += [("step_by", args.step_by), ("rank_by", args.rank_by)]
+    values += [("real_step", f"{args.real_step:g}" if args.real_step else None)]
     flags = [word for flag, value in values if value for word in (f"--{flag}", value)]
+    flags += ["--as_recorded"] * args.as_recorded
     return Command(shlex.join([*_program(), name, *words, *rest, *flags]))
 
 

@@ -23,10 +23,12 @@ _DIRECTORY = "BYTEPS_TRACE_DIR"
 _WIDTH = 100
 #: Defaults of flags that only some options declare but shared code reads.
 _NOT_GIVEN: dict[str, Any] = {
-    **dict.fromkeys(("step_by", "rank_by", "sub_option", "group_by", "head", "output", "save", "picture")),
+    **dict.fromkeys(
+        ("step_by", "rank_by", "sub_option", "group_by", "head", "output", "save", "picture", "real_step")
+    ),
     "filter": (),
     "comm": [],
-    "sort": False,
+    **dict.fromkeys(("sort", "as_recorded"), False),
 }
 
 _BRIEF = """\

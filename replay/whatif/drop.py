@@ -33,8 +33,10 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         chosen = select(edited, request, request.value, may_be_nothing=bool(spans))
 
         def left(step: StepGraph) -> StepGraph:
-            gone = _contained(edited, chosen, spans, step)
-            in_gap, in_tail = _in_gaps(edited, spans, step)
+            recorded = edited.recorded_step(step)  # spans have recorded times
+            gone = _contained(edited, chosen, spans, recorded)
+            in_gap, in_tail = _in_gaps(edited, spans, recorded)
+            in_gap = np.minimum(in_gap, step.gap_ns)
             work, gap = (np.where(gone, 0, column) for column in (step.work_ns, step.gap_ns - in_gap))
             tail = np.maximum(step.tail_ns - in_tail, 0)
             return replace(step, work_ns=work, gap_ns=gap, tail_ns=tail)
@@ -93,7 +95,7 @@ def _in_gaps(recording: Recording, spans: Sequence[_Spans], step: StepGraph) -> 
         in_gap[events] += clipped_lengths(open_ns, start - step.gap_ns[events], start)
         end = step.last_end_ns[span.owner, None]
         in_tail[span.owner] += int(clipped_lengths(open_ns, end, end + step.tail_ns[span.owner])[0])
-    return np.minimum(in_gap, step.gap_ns), in_tail
+    return in_gap, in_tail
 
 
 def _contained(recording: Recording, chosen: Selection, spans: Sequence[_Spans], step: StepGraph) -> Mask:

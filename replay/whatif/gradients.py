@@ -155,7 +155,7 @@ def _buckets(job: Job, recording: Recording, step: StepGraph) -> tuple[Int64, Fl
     begun[step.continued[:, 1]] = False
     buckets = np.flatnonzero(begun)
     buckets = buckets[np.lexsort((step.start_ns[buckets], step.owner[buckets]))]
-    return buckets, job.collectives.bytes_of(step)[buckets]
+    return buckets, job.collectives.bytes_of(job.recording.recorded_step(step))[buckets]
 
 
 def gradients(recording: Recording, step: StepGraph) -> tuple[Mask, Mask]:

@@ -54,6 +54,7 @@ from analyzer.answers.diagnose.steps.detectors.operations import (
 from analyzer.answers.diagnose.steps.detectors.servers import one_slow_server, priority_inversion, slow_server
 from analyzer.answers.diagnose.steps.detectors.slow_transfers import slow_links, small_messages
 from analyzer.answers.diagnose.steps.job_view import JobView, job_ns
+from analyzer.answers.diagnose.steps.limit import Limit, limit
 from analyzer.base.arrays import Float64
 from analyzer.base.errors import UsageError, as_sentence, counted
 from analyzer.base.units import in_ms, in_percent
@@ -61,6 +62,7 @@ from analyzer.reading import dialects
 from dag_utils import LoadedSteps
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts, Gain
+from replay.real_step import RealJob, RealStep
 
 
 class Detector(NamedTuple):
@@ -146,6 +148,8 @@ class Diagnosis(Struct, frozen=True):
     numbers: Sequence[int]  # of every step
     ranks: Sequence[str]
     one_step: str  # what a step is called at the start of a sentence
+    real: RealStep | None = None  # the step without the profiler; None where only figures of a job are known
+    limit: Limit | None = None
     view: JobView | None = None  # of the job as it was recorded; None where only figures of it are known
     #: Numbers of steps, and (ranks, these) the most that a part of them is longer than the median rank's.
     excess: tuple[Sequence[int], Float64] | None = None
@@ -157,6 +161,7 @@ def diagnose(
     loaded: LoadedSteps,
     network: str = "",
     *,
+    real: RealJob | None = None,
     forecasts: Forecasts | None = None,
 ) -> Diagnosis:
     """Diagnose a job.
@@ -164,10 +169,16 @@ def diagnose(
     What stands out (a rank, a step) is looked for first; the causes that all ranks share in the job
     without that; the symptoms in the job without either. So nothing is claimed twice, and a general finding
     (communication is not hidden) is about what the specific ones leave. `network` are clauses about where
-    transfers spend their time, from captures and logs of servers; `forecasts` those of the job, if known.
+    transfers spend their time, from captures and logs of servers; `real` says what the profiler costs, which
+    `loaded` is without then; `forecasts` are those of the job, if known.
     """
     search = _Search(forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps))
     search.untied = loaded.recording.untied
+    if real is not None:
+        search.less_ns, search.more_ns = (
+            real.step.mid_ns - real.step.low_ns,
+            real.step.high_ns - real.step.mid_ns,
+        )
     view = JobView(loaded, network=network, job=search.forecasts.job)
     if view.has_device:
         search.idle_ns = max(device_idle_ns(view) - not_of_the_job_ns(view), 0.0)
@@ -176,17 +187,19 @@ def diagnose(
         edited = JobView(loaded, search.forecasts.as_simulated(above), network, view.job) if above else view
         for detector in level:
             search.judge(detector.detect(edited), above)
-    recording = view.recording
+    recording = view.as_recorded.recording
     never = dialects.named(loaded.files[0].dialect).never_shows
     return Diagnosis(
         findings=_ranked(search, float(view.iteration_ns.mean())),
         skipped=[skipped for skipped in search.skipped if skipped.kind not in never],
         small=search.small,
-        iteration_ns=view.iteration_ns,
-        job_ns=job_ns(view, recording.every_whole_step),
+        iteration_ns=view.as_recorded.iteration_ns,
+        job_ns=job_ns(view.as_recorded, recording.every_whole_step),
         numbers=[recording.bounds[row].number for row in recording.every_whole_step],
         ranks=recording.owners,
         one_step=recording.one_step,
+        real=real.step if real is not None else None,
+        limit=limit(view, real),
         view=view,
     )
 
@@ -201,6 +214,8 @@ class _Search(Struct):
     small: int = 0
     untied: Callable[[Sequence[str]], str] = lambda _: ""  # as of `Recording`
     idle_ns: float = math.inf  # of a device in a step of the job: what a finding about its host saves at most
+    less_ns: float = 0.0  # by which a step without the profiler may be shorter than the likely one
+    more_ns: float = 0.0  # by which it may be longer
 
     def most_ns(self, finding: Finding) -> float:
         """Limit the saving of a finding: a device that idles less is not faster for a faster host."""
@@ -277,6 +292,8 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
             continue
         most_ns = search.most_ns(finding)
         gain = forecast.gain_ns.at_most(most_ns)
+        if finding.kind in _OF_THE_HOST:
+            gain = gain.wider(search.less_ns, min(search.more_ns, step_ns - gain.mid_ns))
         left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
         change = () if forecast.scale or forecast.saved_ns > most_ns else finding.edits
         share = gain.mid_ns / step_ns if _is_claimed(gain) else None
@@ -320,6 +337,13 @@ def headline(diagnosis: Diagnosis) -> str:
         return diagnosis.answer
     lasts_ns = float(diagnosis.iteration_ns.mean())
     step = f"{diagnosis.one_step} takes {in_ms(lasts_ns)}"
+    if (real := diagnosis.real) is not None and real.differs:
+        lasts_ns = real.mid_ns
+        known = (
+            f" ({in_ms(real.low_ns, unit='')} to {in_ms(real.high_ns)})" if real.high_ns > real.low_ns else ""
+        )
+        about = "about " if known else ""
+        step += f" while profiled, {about}{in_ms(real.mid_ns)} without the profiler{known}"
     if main := _main(diagnosis):
         return f"{step}: {_with_gain(main[0])}."
     view = diagnosis.view

@@ -16,8 +16,11 @@ MAD_TO_SD, MEDIAN_TO_MEAN = 1.4826, math.sqrt(math.pi / 2)
 FEWEST = 4
 #: An outlier is this many median deviations above the median, and larger by this factor.
 _OUTLIER_DEVIATIONS, _OUTLIER_FACTOR = 3.0, 1.10
-#: Most steps of the warm-up; with fewer than four steps, the least ratio of the first step to the others.
-WARM_UP, _FIRST_FACTOR = 3, 3.0
+#: Most steps of the warm-up.
+WARM_UP = 3
+#: Least ratio of a step of the warm-up to later outliers (steps with a checkpoint are up to 1.2 times as long
+#: as each other); of the first of fewer than four steps to the others.
+_ONCE, _FIRST_FACTOR = 1.5, 3.0
 
 
 def median(values: NDArray[np.generic]) -> float:
@@ -55,20 +58,26 @@ def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
 
 
 def n_warm_up(lengths: NDArray[np.number[Any]]) -> int:
-    """Count the steps of the warm-up: the first steps (n,) that are outliers, and longer than all later ones.
+    """Count the steps of the warm-up: the first outliers (n,), if longer than all later steps.
+
+    They are `_ONCE` times as long as a later outlier, or else happen again.
 
     Among two or three steps, the first is a warm-up if it is `_FIRST_FACTOR` times as long as any other.
 
     >>> n_warm_up(np.array([90, 40, 10, 11, 12, 11, 10])), n_warm_up(np.array([90, 40, 10, 11, 40, 11, 10]))
     (2, 1)
+    >>> n_warm_up(np.array([45, 10, 11, 12, 40, 11, 10]))
+    0
     """
     if len(lengths) < FEWEST:
         return int(len(lengths) > 1 and lengths[0] > _FIRST_FACTOR * lengths[1:].max())
-    is_usual = lengths <= longest_usual(lengths)
+    usual = longest_usual(lengths)
+    is_usual = lengths <= usual
     n_first = int(is_usual.argmax()) if is_usual.any() else 0
     if not 0 < n_first <= WARM_UP:
         return 0
-    is_once = lengths[:n_first] > lengths[n_first:].max()
+    longest = float(lengths[n_first:].max())
+    is_once = lengths[:n_first] > (longest if longest <= usual else _ONCE * longest)
     return n_first if is_once.all() else int(is_once.argmin())
 
 

@@ -9,7 +9,7 @@ from analyzer.base.errors import TraceError, UsageError, as_sentence, counted, l
 from analyzer.base.inputs import is_digest
 from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent, ms_of
-from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, refuse
+from analyzer.cli import READING, REAL, WHAT_IF, add_flags, asked, command, real, refuse
 from analyzer.report.result import Card, Chart, Column, Command, Result, Table, key_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _SKIPPED = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the flags of this option."""
-    add_flags(parser, *READING, "head")
+    add_flags(parser, *READING, *REAL, "head")
 
 
 def run(args: Namespace) -> Result:
@@ -78,7 +78,9 @@ def run(args: Namespace) -> Result:
 
     network = read_evidence(args.path, jobs=args.jobs, progress=args.progress)
     loaded = load_steps(args.path, asked(args), partitions=read_partitions(args.path, network), sizes=True)
-    diagnosis, repairs = diagnose(loaded, network.words), [*loaded.repairs, *network.repairs]
+    job = real(args, loaded)
+    diagnosis = diagnose(job.loaded if job is not None else loaded, network.words, real=job)
+    repairs = [*loaded.repairs, *network.repairs]
     return _result(args, diagnosis, loaded.recording.notes, repairs)
 
 
@@ -89,7 +91,7 @@ def _of_dumps(args: Namespace) -> Result:
     from analyzer.cli.diagnose.hang_tables import hang_tables
     from trace_utils import Request, read_ranks
 
-    refuse(args, "has no effect on the dumps of a job that hangs", *READING)
+    refuse(args, "has no effect on the dumps of a job that hangs", *READING, *REAL)
     mapped = read_ranks(args.path, standing_of, Request(jobs=args.jobs, progress=args.progress))
     ranks, paths, notes = {}, {}, []
     for dump in sorted(mapped.ranks, key=lambda dump: dump.made.last_ns if dump.made else -1):
@@ -116,6 +118,7 @@ def _of_step_log(args: Namespace) -> Result:
     from analyzer.model.figures.job_figures import load_figures
     from analyzer.model.figures.rank_figures import Wanted
 
+    refuse(args, "has no effect on a step log, whose steps no profiler slows", *REAL)
     job = load_figures(args.path, Wanted(rows=True), asked(args))
     return _result(args, diagnose_step_log(job), (), job.repairs)
 
@@ -256,13 +259,17 @@ def _document(diagnosis: Diagnosis, records: Sequence[dict[str, Any]]) -> dict[s
     import numpy as np
 
     times = diagnosis.iteration_ns / 1e6
-    known = len(times) > 0
+    known, real = len(times) > 0, diagnosis.real
     return {
         "iteration_ms": {
             "median": float(np.median(times)) if known else None,
             "mean": float(times.mean()) if known else None,
             "p95": float(np.percentile(times, 95)) if known else None,
+            "real": None
+            if real is None
+            else {bound: ms_of(getattr(real, f"{bound}_ns")) for bound in ("low", "mid", "high")},
         },
+        "limit": diagnosis.limit,
         "ranks": list(diagnosis.ranks),
         "steps": list(diagnosis.numbers),
         "findings": records,

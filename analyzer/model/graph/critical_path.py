@@ -66,10 +66,13 @@ class CriticalPath(Struct, frozen=True):
         """Mask of the stretches that are gaps (k,)."""
         return np.equal(self.cat, _GAP)
 
-    def gap_covers(self, frames: Sequence[Frames | None]) -> dict[int, tuple[str, bool]]:
+    def gap_covers(
+        self, frames: Sequence[Frames | None], recorded: StepGraph | None = None
+    ) -> dict[int, tuple[str, bool]]:
         """Find the Python function, annotation or call around most of each long gap, by its stretch.
 
-        The second value is True if the host only waits in it. `frames` are those of the recording's owners.
+        The second value is True if the host only waits in it. `frames` are those of the recording's owners,
+        and `recorded` is the step with its recorded times, if the path has others.
         """
         dur_ns = self.end_ns - self.start_ns
         long_ns = _LONG * float(dur_ns.sum())
@@ -77,10 +80,23 @@ class CriticalPath(Struct, frozen=True):
         for stretch in np.flatnonzero(self.is_gap & (dur_ns >= long_ns)).tolist():
             of_owner = frames[int(self.owners[stretch])] if frames else None
             if of_owner is not None:
-                name, waits = of_owner.during(int(self.start_ns[stretch]), int(self.end_ns[stretch]))
+                begin, end = int(self.start_ns[stretch]), int(self.end_ns[stretch])
+                if recorded is not None:
+                    begin, end = self._recorded_gap(stretch, recorded)
+                name, waits = of_owner.during(begin, end)
                 if name:
                     covers[stretch] = name, waits
         return covers
+
+    def _recorded_gap(self, stretch: int, recorded: StepGraph) -> tuple[int, int]:
+        """Find begin and end of a gap as recorded: before its event, or at an end of the owner's step."""
+        event, owner = int(self.event[stretch]), int(self.owners[stretch])
+        if event == NO_EVENT:
+            ends = recorded.begin_ns if stretch == 0 else recorded.end_of_owners_ns
+            end = int(ends[owner])
+            return end - int(self.end_ns[stretch] - self.start_ns[stretch]), end
+        end = int(recorded.start_ns[event])
+        return end - int(recorded.gap_ns[event]), end
 
 
 def critical_path(step: StepGraph, owners: Sequence[int] | None = None) -> CriticalPath:

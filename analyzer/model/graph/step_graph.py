@@ -250,6 +250,7 @@ class Recording(Struct, frozen=True, dict=True):
     sides: Sequence[tuple[int, int]] = ()
     carries: Sequence[float] = ()  # of each side, the speed relative to the recording; () for 1
     clock_bounds_ns: Sequence[int] = ()  # (m,) largest error of the clock, 0 where unknown; () on one clock
+    recorded: Recording | None = None  # the recording itself, if the steps are without its profiler's cost
     clock_groups: Sequence[int] = ()  # (m,) equal for owners whose clocks are tied; () on one clock
 
     def __post_init__(self) -> None:
@@ -266,6 +267,17 @@ class Recording(Struct, frozen=True, dict=True):
         return replace(
             self, steps=recorded.replaced(steps) if isinstance(recorded, LazySteps) else list(steps)
         )
+
+    @property
+    def as_recorded(self) -> Recording:
+        """The recording with the profiler's cost."""
+        return self if self.recorded is None else self.recorded
+
+    def recorded_step(self, step: StepGraph) -> StepGraph:
+        """Find the events of one of the steps with their recorded times; edited events have no others."""
+        recorded = self.as_recorded
+        row = next(row for row, bounds in enumerate(recorded.bounds) if bounds.number == step.number)
+        return recorded.steps[row] if len(recorded.steps[row]) == len(step) else step
 
     def to_file(self, column: Int64) -> Int64:
         """Move a column of events to the file of the steps, where these have one."""

@@ -7,6 +7,7 @@ waiting is not mistaken for work. Gaps, work and waits follow from times and edg
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import Any, NamedTuple, cast, overload
@@ -33,6 +34,8 @@ class Joint(IntEnum):
     START_TO_BODY = 3
 
 
+#: Slices of category overhead that are the driver's: it loads and compiles code, or its queue is full.
+_OF_DRIVER = re.compile(r"(?i).*(?:loading|compil).*|command[ _]buffer[ _]full")
 #: What a rank's steps note where its recording marks none.
 UNMARKED = Note("no steps are marked; the whole recording is taken for one", NoteKind.UNMARKED)
 
@@ -145,6 +148,11 @@ class Operation(NamedTuple):
     def is_overhead(self) -> bool:
         """True for work of the profiler or the driver that the recording marks as such."""
         return self.cat == "overhead"
+
+    @property
+    def is_of_profiler(self) -> bool:
+        """True for overhead of the profiler; the driver's is loading code, and a full queue."""
+        return self.is_overhead and _OF_DRIVER.fullmatch(self.name) is None
 
     @property
     def is_kernel(self) -> bool:

@@ -68,7 +68,8 @@ def busy_step(view: JobView, chosen: Mask) -> StepGraph:
 
 
 def event_of(view: JobView, step: StepGraph, event: int) -> Evidence:
-    """Describe an event of a step."""
+    """Describe an event of a step, with its recorded times."""
+    step = view.recording.recorded_step(step)
     owner = int(step.owner[event])
     return Evidence(
         path=view.loaded.ranks[owner].path,
@@ -82,6 +83,7 @@ def event_of(view: JobView, step: StepGraph, event: int) -> Evidence:
 
 def gap_before(view: JobView, step: StepGraph, event: int) -> Evidence:
     """Describe the gap before an event of a step."""
+    step = view.recording.recorded_step(step)
     after, gap_ns = event_of(view, step, event), int(step.gap_ns[event])
     end_ns, start_ns = int(step.start_ns[event]), after.start_ns - gap_ns
     function = _function_during(view, int(step.owner[event]), end_ns - gap_ns, end_ns)
@@ -90,6 +92,7 @@ def gap_before(view: JobView, step: StepGraph, event: int) -> Evidence:
 
 def tail_of(view: JobView, step: StepGraph, owner: int) -> Evidence:
     """Describe the time between an owner's last event of a step and the next step."""
+    step = view.recording.recorded_step(step)
     tail_ns, end_ns = int(step.tail_ns[owner]), int(step.next_ns[owner])
     start_ns = int(step.last_end_ns[owner] - step.begin_ns[owner])
     path, rank = view.loaded.ranks[owner].path, view.recording.owners[owner]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
+from msgspec.structs import replace
 
 from analyzer.answers.diagnose.steps.meetings import Arrivals, meetings_of
 from analyzer.answers.diagnose.steps.path_times import (
@@ -43,6 +44,12 @@ class JobView:
         self.loaded, self.network = loaded, network
         self.job = job or Job.of(loaded)
         self.recording = loaded.recording if recording is None else recording
+
+    @cached_property
+    def as_recorded(self) -> JobView:
+        """The job with the profiler's cost."""
+        recorded = self.loaded.recording.recorded
+        return self if recorded is None else JobView(replace(self.loaded, recording=recorded))
 
     # ---- steps
 

@@ -20,6 +20,7 @@ from analyzer.answers.diagnose.finding import (
     Skipped,
     edit,
 )
+from analyzer.answers.diagnose.steps.causes import cause_of_host, synchronises
 from analyzer.answers.diagnose.steps.detectors.one_off import one_off_ns, path_length_ns
 from analyzer.answers.diagnose.steps.evidence import longest_events, usual_step
 from analyzer.answers.diagnose.steps.job_view import JobView
@@ -36,6 +37,7 @@ from replay.whatif.scaling import GONE
 from replay.whatif.sized_collectives import events_by_owner
 
 _BETWEEN = re.compile(r"\b(?:HtoD|DtoH)\b|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
+_LAUNCH_LESS = "launch less and larger: compiled or fused operations, a larger batch"
 NO_DEVICE = "no work of a device is recorded"
 NO_COMPUTATION = "no computation is recorded; the time before a transfer stands for it"
 
@@ -83,15 +85,21 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         return  # one long call is not launching
     largest, is_largest = view.largest(launching)
     kernels, usual_ns = _kernels(view)
+    title, action = "the CPU launches kernels too slowly (host-bound)", _LAUNCH_LESS
+    if (shown := cause_of_host(view)) is not None:
+        cause, n_events, calls = shown
+        title, action, is_largest = cause.title.format(n=n_events), cause.action, calls
+    elif not synchronises(view):
+        action = f"CUDA graphs; {action}"
     yield Finding(
         kind="host_bound",
-        title="the CPU launches kernels too slowly (host-bound)",
+        title=title,
         cause=f"the device is busy {in_percent(busy_share(view))} of the step, with {kernels:,.0f} kernels "
         f"of {usual_ns / 1e3:.0f} µs; otherwise it waits for the CPU, mostly in {named(largest)}",
-        action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
+        action=action,
         edits=[edit("host", "none")],
         scope=FindingScope(operations=largest),
-        evidence=longest_events(view, launching & is_largest, 3),
+        evidence=longest_events(view, launching & is_largest, 3) or longest_events(view, launching, 3),
         caveat="upper bound: assumes a host that takes no time",
         look=("critical", "--head", "10"),
     )

@@ -136,7 +136,9 @@ def _covers_ns(view: JobView, is_frame: Mask) -> tuple[dict[str, float], dict[st
         step = view.recording.steps[row]
         path = critical_path(step)
         is_python = is_python_gap(view, step, path)
-        for stretch, (name, only_waits) in path.gap_covers(view.recording.frames).items():
+        for stretch, (name, only_waits) in path.gap_covers(
+            view.recording.frames, view.recording.recorded_step(step)
+        ).items():
             if not is_python[stretch]:
                 covers = waits if only_waits else spans
                 lasts_ns = float(path.end_ns[stretch] - path.start_ns[stretch])

@@ -73,7 +73,7 @@ def _gb(n_bytes: float) -> str:
 def _peaks(view: JobView, owner: int, samples: MemorySamples) -> Float64:
     """Find the peak in bytes of each whole step of an owner with samples."""
     peaks = []
-    for step in (view.loaded.recording.steps[row] for row in view.rows):
+    for step in (view.as_recorded.recording.steps[row] for row in view.rows):
         within = (samples.at_ns >= step.begin_ns[owner]) & (samples.at_ns < step.next_ns[owner])
         peaks.append(samples.n_bytes[within].max(initial=0.0))
     return np.array([peak for peak in peaks if peak > 0], np.float64)

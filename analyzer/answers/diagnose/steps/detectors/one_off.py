@@ -112,16 +112,12 @@ def _unseen(view: JobView) -> Iterator[tuple[str, str, str]]:
 ONE_OFF = "one-off work (creating a device's context, loading, compiling, tuning) is in the first steps"
 WARM_UP = "leave more steps to the warm-up before the recording begins"
 
-#: Slices of category overhead: the driver loads and compiles code, or its queue is full. All others are work
-#: of the profiler.
-_LOADS_CODE = re.compile(r"(?i).*(?:loading|compil).*")
-_QUEUE_IS_FULL = re.compile(r"(?i)command[ _]buffer[ _]full")
 _INSTANTIATES = re.compile(r"(?:cu|cuda|hip)GraphInstantiate\w*")
 
 
 def profiler_cost(view: JobView) -> Iterator[Finding]:
     """Find work of the profiler on the critical path, which is no part of the job."""
-    chosen = view.which(_is_of_profiler)
+    chosen = view.which(lambda operation: operation.is_of_profiler)
     cost_ns = _profiler_ns(view)
     share = cost_ns / path_length_ns(view)
     if share < NOTICEABLE:
@@ -191,7 +187,7 @@ def not_of_the_job_ns(view: JobView) -> float:
 
 
 def _profiler_ns(view: JobView) -> float:
-    return view.path_work_ns(view.which(_is_of_profiler))
+    return view.path_work_ns(view.which(lambda operation: operation.is_of_profiler))
 
 
 def path_length_ns(view: JobView) -> float:
@@ -201,11 +197,6 @@ def path_length_ns(view: JobView) -> float:
 
 def _place(share: float) -> ListPlace:
     return ListPlace.FIRST if share > HALF else ListPlace.BY_GAIN
-
-
-def _is_of_profiler(operation: Operation) -> bool:
-    is_of_driver = _LOADS_CODE.fullmatch(operation.name) or _QUEUE_IS_FULL.fullmatch(operation.name)
-    return operation.is_overhead and not is_of_driver
 
 
 def _path_ns(step: StepGraph, *, gaps: bool = False) -> Float64:

@@ -8,6 +8,7 @@ import numpy as np
 
 from analyzer.answers.diagnose.finding import (
     BREAKDOWN,
+    EXPOSED,
     FASTER,
     HALF,
     HOT,
@@ -21,6 +22,7 @@ from analyzer.answers.diagnose.finding import (
     StepSpan,
     edit,
 )
+from analyzer.answers.diagnose.steps.causes import cause_of_long_steps
 from analyzer.answers.diagnose.steps.detectors.device import NO_COMPUTATION, computes, start_up_ns
 from analyzer.answers.diagnose.steps.detectors.one_off import (
     ONE_OFF,
@@ -56,14 +58,25 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
     numbers = [steps[row].number for row in rows]
     worst = rows[int(np.argmax(times[view.outliers]))]
     grown = _grown(view, worst)
+    lost_ns = float((times[view.outliers] - np.median(times)).sum())
+    cause = cause_of_long_steps(view, view.outliers)
+    which = f"step{'s' if len(rows) > 1 else ''} {listed(list(map(str, numbers)), 5)}"
+    title = f"{which} take{'' if len(rows) > 1 else 's'} much longer than the others"
+    if cause is not None:
+        title += f": {'they' if len(rows) > 1 else 'it'} {cause.title}"
     yield Finding(
         kind="outlier_steps",
-        title=f"step{'s' if len(rows) > 1 else ''} {listed(list(map(str, numbers)), 5)} "
-        f"take{'' if len(rows) > 1 else 's'} much longer than the others",
+        title=title,
         cause=f"up to {in_ms(times[view.outliers].max())} instead of {in_ms(np.median(times), unit='')}; "
         f"most of the increase in step {steps[worst].number} is in {brief(grown.name)} on {grown.rank}",
-        action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection",
+        action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection"
+        if cause is None
+        else cause.action,
         edits=[edit(",".join(f"step{number}" for number in numbers), "usual")],
+        weight=lost_ns / float(times.sum()),
+        place=ListPlace.FIRST
+        if cause is not None and lost_ns > EXPOSED * float(times.sum())
+        else ListPlace.BY_GAIN,
         scope=FindingScope([grown.rank], numbers, [grown.name]),
         evidence=[grown],
         look=("critical", "--step", str(steps[worst].number)),

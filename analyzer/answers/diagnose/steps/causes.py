@@ -1,0 +1,128 @@
+"""Causes that have a name: the events that show them, and what to do about each.
+
+A row of a table is a cause. A cause of the host is shown by calls of every step, a cause of longer steps by
+events that the other steps have few of, and a cause of the device by kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from analyzer.answers.diagnose.steps.job_view import JobView
+from analyzer.base.arrays import Float64, Mask
+from analyzer.base.arrays.distributions import median
+from analyzer.reading.dialects.name_rules import is_launch
+from analyzer.reading.dialects.roles import Phase
+from analyzer.reading.dialects.step_parts import Operation
+
+
+class Cause(NamedTuple):
+    """A cause and its advice.
+
+    Attributes
+    ----------
+    shows : accepts the operations whose events show it
+    least : events of a rank in a step from which on it is one
+    title : a clause; ``{n}`` is the number of events
+    action : what to do
+    """
+
+    shows: Callable[[Operation], object]
+    least: float
+    title: str
+    action: str
+
+
+def _has(pattern: str) -> Callable[[Operation], object]:
+    search = re.compile(pattern).search
+    return lambda operation: search(operation.name)
+
+
+def _calls(pattern: str) -> Callable[[Operation], object]:
+    matches = re.compile(pattern).fullmatch
+    return lambda operation: not operation.on_device and matches(operation.name)
+
+
+#: Times the usual number of events: what shows a cause of long steps is hardly in the others.
+_MORE = 4
+_SYNCHRONISES = r"(?:cuda|cu|hip)(?:Stream|Event|Device|Ctx)Synchronize(?:_\w+)?|(?:cuda|hip)Memcpy"
+#: Of the host, the most specific first; a few calls in a step are no cause.
+OF_HOST: Sequence[Cause] = (
+    Cause(
+        lambda operation: operation.phase is Phase.UPDATE and is_launch(operation.name),
+        500,
+        "the optimizer updates parameter by parameter, with {n:,.0f} launches a step",
+        "update all parameters at once: foreach=True or fused=True for PyTorch's optimizers",
+    ),
+    Cause(
+        _calls("TorchDynamo Cache Lookup"),
+        4,
+        "torch.compile is interrupted: a step runs many compiled regions (graph breaks)",
+        "list the breaks with TORCH_LOGS=graph_breaks, and keep .item(), print and branches on values out of "
+        "compiled code",
+    ),
+    Cause(
+        _calls(_SYNCHRONISES),
+        4,
+        "{n:,.0f} calls a step make the CPU wait for the GPU, so it cannot run ahead",
+        "keep values on the device: no .item(), .tolist(), .nonzero(), .cpu() or boolean masks in the loop",
+    ),
+)
+#: Of steps that take longer than the others.
+OF_LONG_STEPS: Sequence[Cause] = (
+    Cause(
+        _has(r"(?i)dynamo_timed|inductor_|backend_compile|compile_or_|XlaCompile"),
+        1,
+        "compile anew",
+        "keep shapes the same: pad inputs or sort them into a few sizes, torch._dynamo.mark_dynamic, "
+        "dynamic=True; compile each shape before the loop",
+    ),
+    Cause(
+        _has(r"(?i)garbage collection|gc\.py|gc\.collect"),
+        1,
+        "collect garbage",
+        "gc.disable(), and gc.collect() after every few hundred steps, on all ranks in the same step",
+    ),
+    Cause(
+        _has(r"(?i)DtoH|save_checkpoint|torch[./]save|serialization\.py.*save"),
+        8,
+        "copy state to the host, as for a checkpoint",
+        "save asynchronously (torch.distributed.checkpoint.async_save), or less often",
+    ),
+)
+
+
+def cause_of_host(view: JobView) -> tuple[Cause, float, Mask] | None:
+    """Find the cause of a slow host, the events of a rank in a step that show it, and its operations (n,)."""
+    for cause in OF_HOST:
+        chosen = view.which(cause.shows)
+        n_events = median(_counts(view, chosen))
+        if n_events >= cause.least:
+            return cause, n_events, chosen
+    return None
+
+
+def synchronises(view: JobView) -> bool:
+    """Check for calls in each step that wait for the device."""
+    return median(_counts(view, view.which(_calls(_SYNCHRONISES)))) >= 1
+
+
+def cause_of_long_steps(view: JobView, long: Sequence[int]) -> Cause | None:
+    """Find the cause of the `long` steps, which are indices of whole steps."""
+    is_long = np.zeros(len(view.rows), np.bool_)
+    is_long[list(long)] = True
+    for cause in OF_LONG_STEPS:
+        counts = _counts(view, view.which(cause.shows))
+        if counts[is_long].min() >= cause.least and counts[is_long].min() > _MORE * median(counts[~is_long]):
+            return cause
+    return None
+
+
+def _counts(view: JobView, chosen: Mask) -> Float64:
+    """Count events of the `chosen` operations (n,) in each whole step (steps,), the mean over ranks."""
+    counts = [np.count_nonzero(chosen[step.operation]) for step in view.steps]
+    return np.array(counts) / len(view.recording.owners)

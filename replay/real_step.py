@@ -1,0 +1,135 @@
+"""The job without its profiler: a replay of the recorded steps without the profiler's cost."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from analyzer.base.arrays import Float64
+from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.model.profiler_cost import without_cost
+from analyzer.reading import dialects
+from dag_utils import LoadedSteps
+from replay.runs import Runs, Simulation
+from replay.uncertainty import HOST_ERROR, mean_interval, without_outliers
+
+#: Halvings of the share of the cost for a step time that is told: to a thousandth of it.
+_HALVINGS = 10
+#: The mean step differs by so much between runs of a job whose device decides (a share, 95 %).
+_PACE = 0.02
+#: A step whose length the cost changes by less is as recorded, as a share.
+_ALIKE = 0.01
+
+
+class RealStep(Struct, frozen=True):
+    """The mean step without the profiler in ns, from `low_ns` to `high_ns`, and where it is known from."""
+
+    recorded_ns: float
+    low_ns: float
+    mid_ns: float
+    high_ns: float
+    source: Literal["recorded", "estimated", "told"] = "recorded"
+
+    @property
+    def differs(self) -> bool:
+        """True if the step without the profiler is another than the recorded one."""
+        is_other = abs(self.mid_ns - self.recorded_ns) > _ALIKE * self.recorded_ns
+        return self.source != "recorded" and is_other
+
+
+class RealJob(Struct, frozen=True):
+    """A job without its profiler.
+
+    Attributes
+    ----------
+    loaded : the job, with `recording` as the cost makes it most likely
+    extremes : recordings with the most and with the least cost; none if the cost is known
+    """
+
+    step: RealStep
+    loaded: LoadedSteps
+    extremes: tuple[Recording, ...] = ()
+
+
+def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
+    """Remove the profiler's cost from a job: the one that gives `told_ns` as mean step, else its system's."""
+    recording = loaded.recording
+    recorded_ns = mean_step_ns(recording)
+    shares = dialects.named(loaded.files[0].dialect).profiler_cost
+    if not recorded_ns or (told_ns is None and not any(shares)):
+        return RealJob(RealStep(recorded_ns, recorded_ns, recorded_ns, recorded_ns), loaded)
+    replayed = _Replayed(recording)
+    if told_ns is not None:
+        step = RealStep(recorded_ns, told_ns, told_ns, told_ns, "told")
+        return RealJob(step, replace(loaded, recording=replayed.lasting(told_ns)))
+    least, likely, most = map(replayed.without, shares)
+    mid_ns = mean_step_ns(likely)
+    low_ns, high_ns = (
+        mid_ns + sign * float(np.linalg.norm([mean_step_ns(extreme) - mid_ns, scatter_ns]))
+        for sign, extreme, scatter_ns in zip((-1, 1), (most, least), _scatter_ns(likely), strict=True)
+    )
+    step = RealStep(recorded_ns, low_ns, mid_ns, high_ns, "estimated")
+    if not step.differs:
+        return RealJob(step, loaded)
+    return RealJob(step, replace(loaded, recording=likely), (most, least))
+
+
+def mean_step_ns(recording: Recording) -> float:
+    """Mean duration of the whole steps; 0 if none is whole."""
+    return float(step_lengths(recording).mean())
+
+
+def _scatter_ns(recording: Recording) -> tuple[float, float]:
+    """Measure how much shorter and longer the mean step of another run may be (95 %)."""
+    lengths = step_lengths(recording)
+    usual = without_outliers(lengths)
+    mean_ns, usual_ns = float(lengths.mean()), float(usual.mean())
+    apart = [_PACE * mean_ns, 2 * HOST_ERROR * (mean_ns - usual_ns)]
+    low, high = mean_interval(usual) or (usual_ns, usual_ns)
+    return float(np.linalg.norm([*apart, usual_ns - low])), float(np.linalg.norm([*apart, high - usual_ns]))
+
+
+def step_lengths(recording: Recording) -> Float64:
+    """Durations of the whole steps (steps,), the mean over the owners."""
+    return np.array([recording.bounds[row].mean_ns for row in recording.whole_steps])
+
+
+class _Replayed:
+    """Replays of a recording without a part of its profiler's cost."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._runs = Runs(recording, recording.every_whole_step)
+
+    def without(self, share: float, pace: float = 1.0) -> Recording:
+        """Replay the steps without a share of short stretches; `pace` multiplies what remains."""
+        edited = without_cost(self._recording, share)
+        if pace != 1:
+            edited = edited.edited(lambda step: _paced(step, pace))
+        rows = self._runs.rows
+        schedule = self._runs.simulate(map(edited.steps.__getitem__, rows))
+        simulation = Simulation(self._runs, edited, schedule)
+        steps = list(edited.steps)
+        for position, row in enumerate(rows):
+            steps[row] = simulation.step(position)
+        return replace(self._recording.with_steps(steps), recorded=self._recording)
+
+    def lasting(self, told_ns: float) -> Recording:
+        """Replay the steps so that their mean is `told_ns`: without cost, and at another pace if need be."""
+        low, high = 0.0, 1.0
+        for _ in range(_HALVINGS):
+            share = (low + high) / 2
+            is_long = mean_step_ns(self.without(share)) > told_ns
+            low, high = (share, high) if is_long else (low, share)
+        pace = told_ns / max(mean_step_ns(self.without(high)), 1.0)
+        return self.without(high, pace)
+
+
+def _paced(step: StepGraph, pace: float) -> StepGraph:
+    work_ns, gap_ns, tail_ns = (
+        np.rint(column * pace).astype(np.int64) for column in (step.work_ns, step.gap_ns, step.tail_ns)
+    )
+    return replace(step, work_ns=work_ns, gap_ns=gap_ns, tail_ns=tail_ns)
