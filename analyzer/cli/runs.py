@@ -54,9 +54,28 @@ def saved(args: Namespace, paths: Sequence[Path]) -> JobFigures:
     from analyzer.model.figures.digest import IN_DIGEST, save_digest
     from analyzer.model.figures.job_figures import load_figures
 
-    job = load_figures(paths, IN_DIGEST, asked(args))
+    job = with_real(args, load_figures(paths, IN_DIGEST, asked(args)), paths)
     save_digest(args.save, job)
     return job
+
+
+def with_real(
+    args: Namespace, job: JobFigures, paths: Sequence[Path], told: float | None = None
+) -> JobFigures:
+    """Add the steps without the profiler, if `told` (ms) or the system tells its cost."""
+    from msgspec.structs import replace
+
+    from analyzer.reading import dialects
+
+    costs = [dialects.named(name).profiler_cost for name in job.dialects]
+    if getattr(args, "as_recorded", False) or not len(job.iteration_ns) or not (told or any(map(any, costs))):
+        return job
+    from analyzer.answers.compare.real_change import real_steps
+    from dag_utils import load_steps
+    from replay.real_step import real_job
+
+    loaded = load_steps(paths, asked(args)._replace(only=()))
+    return replace(job, real=real_steps(real_job(loaded, told and told * 1e6)))
 
 
 def digest_note(args: Namespace, name: str = "") -> list[str]:
@@ -94,8 +113,11 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
         elif args.save is not None and i == len(args.path):
             runs.append(saved(args, [path]))
         else:
-            runs.append(load_figures([path], wanted, asked(args)._replace(only=())))
-            check_grouped(args, runs[-1])
+            run = load_figures([path], wanted, asked(args)._replace(only=()))
+            if args.option == "compare":
+                run = with_real(args, run, [path], told=(args.real_step or {}).get(i))
+            runs.append(run)
+            check_grouped(args, run)
     return [run.settled for run in runs]
 
 

@@ -12,7 +12,7 @@ from analyzer.answers.compare.significance import Change, Samples, changes, samp
 from analyzer.base.arrays import NDArray
 from analyzer.base.errors import TraceError, counted
 from analyzer.base.names import OpName
-from analyzer.model.figures.job_figures import JobFigures, filtered
+from analyzer.model.figures.job_figures import JobFigures, RealSteps, filtered
 from analyzer.model.figures.operations_by_step import Operations, OpKey
 from analyzer.model.figures.time_by_role import NOTHING
 from analyzer.reading import dialects
@@ -120,6 +120,7 @@ class Comparison(Struct, frozen=True):
     iteration: Change
     steps: tuple[int, int]
     notes: Sequence[str]
+    device: Sequence[tuple[str, Change]] = ()  # by kind of kernel; () if nothing tells the profiler's cost
 
     @property
     def of_either(self) -> list[OpChange]:
@@ -163,7 +164,21 @@ def compare(
     else:
         iteration = Change(*(float(lengths.mean()) if len(lengths) else None for lengths in times))
     categories = _categories(base, new)
-    return Comparison(a, b, names, operations, (of_a, of_b), categories, iteration, steps, notes)
+    device: list[tuple[str, Change]] = []
+    if a.real is not None and b.real is not None:
+        from analyzer.answers.compare.real_change import device_changes, step_change
+
+        iteration, device = step_change(a.real, b.real), device_changes(a.real, b.real)
+        notes += _real_notes(a.real, b.real, names)
+    return Comparison(a, b, names, operations, (of_a, of_b), categories, iteration, steps, notes, device)
+
+
+def _real_notes(a: RealSteps, b: RealSteps, names: tuple[str, str]) -> list[str]:
+    """Say what the lengths of steps are, and list the causes that only one run has."""
+    notes = ["The step is that without the profiler; operations and categories are as recorded"]
+    for run, other, name in ((a, b, names[0]), (b, a, names[1])):
+        notes += [f"only in {name}: {cause}" for cause in run.causes if cause not in other.causes]
+    return notes
 
 
 def _nothing_common(a: JobFigures, b: JobFigures) -> str:

@@ -35,15 +35,23 @@ HELP = "what changed between two runs (or more, the first is the base), and whet
 EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --head 20"
 
 _PERCENTAGE = above_zero("percentage", lambda text: float(text.removesuffix("%")), or_zero=True)
+_MILLISECONDS = above_zero("number of milliseconds", float)
 _REGRESSED = 3  # exit code of --fail_above
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the flags of this option."""
-    add_flags(parser, *READING, "group_by", "sort", "head", "save")
+    add_flags(parser, *READING, "as_recorded", "group_by", "sort", "head", "save")
+    parser.add_argument("--real_step", metavar="BASE,NEW", type=_real_steps,
+        help="the step times (ms) without the profiler, from your own logs, one for each run")  # fmt: skip
     parser.add_argument("--fail_above", metavar="PERCENT", type=_PERCENTAGE,
         help="exit code 3 if the iteration time grew significantly, and by more than that, or if a recording "
         "lost work of its device")  # fmt: skip
+
+
+def _real_steps(text: str) -> dict[int, float]:
+    """Read the step time of each run, counted from 1."""
+    return dict(enumerate(map(_MILLISECONDS, text.split(",")), 1))
 
 
 def run(args: Namespace) -> Result:
@@ -55,6 +63,8 @@ def run(args: Namespace) -> Result:
     if group_of(args) is not None and args.filter:
         raise UsageError(f"--filter has no effect with --group_by {args.group_by}")
     check_runs(args)
+    if args.real_step and len(args.real_step) != len(args.path):
+        raise UsageError(f"--real_step needs a step time for each of the {len(args.path)} runs: 28.6,39.9")
     from analyzer.answers.compare.comparison import compare
     from analyzer.cli.compare.verdict import verdict
     from analyzer.model.figures.rank_figures import Wanted

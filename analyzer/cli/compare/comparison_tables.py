@@ -54,7 +54,12 @@ def change_record(change: Change) -> dict[str, Cell]:
 
 def tables_of(pair: Comparison) -> list[Table]:
     """Make the tables of one comparison."""
-    return [*_operations(pair), *_categories(pair), *([_only(pair)] if any(pair.only_in) else [])]
+    return [
+        *_device(pair),
+        *_operations(pair),
+        *_categories(pair),
+        *([_only(pair)] if any(pair.only_in) else []),
+    ]
 
 
 def tables_of_runs(pairs: Sequence[Comparison]) -> list[Table]:
@@ -114,6 +119,30 @@ _EXPLAINING = (
         value=lambda op: (op.average if all(op.count) else op.explained).significant,
     ),
 )
+
+
+def _device(pair: Comparison) -> list[Table]:
+    """Make the table of the device's time by kind of kernel, which no profiler distorts."""
+    if not pair.device:
+        return []
+    columns = (Column("kind", "kernels", value=itemgetter(0)), *_of_second(_DEVICE), *_of_second(CHANGE))
+    return [
+        Table.of(
+            "device", "Device time of a step by kind of kernel", columns, pair.device, certain="significant"
+        )
+    ]
+
+
+_DEVICE = (ms_column("a_ms", "base", "a_ns"), ms_column("b_ms", "new", "b_ns"))
+
+
+def _of_second(columns: Sequence[Column]) -> list[Column]:
+    """Apply columns of changes to pairs of a name and a change."""
+
+    def of_pair(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
+        return lambda pair: value(pair[1])
+
+    return [column._replace(value=of_pair(column.value or attrgetter(column.key))) for column in columns]
 
 
 def _operations(pair: Comparison) -> list[Table]:

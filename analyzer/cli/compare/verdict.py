@@ -25,7 +25,8 @@ def verdict(comparison: Comparison) -> str:
     if iteration.p is not None and not iteration.significant:
         return f"Not significant: {sizes}"
     change = f"{'Slower' if iteration.ns > 0 else 'Faster'}: {sizes}"
-    clauses = [clause for clause in (_categories(comparison), _operation(comparison)) if clause]
+    parts = (_device,) if comparison.device else (_categories, _operation)
+    clauses = [clause for clause in (part(comparison) for part in parts) if clause]
     return f"{change}: {'; '.join(clauses)}" if clauses else change
 
 
@@ -65,6 +66,21 @@ def _categories(comparison: Comparison) -> str:
     changes = [(category.cat, category.explained) for category in comparison.categories if category.cat]
     large = [(cat, change) for cat, change in changes if abs(change.ns or 0) >= least]
     return ", ".join(f"{cat} {_signed(change)}{doubt(change)}" for cat, change in large[:_MOST])
+
+
+def _device(comparison: Comparison) -> str:
+    """Name the kinds of kernels whose time explains most of the change; matrix products may change type."""
+    least = _WORTH_NAMING * abs(comparison.iteration.ns or 0)
+    large = [(kind, change) for kind, change in comparison.device if abs(change.ns or 0) >= least]
+    products = [(kind.split()[-1], change) for kind, change in large if kind.startswith("GEMM ")]
+    was, now = (
+        max((((getattr(change, side) or 0.0), kind) for kind, change in products), default=(0.0, ""))[1]
+        for side in ("a_ns", "b_ns")
+    )
+    changed = f"matrix products changed from {was} to {now}" if was and now and was != now else ""
+    named = ", ".join(f"{kind} {_signed(change)}{doubt(change)}" for kind, change in large[:_MOST])
+    of_device = f"{named} of the device" if named else "the device works as long as before"
+    return "; ".join(filter(None, [changed, of_device]))
 
 
 def _operation(comparison: Comparison) -> str:

@@ -133,6 +133,17 @@ def _breakdown(rows: _Rows, role: NDArray[np.int8], rule: str) -> Breakdown:
     return Breakdown(rows.label.tolist(), wall, compute, comm, 0 * wall, wall - compute - comm - copies, rule)
 
 
+class RealSteps(Struct, frozen=True):
+    """The k whole steps of a job without its profiler; times of ranks are means."""
+
+    length_ns: Float64  # (k,)
+    most_cost_ns: float  # the mean step with the most cost of the profiler, which is the shortest
+    least_cost_ns: float
+    kinds: Sequence[str]  # of kernels
+    device_ns: Float64  # (kinds, k)
+    causes: Sequence[str]
+
+
 class JobFigures(Struct, frozen=True):
     """The figures of a job, rank by rank, from traces or from the digest `path`."""
 
@@ -142,6 +153,7 @@ class JobFigures(Struct, frozen=True):
     ranks: Sequence[RankFigures]
     step_by: str | None = None
     hosts: Sequence[RankFigures] = ()  # slices that several ranks share
+    real: RealSteps | None = None  # None if nothing tells the profiler's cost
 
     @property
     def repairs(self) -> list[str]:

@@ -96,6 +96,16 @@ OF_LONG_STEPS: Sequence[Cause] = (
 )
 
 
+def causes_of(view: JobView) -> list[str]:
+    """List the causes of a job by their titles, without numbers."""
+    causes = []
+    if (shown := cause_of_host(view)) is not None:
+        causes.append(shown[0].title.partition(", with {n")[0].replace("{n:,.0f} calls a step", "calls"))
+    if (cause := cause_of_long_steps(view, view.outliers)) is not None:
+        causes.append(f"some steps {cause.title}")
+    return causes
+
+
 def cause_of_host(view: JobView) -> tuple[Cause, float, Mask] | None:
     """Find the cause of a slow host, the events of a rank in a step that show it, and its operations (n,)."""
     for cause in OF_HOST:
@@ -115,7 +125,7 @@ def cause_of_long_steps(view: JobView, long: Sequence[int]) -> Cause | None:
     """Find the cause of the `long` steps, which are indices of whole steps."""
     is_long = np.zeros(len(view.rows), np.bool_)
     is_long[list(long)] = True
-    for cause in OF_LONG_STEPS:
+    for cause in OF_LONG_STEPS if len(long) else ():
         counts = _counts(view, view.which(cause.shows))
         if counts[is_long].min() >= cause.least and counts[is_long].min() > _MORE * median(counts[~is_long]):
             return cause

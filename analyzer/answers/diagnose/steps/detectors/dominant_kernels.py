@@ -12,6 +12,7 @@ from analyzer.answers.diagnose.finding import DOMINANT, HALF, Finding, FindingSc
 from analyzer.answers.diagnose.steps.detectors.device import busy_share
 from analyzer.answers.diagnose.steps.evidence import longest_events
 from analyzer.answers.diagnose.steps.job_view import JobView
+from analyzer.base.arrays import Float64
 from analyzer.base.names import named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.reading import dialects
@@ -19,6 +20,13 @@ from analyzer.reading.dialects.step_parts import Operation
 
 #: Matrix products in fp32 without tensor cores, of NVIDIA's libraries and of AMD's (Cijk…_SB).
 _FP32 = re.compile(r"(?i).*(?:sgemm|simt_|f32f32_f32f32|_ffma)|Cijk_\w+?_S_?B_")
+#: Types of matrix products, the first that a kernel's name shows.
+_TYPES = (
+    ("tf32", re.compile(r"(?i).*(?:tf32|s1688gemm|_xf32)")),
+    ("fp32", _FP32),
+    ("bf16", re.compile(r"(?i).*(?:bf16|bfloat16|_BBS_|_B_?B_)")),
+    ("fp16", re.compile(r"(?i).*(?:fp16|f16f16|h1688|16816|hgemm|half|_HHS_|_H_?H_)")),
+)
 _FP32_ADVICE = (
     "let matrix products use tensor cores: torch.set_float32_matmul_precision('high') from Ampere on, else "
     "bf16 or fp16 with autocast"
@@ -50,19 +58,29 @@ def dominant_kernels(view: JobView) -> Iterator[Finding]:
     """
     if not view.has_device or busy_share(view) < HALF:
         return
-    by_kind: dict[str, float] = {}
-    device_ns = 0.0
-    mean_ns = view.work_by_kind.mean(axis=0) / len(view.recording.owners)
-    for operation, work_ns in zip(view.recording.table.kinds, mean_ns.tolist(), strict=True):
-        if operation.on_device:
-            device_ns += work_ns
-        if operation.is_kernel:
-            kind = kind_of(view, operation)
-            by_kind[kind] = by_kind.get(kind, 0.0) + work_ns
+    by_kind = {kind: float(ns.mean()) for kind, ns in by_kind_of_kernel(view).items()}
+    device_ns = sum(by_kind.values())
     for kind, kernel_ns in sorted(by_kind.items(), key=lambda item: -item[1]):
         share = kernel_ns / max(device_ns, 1.0)
         if share > DOMINANT and kind in _ADVICE:
             yield _finding(view, kind, share, kernel_ns)
+
+
+def by_kind_of_kernel(view: JobView, *, types: bool = False) -> dict[str, Float64]:
+    """Add up the device's work in each whole step (steps,) by kind of kernel, the mean over ranks.
+
+    With `types`, matrix products come by their type, if the kernels' names tell it.
+    """
+    by_kind: dict[str, Float64] = {}
+    for operation, work_ns in zip(view.recording.table.kinds, view.work_by_kind.T, strict=True):
+        if operation.on_device:
+            kind = "communication" if operation.is_communication else "copies"
+            if operation.is_kernel:
+                kind = kind_of(view, operation)
+            if types and kind == "GEMM":
+                kind += next((f" {name}" for name, has in _TYPES if has.match(operation.name)), "")
+            by_kind[kind] = by_kind.get(kind, 0.0) + work_ns / len(view.recording.owners)
+    return by_kind
 
 
 def _finding(view: JobView, kind: str, share: float, kernel_ns: float) -> Finding:
