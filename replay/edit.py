@@ -83,6 +83,7 @@ class Edit(Struct, frozen=True):
     apply: Callable[[Recording], Recording]
     order: Order = Order.TIMES
     as_recorded: bool = False  # it concerns single recorded steps, which keep their unusual gaps
+    of_host: bool = False  # it removes host time, of which a part may be the profiler's
     error: float = EXTRAPOLATED  # standard deviation of the error of the effect, as a share of the effect
     error_ns: float = 0.0  # further error of the effect (95 %)
     name: str = ""  # as requested

@@ -58,6 +58,9 @@ class Forecast(Struct, frozen=True, dict=True):
     error: float  # standard deviation of the error of the effect, as a share of the effect
     error_ns: float  # further error of the effect (95 %)
     as_recorded: bool  # the edits concern single recorded steps, so chance plays no part
+    cost_ns: tuple[
+        float, float
+    ]  # `Recording.cost_ns` if the edits concern the host, whose time it is, else 0
     scale: float  # recorded over simulated time if `before` has other edits already; 0 for the recorded job
     #: Computes the model error if nothing varies (`error` refers to `MODEL_ERROR`), and the share of a step
     #: in which the host sets the pace, which differs between runs.
@@ -94,9 +97,9 @@ class Forecast(Struct, frozen=True, dict=True):
     def interval_ns(self) -> tuple[float, float] | None:
         """The 95 % interval of the mean step of the edited job; None for too few steps.
 
-        It combines the scatter of the change over these steps, the model error, and the scatter of further
-        steps as far as the edits change the step. If the host sets the pace, all scatter of further steps
-        counts.
+        It combines the scatter of the change over these steps, the model error, the profiler's cost, and the
+        scatter of further steps as far as the edits change the step. If the host sets the pace, all scatter
+        of further steps counts.
         """
         paired, steps = self.paired, self.after.mean(axis=1)[: len(set(self.recorded.rows))]
         further = mean_interval(steps)
@@ -112,7 +115,10 @@ class Forecast(Struct, frozen=True, dict=True):
             )
             for change, end in zip(paired, further, strict=True)
         )
-        return self.after_ns * exp(-low), self.after_ns * exp(high)
+        less_ns, more_ns = self.cost_ns
+        below = hypot(self.after_ns * (1 - exp(-low)), more_ns)
+        above = hypot(self.after_ns * (exp(high) - 1), less_ns)
+        return max(self.after_ns - below, 0.0), self.after_ns + above
 
     @property
     def saved_ns(self) -> float:
@@ -190,16 +196,6 @@ class Gain(Struct, frozen=True):
             return self
         return Gain(most_ns, None if self.low_ns is None else min(self.low_ns, most_ns), most_ns)
 
-    def wider(self, less_ns: float, more_ns: float) -> Gain:
-        """Widen the interval, if there is one, by what the saving may be less and more."""
-        if self.low_ns is None or self.high_ns is None:
-            return self
-        low_ns, high_ns = (
-            np.hypot(self.mid_ns - self.low_ns, less_ns),
-            np.hypot(self.high_ns - self.mid_ns, more_ns),
-        )
-        return Gain(self.mid_ns, float(self.mid_ns - low_ns), float(self.mid_ns + high_ns))
-
 
 def _mean(starts: Int64) -> Int64:
     """Mean step times (positions, m) over starts."""
@@ -250,6 +246,7 @@ class Forecasts:
             error=max((edit.error for edit in edits), default=EXTRAPOLATED),
             error_ns=float(np.linalg.norm([edit.error_ns for edit in edits])),
             as_recorded=own_gaps,
+            cost_ns=self.job.recording.cost_ns if any(edit.of_host for edit in edits) else (0.0, 0.0),
             scale=self.of_edits(name, edits).scale_of_recorded if above else 0.0,
             model=cache(lambda: self._model_error(both, after)),
         )

@@ -74,6 +74,7 @@ def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
     step = RealStep(recorded_ns, low_ns, mid_ns, high_ns, "estimated")
     if not step.differs:
         return RealJob(step, loaded)
+    likely = replace(likely, cost_ns=(mid_ns - low_ns, high_ns - mid_ns))
     return RealJob(step, replace(loaded, recording=likely), (most, least))
 
 

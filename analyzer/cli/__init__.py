@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from analyzer.base.errors import PROGRAM, NoteKind, UsageError, counted, listed, notes_of, whole_number
+from analyzer.base.units import in_ms
 from analyzer.report.result import Command, Result
 
 if TYPE_CHECKING:
     from dag_utils import LoadedSteps
-    from replay.real_step import RealJob
+    from replay.real_step import RealJob, RealStep
     from trace_utils import Request, TraceFile
 
 _NAMES = ("diagnose", "statistic", "graph", "combine", "compare", "critical", "replay", "collect")
@@ -240,6 +241,17 @@ def real(args: Namespace, loaded: LoadedSteps) -> RealJob | None:
         refuse(args, "has no effect with --as_recorded", "real_step")
         return None
     return real_job(loaded, None if args.real_step is None else args.real_step * 1e6)
+
+
+def real_notes(step: RealStep) -> list[str]:
+    """Say what the lengths of steps are, if they are not the recorded ones."""
+    if not step.differs:
+        return []
+    recorded = f"{in_ms(step.recorded_ns)} while profiled"
+    if step.source == "told":
+        return [f"The step is that of --real_step; {recorded}."]
+    between = f"{in_ms(step.low_ns, unit='')} to {in_ms(step.high_ns)}"
+    return [f"The step is that without the profiler, {between}; {recorded} (--as_recorded)."]
 
 
 def damage_notes(files: Iterable[TraceFile]) -> list[str]:

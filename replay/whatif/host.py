@@ -36,7 +36,7 @@ _ALLOCATES = re.compile(
 def parse(request: EditRequest, job: Job) -> Edit | None:
     """Parse `host=`, `sync=` and `allocations=`; None for any other request."""
     spared = next((edit for name, edit in _SPARED.items() if request.asks(name, "none")), None)
-    return None if spared is None else Edit(spared)
+    return None if spared is None else Edit(spared, of_host=True)
 
 
 def prepares(operation: Operation) -> bool:

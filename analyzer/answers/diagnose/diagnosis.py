@@ -174,11 +174,6 @@ def diagnose(
     """
     search = _Search(forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps))
     search.untied = loaded.recording.untied
-    if real is not None:
-        search.less_ns, search.more_ns = (
-            real.step.mid_ns - real.step.low_ns,
-            real.step.high_ns - real.step.mid_ns,
-        )
     view = JobView(loaded, network=network, job=search.forecasts.job)
     if view.has_device:
         search.idle_ns = max(device_idle_ns(view) - not_of_the_job_ns(view), 0.0)
@@ -214,8 +209,6 @@ class _Search(Struct):
     small: int = 0
     untied: Callable[[Sequence[str]], str] = lambda _: ""  # as of `Recording`
     idle_ns: float = math.inf  # of a device in a step of the job: what a finding about its host saves at most
-    less_ns: float = 0.0  # by which a step without the profiler may be shorter than the likely one
-    more_ns: float = 0.0  # by which it may be longer
 
     def most_ns(self, finding: Finding) -> float:
         """Limit the saving of a finding: a device that idles less is not faster for a faster host."""
@@ -292,8 +285,6 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
             continue
         most_ns = search.most_ns(finding)
         gain = forecast.gain_ns.at_most(most_ns)
-        if finding.kind in _OF_THE_HOST:
-            gain = gain.wider(search.less_ns, min(search.more_ns, step_ns - gain.mid_ns))
         left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
         change = () if forecast.scale or forecast.saved_ns > most_ns else finding.edits
         share = gain.mid_ns / step_ns if _is_claimed(gain) else None

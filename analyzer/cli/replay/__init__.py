@@ -7,10 +7,13 @@ from argparse import ArgumentParser, Namespace
 from analyzer.base.errors import UsageError
 from analyzer.cli import (
     READING,
+    REAL,
     WHAT_IF,
     add_flags,
     add_variants,
     asked,
+    real,
+    real_notes,
     refuse,
     variant_of,
     whole_above_zero,
@@ -34,7 +37,7 @@ _DELAY = 1.1
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the flags of this option."""
-    add_flags(parser, *READING, "del_queue", "head", "output")
+    add_flags(parser, *READING, *REAL, "del_queue", "head", "output")
     add_variants(parser, VARIANTS)
     add = parser.add_argument
     add("--step_num", metavar="N", type=whole_above_zero,
@@ -56,12 +59,15 @@ def run(args: Namespace) -> Result:
         loaded = load_steps(args.path, asked(args), partitions=read_partitions(args.path), sizes=True)
         if "help" in args.set:
             return whatif.list_edits(args, loaded)
-        return whatif.forecast(args, loaded) if args.set else whatif.most_helpful(args, loaded)
-    loaded = load_steps(args.path, asked(args))
-    if args.sub_option is None:
-        return replayed.replay(args, loaded)
-    answer = replayed.change_in_turn if args.sub_option in _IN_TURN else whatif.forecast
-    return answer(args, loaded)
+        answer = whatif.forecast if args.set else whatif.most_helpful
+    else:
+        loaded = load_steps(args.path, asked(args))
+        if args.sub_option is None:
+            return replayed.replay(args, loaded)
+        answer = replayed.change_in_turn if args.sub_option in _IN_TURN else whatif.forecast
+    job = real(args, loaded)
+    result = answer(args, loaded if job is None else job.loaded)
+    return result if job is None else result._replace(notes=[*result.notes, *real_notes(job.step)])
 
 
 def _check(args: Namespace) -> None:
@@ -76,6 +82,8 @@ def _check(args: Namespace) -> None:
     checked_ratio(f"--delay_ratio {args.delay_ratio:g}", args.delay_ratio)
     if args.sub_option in _IN_TURN:
         refuse(args, variant_of(args), "step_num")
+    if args.sub_option is None:
+        refuse(args, "has no effect with a plain --option replay, which replays the recorded steps", *REAL)
     args.set = [text if text == "help" else str(EditRequest.of(text)) for text in args.set]
     if args.set and "help" not in args.set and args.sub_option != WHAT_IF:
         raise UsageError(f"--set belongs to whatif: analyze.py whatif JOB {args.set[0]}")

@@ -23,6 +23,7 @@ from analyzer.reading.formats.columns import Track
 from analyzer.report.result import Result
 from dag_utils import LoadedSteps, NamedPath, critical_path
 from replay.answer import Answer, answer, replayed_rows
+from replay.real_step import mean_step_ns
 from replay.runs import Simulation, simulated
 from replay.sensitivity import Effect, changed_in_turn
 
@@ -164,6 +165,8 @@ def document(
 ) -> dict[str, Any]:
     """Collect the keys that every variant has; `ratio` is how much longer an edited job takes."""
     recording, recorded = replayed.recording, replayed.recorded_ns
+    if recording.recorded is not None:
+        recorded = mean_step_ns(recording.recorded)
     owners, iteration_ns = recording.owners, replayed.iteration_ns * ratio
     return {
         "steps": len(replayed.rows),

@@ -251,6 +251,8 @@ class Recording(Struct, frozen=True, dict=True):
     carries: Sequence[float] = ()  # of each side, the speed relative to the recording; () for 1
     clock_bounds_ns: Sequence[int] = ()  # (m,) largest error of the clock, 0 where unknown; () on one clock
     recorded: Recording | None = None  # the recording itself, if the steps are without its profiler's cost
+    #: By how much the mean step may be shorter, and longer, than the likely one without the profiler.
+    cost_ns: tuple[float, float] = (0.0, 0.0)
     clock_groups: Sequence[int] = ()  # (m,) equal for owners whose clocks are tied; () on one clock
 
     def __post_init__(self) -> None:
