@@ -58,6 +58,8 @@ class EditRequest(NamedTuple):
         return UsageError(f"--set {self}: {why}")
 
 
+#: Number of edited recordings that a job keeps.
+_KEPT = 3
 #: PUSHes are served one by one if more than this share waits for the PUSH before.
 _SERIAL = 0.5
 
@@ -105,6 +107,7 @@ class Job:
         self.recording, self.ranks = recording, ranks
         #: Reads the traces of the owners, in order, again from their files.
         self.load_traces = cache(load_traces)
+        self._edited: dict[tuple[Edit, ...], Recording] = {}
 
     @classmethod
     def of(cls, loaded: LoadedSteps) -> Job:
@@ -135,6 +138,22 @@ class Job:
         held = [step.held[pushes[step.operation]] for step in recording.steps]
         is_serial = np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _SERIAL
         return recording if is_serial else as_messages(with_sizes(recording), self.links)
+
+    def after(self, edits: Sequence[Edit]) -> Recording:
+        """Apply `edits`, given in any order, to the recording."""
+        if not edits:
+            return self.apart
+        edits = in_order(edits)
+        edited = self._edited.pop(edits, None) or edits[-1].apply(self.after(edits[:-1]))
+        while len(self._edited) >= _KEPT:
+            del self._edited[next(iter(self._edited))]
+        self._edited[edits] = edited  # the latest is last
+        return edited
+
+
+def in_order(edits: Sequence[Edit]) -> tuple[Edit, ...]:
+    """Sort edits into their order of application."""
+    return tuple(sorted(edits, key=lambda edit: (edit.order, edit.name)))
 
 
 def measured(

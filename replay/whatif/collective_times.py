@@ -17,12 +17,6 @@ from replay.edit import Edit, EditRequest, Job, measured
 from replay.even_work import for_all, ratio_of, scaled, with_work
 from replay.whatif.sized_collectives import events_by_owner, turns
 
-NAME = "collectives=peers|merged"
-HELP = (
-    "peers: slow collectives reach the bus bandwidth of others of their kind and size; merged: one of ten "
-    "short collectives remains"
-)
-
 #: A collective is slow if its peers exceed its bandwidth by this factor.
 _SLOW = 1.5
 #: Least number of collectives in a size class that has a usual bandwidth.

@@ -16,12 +16,6 @@ from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
 from replay.edit import Edit, EditRequest, Job, measured
 
-NAME = "negotiation=none, ready=first, rank1.ready=peers"
-HELP = (
-    "negotiation: reductions start as soon as the last rank is ready; first: all ranks are ready as early as "
-    "the first; peers: a rank is ready as early as its peers"
-)
-
 #: Mean delay of the later of two ranks, and 95 % bound of the difference between two ranks, in standard
 #: deviations of a rank's time (normal distribution).
 _LAST_OF_TWO, _APART = 2 / np.sqrt(np.pi), 1.96 * np.sqrt(2)

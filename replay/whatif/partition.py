@@ -17,9 +17,6 @@ from analyzer.reading.dialects.step_parts import Operation
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.links import connection, ends_of
 
-NAME = "partition_bytes=N"
-HELP = "tensors are cut into pieces of N bytes; needs their sizes, from BytePS's log"
-
 #: Partitions up to this many bytes show the time of a request and its answer, whatever the size.
 _SMALL_BYTES = 32 << 10
 

@@ -21,13 +21,6 @@ from replay.even_work import (
 )
 from replay.selection import named_ranks
 
-NAME = "rank1=peers, rank1.extra=peers, rank1.gap=peers, gap=even"
-HELP = (
-    "a rank (rank1,rank2) works as long as its peers; extra: work that not all ranks do is shortened until "
-    "the rank works as long as they do; gap: its pauses are as short as theirs; even: no rank pauses longer "
-    "in a step than the mean rank"
-)
-
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
     """Parse `=peers` of ranks and `gap=even`; None for any other request."""

@@ -16,9 +16,6 @@ from replay.edit import Edit, EditRequest, Job, measured
 from replay.even_work import scaled
 from replay.links import LinkRate, Side, busy_sides, is_sized, slower_nodes
 
-NAME = "servers=even|none"
-HELP = "even: a slow server is as fast per byte as the others; none: pulls take no longer than their bytes"
-
 #: A server is slow if its lower quartile exceeds the upper quartile of each other server by this factor.
 _SLOWER = 1.2
 #: Least number of large pulls, and of their partitions, for a comparison of servers.

@@ -24,13 +24,6 @@ from replay.even_work import (
 )
 from replay.occurrences import medians, pair_numbers
 
-NAME = "straggler=none|even|mean|each_step"
-HELP = (
-    "none: slow ranks work as long as their peers; even: an operation takes its time on the mean rank; mean: "
-    "the ideal step, each kind of work at its mean over ranks and steps; each_step: every rank works as long "
-    "as the mean rank of that step"
-)
-
 #: A rank is a straggler if it works so many times as long in a step as the median of its peers.
 THRESHOLD = 1.1
 

@@ -363,5 +363,5 @@ def test_where_the_device_is_the_limit_only_kernels_count(shared_data: Path) -> 
 def test_the_manual_has_a_row_for_each_edit() -> None:
     rows = re.findall(r"^\| (`.*?) \|", (REPO / "docs/options/replay.md").read_text(), re.MULTILINE)
     told = {word for row in rows for word in re.findall(r"([a-z_]+)=", row)}
-    words = {word for module in EDITS for word in re.findall(r"([a-z_]+)=", module.NAME)}
+    words = {word for _, forms, _ in EDITS for word in re.findall(r"([a-z_]+)=", forms)}
     assert words <= told
