@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +18,9 @@ from dag_utils import LoadedSteps, RankFacts
 from replay.links import LinkRate, link_rate, with_sizes
 from replay.messages import as_messages
 from replay.uncertainty import EXTRAPOLATED
-from replay.whatif.sized_collectives import SizedCollectives
+
+if TYPE_CHECKING:
+    from replay.whatif.sized_collectives import SizedCollectives
 
 
 class EditRequest(NamedTuple):
@@ -122,6 +124,8 @@ class Job:
     @cached_property
     def collectives(self) -> SizedCollectives:
         """The collectives whose bytes are recorded."""
+        from replay.whatif.sized_collectives import SizedCollectives
+
         return SizedCollectives(self.recording, self.ranks)
 
     @cached_property

@@ -80,7 +80,7 @@ EDITS = (
         "host call waits for the device; allocations: allocating and freeing device memory takes no time",
     ),
     (
-        "peers",
+        "straggler",
         "rank1=peers, rank1.extra=peers, rank1.gap=peers, gap=even",
         "a rank (rank1,rank2) works as long as its peers; extra: work that not all ranks do is shortened "
         "until the rank works as long as they do; gap: its pauses are as short as theirs; even: no rank "

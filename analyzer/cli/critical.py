@@ -173,18 +173,18 @@ def _slack_table(operations: Sequence[OperationSlack]) -> Table:
 
 def _mean(args: Namespace) -> Result:
     """Find the longest chain of average durations through the DAG of each GPU, without gaps."""
-    from dag_utils import mean_dags
+    from dag_utils import longest_chain, mean_dags
 
     refuse(args, NO_STEP, *READING, "del_queue", "output", "why")
     if args.step != "mean":
         refuse(args, NO_STEP, "step")
-    loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
-    if not any(dag.dur_ns.any() for _, _, dag in loaded.gpus):
-        why = f" ({'; '.join(loaded.repairs)})" if loaded.repairs else ""
+    gpus, notes, repairs = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
+    if not any(dag.dur_ns.any() for _, _, dag in gpus):
+        why = f" ({'; '.join(repairs)})" if repairs else ""
         raise TraceError(
             f"{args.path[0]}: the graph has no durations{why}; give the GPU's directory with its trace"
         )
-    chains = list(loaded.chains())
+    chains = [longest_chain(*gpu) for gpu in gpus]
     scopes = [scope for scope, _ in chains]
     operations = [operation for _, slack in chains for operation in slack]
     longest = max(scopes, key=lambda scope: scope.length_ns)
@@ -204,6 +204,6 @@ def _mean(args: Namespace) -> Result:
         headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "
         f"on {worker}{longest.name}, without gaps and waits.",
         tables=(table,),
-        notes=loaded.notes,
-        repairs=loaded.repairs,
+        notes=notes,
+        repairs=repairs,
     )

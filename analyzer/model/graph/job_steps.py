@@ -16,8 +16,8 @@ from analyzer.base.errors import AnalyzeError, TraceError
 from analyzer.model.clocks.job_clocks import aligned, shifted
 from analyzer.model.clocks.offsets import Clock
 from analyzer.model.graph.critical_path import CriticalPath
-from analyzer.model.graph.dependencies import dag_from_gml
 from analyzer.model.graph.join_ranks import join
+from analyzer.model.graph.model import dag_from_gml
 from analyzer.model.graph.path_summary import OperationSlack, Scope, scopes_of, step_operations
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading import dialects

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.distributions import median
-from analyzer.base.arrays.numbering import numbered, ranges, unique
+from analyzer.base.arrays.numbering import cycles, numbered, ranges, unique
 from analyzer.base.arrays.spill import Spill
 from analyzer.base.errors import TraceError, listed
-from analyzer.model.graph.model import cycles
 from analyzer.model.graph.step_graph import (
     NO_LINK,
     LazySteps,

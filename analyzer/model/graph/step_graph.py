@@ -19,6 +19,7 @@ from msgspec.structs import force_setattr, replace
 
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.distributions import n_warm_up
+from analyzer.base.arrays.intervals import overlap_groups
 from analyzer.base.arrays.numbering import numbered, places_by_value, unique
 from analyzer.base.arrays.spill import Spill
 from analyzer.base.errors import NoteKind, TraceError, listed, notes_of
@@ -89,6 +90,16 @@ class StepGraph(Struct, frozen=True):
     def end_of_owners_ns(self) -> Int64:
         """End of the step of each owner (m,): as recorded, else the usual time after its last event."""
         return np.where(self.next_ns < 0, self.last_end_ns + np.maximum(self.tail_ns, 0), self.next_ns)
+
+    def events_by_owner(self, chosen: Mask) -> list[Int64]:
+        """Split the events with `chosen` operations by owner (m)."""
+        events = np.flatnonzero(chosen[self.operation])
+        events = events[np.argsort(self.owner[events], kind="stable")]
+        return np.split(events, np.searchsorted(self.owner[events], np.arange(1, len(self.begin_ns))))
+
+    def turns(self, events: Int64) -> Int64:
+        """Assign equal numbers to events that work at the same time."""
+        return overlap_groups(self.end_ns[events] - self.work_ns[events], self.end_ns[events])
 
     def by_link(self) -> list[Int64]:
         """List the transfers of each link in the order in which it served them."""

@@ -15,7 +15,7 @@ from analyzer.answers.diagnose.steps.path_times import (
     slow_without_input,
 )
 from analyzer.base.arrays import Float64, Int64, Mask
-from analyzer.model.figures.operations_by_step import check_cells
+from analyzer.base.errors import check_cells
 from analyzer.model.graph.step_graph import Recording, StepGraph, job_lengths
 from analyzer.reading.dialects.roles import Phase
 from analyzer.reading.dialects.step_parts import Operation

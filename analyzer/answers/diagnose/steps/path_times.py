@@ -11,8 +11,8 @@ from msgspec import Struct
 from analyzer.answers.diagnose.finding import HALF
 from analyzer.base.arrays import Float64, Mask
 from analyzer.base.arrays.change_points import LEAST_STEPS
+from analyzer.base.arrays.distributions import outliers
 from analyzer.base.arrays.intervals import stretches
-from analyzer.model.figures.time_by_role import outliers
 from analyzer.model.graph.step_graph import StepGraph
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.roles import Phase

@@ -25,14 +25,14 @@ from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.names import named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.reading.dialects.roles import Phase, Role
-from analyzer.reading.dialects.step_parts import Whose
-from replay.whatif.negotiation import is_wait, waited_for
+from analyzer.reading.dialects.step_parts import Operation, Whose
+from replay.whatif.negotiation import waited_for
 from replay.whatif.scaling import GONE
 
 
 def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
     """Find the rank that causes most of the waiting in negotiations."""
-    if not view.which(is_wait).any():
+    if not view.which(_is_negotiation).any():
         yield Skipped("late_rank", "only one rank is recorded, without a peer to compare it with")
         return
     waited = waited_for(view.recording, view.rows)
@@ -77,10 +77,14 @@ def _waiting(view: JobView, usual_ns: float) -> Iterator[Finding]:
         "does not name after the first negotiations",
         action="record with HOROVOD_CACHE_CAPACITY=0 to see which rank is last each time",
         edits=[edit("ready", "first")],
-        evidence=longest_events(view, view.which(is_wait), 3),
+        evidence=longest_events(view, view.which(_is_negotiation), 3),
         caveat="upper bound: the last rank is taken to be ready when the first one is",
         look=("critical", "--head", "10"),
     )
+
+
+def _is_negotiation(operation: Operation) -> bool:
+    return operation.role is Role.WAIT
 
 
 # ---- after all are ready
@@ -88,7 +92,7 @@ def _waiting(view: JobView, usual_ns: float) -> Iterator[Finding]:
 
 def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
     """Find time between the last rank's readiness and the next look of the negotiating thread."""
-    waits = view.which(is_wait)
+    waits = view.which(_is_negotiation)
     if not waits.any():
         yield Skipped("negotiation", "no negotiation is recorded")
         return
