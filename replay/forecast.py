@@ -268,7 +268,7 @@ class Forecasts:
     def _all_devices(self) -> bool:
         """True if the device work of all ranks of the job is recorded."""
         recording = self.job.recording
-        owners = {op.owner for op in recording.table.kinds if op.is_kernel}
+        owners = {op.owner for op in recording.operations.kinds if op.is_kernel}
         return len(owners) == max([len(recording.owners), *(rank.world_size or 0 for rank in self.job.ranks)])
 
     @cached_property
@@ -277,7 +277,7 @@ class Forecasts:
         if len(self.rows) < FEWEST:
             return 0.0
         recording = self.job.recording
-        works = recording.by_kind("work_ns", self.rows, [op.is_kernel for op in recording.table.kinds])
+        works = recording.by_kind("work_ns", self.rows, [op.is_kernel for op in recording.operations.kinds])
         return float(np.log(pace(works)).std(ddof=1))
 
     def edits(self, requests: Sequence[EditRequest]) -> list[Edit]:

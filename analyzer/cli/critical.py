@@ -85,13 +85,14 @@ def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
 
 def _recorded(args: Namespace) -> Result:
     from analyzer.base.outputs.rules import NO_FILE
+    from dag_utils import scopes_of, step_operations
 
     loaded, row = recorded_step(args)
     recording = loaded.recording
     step = recording.steps[row]
-    scopes, path = loaded.scopes(step, parts=args.del_queue)
+    scopes, path = scopes_of(recording, loaded.job.kind, step, parts=args.del_queue)
     widest = scopes[-1].path()
-    slack = _slack_table(loaded.operations(step))
+    slack = _slack_table(step_operations(recording, step))
     shares, stretches = widest.by_name(), widest.rows(why=args.why)
     about = [(key_of(share.owner, share.name),) for share in shares]
     several = len(recording.owners) > 1  # then the names have prefixes

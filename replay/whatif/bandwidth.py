@@ -124,7 +124,7 @@ def times_faster(recording: Recording, factor: float, rate: float | None) -> Rec
     beyond the quick messages of their kind shrinks. Latency and the computation of a transfer stay. Without
     even relative sizes the whole transfer changes.
     """
-    if not recording.links and not any(op.is_communication for op in recording.table.kinds):
+    if not recording.links and not any(op.is_communication for op in recording.operations.kinds):
         raise TraceError("bandwidth: no transfer between ranks is recorded")
     if factor == 1:
         return recording

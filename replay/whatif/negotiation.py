@@ -34,7 +34,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return None
     recording = job.recording
     waited = waited_for(recording, recording.whole_steps)
-    rank_of = {op.name: op.whose and f"rank{op.whose.rank}" for op in recording.table.kinds}
+    rank_of = {op.name: op.whose and f"rank{op.whose.rank}" for op in recording.operations.kinds}
     late = [name for name in waited if not ranks or rank_of[name] == ranks]
     if not late:
         raise request.refused("no negotiation waits for a rank" if not ranks else "no such rank")

@@ -88,7 +88,7 @@ def why_none(recording: Recording) -> str:
     if len(recording.owners) > 1:
         why = f"no rank works {in_percent(THRESHOLD - 1)} longer than its peers in the median step"
         return "" if stragglers(recording) else why
-    if any(op.role is Role.WAIT for op in recording.table.kinds):
+    if any(op.role is Role.WAIT for op in recording.operations.kinds):
         return "a Horovod timeline is that of rank 0 and does not tell the ranks' own work apart"
     return "only one rank is recorded, without a peer to compare it with"
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from analyzer.base.errors import UsageError
 from analyzer.model.graph.step_graph import Recording
 from analyzer.reading.dialects.recorded_collectives import Call, Collectives
+from analyzer.reading.dialects.step_parts import OperationTable
 from dag_utils import RankFacts
 from replay.edit import Job
 from replay.runs import simulated
@@ -75,7 +76,9 @@ def test_copying_a_bucket_back_is_not_backward_pass() -> None:
 
 @pytest.mark.parametrize("recording", [one_gpu(), lockstep([10.0], [12.0])])
 def test_without_reductions_in_a_backward_pass_the_edit_is_refused(recording: Recording) -> None:
-    none = replace(recording, operations=[op._replace(is_collective=False) for op in recording.operations])
+    none = replace(
+        recording, operations=OperationTable(op._replace(is_collective=False) for op in recording.operations)
+    )
     with pytest.raises(UsageError, match="no reduction of gradients"):
         apply(none, ["overlap=off"])
     with pytest.raises(UsageError, match="overlap is off"):

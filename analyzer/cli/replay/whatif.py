@@ -34,7 +34,7 @@ _IDEAL = EditRequest("straggler", "mean")
 def list_edits(args: Namespace, loaded: LoadedSteps) -> Result:
     """List the edits that there are, and the names of this job that they take."""
     recording = loaded.recording
-    operations = recording.table.kinds
+    operations = recording.operations.kinds
     names = {
         "rank": recording.owners,
         "category": [operation.purpose or operation.cat for operation in operations],

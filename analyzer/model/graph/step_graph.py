@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.distributions import n_warm_up
@@ -252,7 +252,7 @@ class Recording(Struct, frozen=True, dict=True):
     workers: Sequence[int | None]  # (m,) None where the job has no workers
     ranks: Sequence[int | None]  # (m,) local to the worker
     links: Sequence[str]  # what carries one transfer at a time
-    operations: Sequence[Operation]
+    operations: OperationTable
     steps: Sequence[StepGraph]
     notes: Sequence[str] = ()  # a sentence each
     frames: Sequence[Frames | None] = ()  # (m,) what may cover the gaps, None where unknown; () for all
@@ -262,10 +262,6 @@ class Recording(Struct, frozen=True, dict=True):
     carries: Sequence[float] = ()  # of each side, the speed relative to the recording; () for 1
     clock_bounds_ns: Sequence[int] = ()  # (m,) largest error of the clock, 0 where unknown; () on one clock
     clock_groups: Sequence[int] = ()  # (m,) equal for owners whose clocks are tied; () on one clock
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.operations, OperationTable):
-            force_setattr(self, "operations", OperationTable(self.operations))
 
     def edited(self, edit: Callable[[StepGraph], StepGraph]) -> Recording:
         """Apply `edit` to each step."""
@@ -282,12 +278,6 @@ class Recording(Struct, frozen=True, dict=True):
         """Move a column of events to the file of the steps, where these have one."""
         spill = self.steps.spill if isinstance(self.steps, LazySteps) else None
         return column if spill is None else spill.put_arrays([column])[0]
-
-    @property
-    def table(self) -> OperationTable:
-        """The operations as a table of distinct operations."""
-        assert isinstance(self.operations, OperationTable)
-        return self.operations
 
     @property
     def one_step(self) -> str:
@@ -348,24 +338,26 @@ class Recording(Struct, frozen=True, dict=True):
 
     def which(self, accept: Callable[[Operation], object]) -> Mask:
         """Mark the accepted operations (n,)."""
-        return np.array([bool(accept(kind)) for kind in self.table.kinds], np.bool_)[self.table.kind]
+        return np.array([bool(accept(kind)) for kind in self.operations.kinds], np.bool_)[
+            self.operations.kind
+        ]
 
     def numbered(self, value: Callable[[Operation], Hashable]) -> tuple[list[Any], Int64]:
         """List the distinct values of the operations in order, and the index of each operation's (n,)."""
-        values, of_kind = numbered(map(value, self.table.kinds))
-        return values, of_kind.astype(np.int64)[self.table.kind]
+        values, of_kind = numbered(map(value, self.operations.kinds))
+        return values, of_kind.astype(np.int64)[self.operations.kind]
 
     def chosen_kinds(self, chosen: Mask) -> list[Operation]:
         """List the distinct operations among the `chosen` (n,)."""
-        return [self.table.kinds[kind] for kind in unique(self.table.kind[chosen]).tolist()]
+        return [self.operations.kinds[kind] for kind in unique(self.operations.kind[chosen]).tolist()]
 
     def column(self, value: Callable[[Operation], int]) -> Int64:
         """Compute an integer of each operation (n,)."""
-        return np.array([value(kind) for kind in self.table.kinds], np.int64)[self.table.kind]
+        return np.array([value(kind) for kind in self.operations.kinds], np.int64)[self.operations.kind]
 
     def by_kind(self, column: str, rows: Sequence[int], chosen: Sequence[bool] | None = None) -> Float64:
         """Add up a column of events by kind of operation (the `chosen`) in each of some steps (steps, k)."""
-        kind, n = self.table.kind, len(self.table.kinds)
+        kind, n = self.operations.kind, len(self.operations.kinds)
         kept = np.arange(n) if chosen is None else np.flatnonzero(chosen)
         sums = np.empty((len(rows), len(kept)))
         for of_step, step in zip(sums, map(self.steps.__getitem__, rows), strict=True):

@@ -56,7 +56,7 @@ def times_of(view: JobView, row: int) -> tuple[Float64, Float64, Float64]:
 
     Short gaps of a device's host are its work.
     """
-    n, kind = len(view.recording.table.kinds), view.recording.table.kind
+    n, kind = len(view.recording.operations.kinds), view.recording.operations.kind
     step = view.recording.steps[row]
     path = critical_path(step)
     kinds = np.append(kind, n)[np.append(step.operation, -1)[path.event]]  # a step may have no event

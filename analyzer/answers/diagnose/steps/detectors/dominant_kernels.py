@@ -53,7 +53,7 @@ def dominant_kernels(view: JobView) -> Iterator[Finding]:
     by_kind: dict[str, float] = {}
     device_ns = 0.0
     mean_ns = view.work_by_kind.mean(axis=0) / len(view.recording.owners)
-    for operation, work_ns in zip(view.recording.table.kinds, mean_ns.tolist(), strict=True):
+    for operation, work_ns in zip(view.recording.operations.kinds, mean_ns.tolist(), strict=True):
         if operation.on_device:
             device_ns += work_ns
         if operation.is_kernel:

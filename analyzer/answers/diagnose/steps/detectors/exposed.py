@@ -44,7 +44,7 @@ def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
         yield from _waiting(view, float(np.median(np.max(list(waited.values()), axis=0))))
         return
     usual_ns = float(np.median(waits_ns))
-    kinds = view.recording.table.kinds
+    kinds = view.recording.operations.kinds
     last = next(kind.whose or Whose() for kind in kinds if kind.name == computation)
     is_known = last.rank is not None
     if usual_ns < (NEGLIGIBLE if is_known and not last.is_guess else HALF) * view.step_ns:
@@ -137,7 +137,7 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
 
 def whose_loading(view: JobView) -> str:
     """Write a caveat if ranks wait for each other in their loading, or load ahead; else ""."""
-    loads = [kind for kind in view.recording.table.kinds if kind.phase is Phase.INPUT]
+    loads = [kind for kind in view.recording.operations.kinds if kind.phase is Phase.INPUT]
     waits = any(kind.is_collective for kind in loads)
     ahead = any(rank.loads_ahead for rank in view.loaded.ranks)
     if len(view.recording.owners) < 2 or not (waits or ahead):
@@ -159,7 +159,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     largest, is_largest = view.largest(transfers)
     has_computation = any(  # Horovod's timeline has none
         kind.is_traced and not kind.is_communication and kind.role is not Role.WAIT
-        for kind in view.recording.table.kinds
+        for kind in view.recording.operations.kinds
     )
     if on_path > least and not has_computation:
         share = on_path / view.step_ns

@@ -37,7 +37,7 @@ NO_COMMUNICATION = "no communication between ranks is recorded"
 
 def stages_of(view: JobView, accept: Callable[[Transfer], bool]) -> list[str]:
     """Return the system's names of the stages of the transfers that are accepted, in their order."""
-    transfers = (kind.transfer for kind in view.recording.table.kinds)
+    transfers = (kind.transfer for kind in view.recording.operations.kinds)
     return list(dict.fromkeys(transfer.stage for transfer in transfers if accept(transfer)))
 
 
