@@ -51,7 +51,7 @@ class StepGraph(Struct, frozen=True):
     gap_ns: Int64  # (n,) from the event's last input to its start
     begin_ns: Int64  # (m,) of each owner's step
     next_ns: Int64  # (m,) begin of each owner's next step; -1 where unknown
-    tail_ns: Int64  # (m,) from the last event that delays the next step to the begin of that
+    tail_ns: Int64  # (m,) from the last event that delays the next step to the begin of that; 0 where unknown
     last: Int64  # events that end before the next step of their owner begins
     on_device: Int64  # events that ran on a device
     turn: Int64  # (n,) the order in which links served the transfers
@@ -88,8 +88,8 @@ class StepGraph(Struct, frozen=True):
 
     @property
     def end_of_owners_ns(self) -> Int64:
-        """End of the step of each owner (m,): as recorded, else the usual time after its last event."""
-        return np.where(self.next_ns < 0, self.last_end_ns + np.maximum(self.tail_ns, 0), self.next_ns)
+        """End of the step of each owner (m,): as recorded, else that of its last event and tail."""
+        return np.where(self.next_ns < 0, self.last_end_ns + self.tail_ns, self.next_ns)
 
     def events_by_owner(self, chosen: Mask) -> list[Int64]:
         """Split the events with `chosen` operations by owner (m)."""
