@@ -9,10 +9,17 @@ from analyzer.model.graph.critical_path import CriticalPath, critical_path
 from analyzer.model.graph.dependencies import mean_dags
 from analyzer.model.graph.job_steps import LoadedSteps, RankFacts, load_steps, read_partitions
 from analyzer.model.graph.model import Dag, LongestPath
-from analyzer.model.graph.path_summary import NamedPath, Scope, step_length
+from analyzer.model.graph.path_summary import (
+    NamedPath,
+    Scope,
+    longest_chain,
+    scopes_of,
+    step_length,
+    step_operations,
+)
 
 __all__ = [
     "CriticalPath", "Dag", "LoadedSteps", "LongestPath", "NamedPath", "RankFacts",
-    "Scope", "critical_path", "load_steps", "mean_dags", "read_partitions",
-    "step_length",
+    "Scope", "critical_path", "load_steps", "longest_chain", "mean_dags",
+    "read_partitions", "scopes_of", "step_length", "step_operations",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +18,9 @@ from dag_utils import LoadedSteps, RankFacts
 from replay.links import LinkRate, link_rate, with_sizes
 from replay.messages import as_messages
 from replay.uncertainty import EXTRAPOLATED
-from replay.whatif.sized_collectives import SizedCollectives
+
+if TYPE_CHECKING:
+    from replay.whatif.sized_collectives import SizedCollectives
 
 
 class EditRequest(NamedTuple):
@@ -58,6 +60,8 @@ class EditRequest(NamedTuple):
         return UsageError(f"--set {self}: {why}")
 
 
+#: Number of edited recordings that a job keeps.
+_KEPT = 3
 #: PUSHes are served one by one if more than this share waits for the PUSH before.
 _SERIAL = 0.5
 
@@ -106,6 +110,7 @@ class Job:
         self.recording, self.ranks = recording, ranks
         #: Reads the traces of the owners, in order, again from their files.
         self.load_traces = cache(load_traces)
+        self._edited: dict[tuple[Edit, ...], Recording] = {}
 
     @classmethod
     def of(cls, loaded: LoadedSteps) -> Job:
@@ -120,6 +125,8 @@ class Job:
     @cached_property
     def collectives(self) -> SizedCollectives:
         """The collectives whose bytes are recorded."""
+        from replay.whatif.sized_collectives import SizedCollectives
+
         return SizedCollectives(self.recording.as_recorded, self.ranks)
 
     @cached_property
@@ -136,6 +143,22 @@ class Job:
         held = [step.held[pushes[step.operation]] for step in recording.steps]
         is_serial = np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _SERIAL
         return recording if is_serial else as_messages(with_sizes(recording), self.links)
+
+    def after(self, edits: Sequence[Edit]) -> Recording:
+        """Apply `edits`, given in any order, to the recording."""
+        if not edits:
+            return self.apart
+        edits = in_order(edits)
+        edited = self._edited.pop(edits, None) or edits[-1].apply(self.after(edits[:-1]))
+        while len(self._edited) >= _KEPT:
+            del self._edited[next(iter(self._edited))]
+        self._edited[edits] = edited  # the latest is last
+        return edited
+
+
+def in_order(edits: Sequence[Edit]) -> tuple[Edit, ...]:
+    """Sort edits into their order of application."""
+    return tuple(sorted(edits, key=lambda edit: (edit.order, edit.name)))
 
 
 def measured(

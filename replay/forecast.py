@@ -17,8 +17,8 @@ from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Phase
 from analyzer.reading.dialects.step_parts import Operation
 from replay.answer import Answer, answer
-from replay.edit import Edit, EditRequest, Job
-from replay.edits import EditedJob, in_order
+from replay.edit import Edit, EditRequest, Job, in_order
+from replay.edits import parse
 from replay.occurrences import UsualGaps, pace, with_usual_gaps
 from replay.runs import Runs, Simulation
 from replay.uncertainty import (
@@ -217,7 +217,7 @@ class Forecasts:
 
     def __init__(self, job: Job, rows: Sequence[int]) -> None:
         self.job, self.rows = job, rows
-        self._edited = EditedJob(job)
+        self._parse = cache(lambda request: parse(request, job))
         self._runs = [Runs(job.recording, rows)]
         self._usual_gaps = UsualGaps(job.recording)
         self._times: dict[tuple[tuple[Edit, ...], bool], Int64] = {}
@@ -259,7 +259,7 @@ class Forecasts:
         """
         error, host = MODEL_ERROR, 0.0
         if self._all_devices:
-            edited = self._edited.after(edits)
+            edited = self.job.after(edits)
             steps, most = [edited.steps[row] for row in self.rows], max(int(lengths.sum()), 1)
 
             def share(accept: Callable[[Operation], bool]) -> float:
@@ -275,7 +275,7 @@ class Forecasts:
     def _all_devices(self) -> bool:
         """True if the device work of all ranks of the job is recorded."""
         recording = self.job.recording
-        owners = {op.owner for op in recording.table.kinds if op.is_kernel}
+        owners = {op.owner for op in recording.operations.kinds if op.is_kernel}
         return len(owners) == max([len(recording.owners), *(rank.world_size or 0 for rank in self.job.ranks)])
 
     @cached_property
@@ -284,17 +284,17 @@ class Forecasts:
         if len(self.rows) < FEWEST:
             return 0.0
         recording = self.job.recording
-        works = recording.by_kind("work_ns", self.rows, [op.is_kernel for op in recording.table.kinds])
+        works = recording.by_kind("work_ns", self.rows, [op.is_kernel for op in recording.operations.kinds])
         return float(np.log(pace(works)).std(ddof=1))
 
     def edits(self, requests: Sequence[EditRequest]) -> list[Edit]:
         """Parse requests; raises `UsageError` for an impossible edit."""
-        return [self._edited.parse(request) for request in requests]
+        return [self._parse(request) for request in requests]
 
     def _after(self, edits: Sequence[Edit], own_gaps: bool) -> Int64:
         key = in_order(edits), own_gaps
         if key not in self._times:
-            self._times[key] = self._simulated(self._edited.after(edits), own_gaps)
+            self._times[key] = self._simulated(self.job.after(edits), own_gaps)
         return self._times[key]
 
     def _simulated(self, recording: Recording, own_gaps: bool) -> Int64:
@@ -366,7 +366,7 @@ class Forecasts:
 
     def simulation(self, edits: Sequence[Edit], *, own_gaps: bool = False) -> Simulation:
         """Simulate the events after some edits, with usual gaps or their own."""
-        edited = self._edited.after(edits) if edits else self.job.recording
+        edited = self.job.after(edits) if edits else self.job.recording
         if not own_gaps:
             edited = with_usual_gaps(edited)
         runs = self._runs_of(edited, self.rows)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64
 from analyzer.model.graph.step_graph import NO_LINK, Recording, StepGraph
-from analyzer.reading.dialects.step_parts import Direction, Joint, Operation
+from analyzer.reading.dialects.step_parts import Direction, Joint, Operation, OperationTable
 
 #: A stretch of time shows a link's rate if it has this share of the link's bytes in a step: the first bytes
 #: after a pause may be faster than the link can sustain (a token bucket). A link with this share of the
@@ -41,7 +41,7 @@ _PLATEAU = 0.95
 
 def is_sized(recording: Recording) -> bool:
     """Check whether the bytes of transfers are known (true without transfers)."""
-    transfers = [op.transfer for op in recording.table.kinds if op.transfer.link or op.is_communication]
+    transfers = [op.transfer for op in recording.operations.kinds if op.transfer.link or op.is_communication]
     return not transfers or any(transfer.n_bytes for transfer in transfers)
 
 
@@ -200,7 +200,7 @@ def slower_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, list[
 def _slow_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, float]:
     """Rates of the nodes whose own limit is below their fair share of what their peers carry."""
     servers, rates = _servers(recording), {}
-    n_workers = len({op.transfer.link for op in recording.table.kinds if op.transfer.is_sent})
+    n_workers = len({op.transfer.link for op in recording.operations.kinds if op.transfer.is_sent})
     for link, pair in slower_nodes(recording, sides).items():
         most, ratio = max(side.most for side in pair), n_workers / max(len(servers), 1)
         share = min(ratio if link in servers else 1 / ratio, 1.0)
@@ -213,7 +213,7 @@ def _slow_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, float]
 
 
 def _servers(recording: Recording) -> set[str]:
-    return {op.transfer.link for op in recording.table.kinds if op.transfer.is_answer}
+    return {op.transfer.link for op in recording.operations.kinds if op.transfer.is_answer}
 
 
 def local_servers(recording: Recording) -> dict[str, str]:
@@ -261,7 +261,7 @@ def sending(recording: Recording) -> Int64:
 def receiving(recording: Recording) -> Int64:
     """Link of the receiving node of each operation (n,), -1 for none."""
     index_of = {link: i for i, link in enumerate(recording.links)}
-    kinds = recording.table.kinds
+    kinds = recording.operations.kinds
     server = {
         op.transfer.key: index_of.get(op.transfer.link, NO_LINK) for op in kinds if op.transfer.is_answer
     }
@@ -307,7 +307,7 @@ def with_sizes(recording: Recording) -> Recording:
     The copy of a partition to host memory (COPYD2H) takes longer the larger it is: the shortest copy counts
     as 0 bytes, the usual copy of a full partition as one unit.
     """
-    if any(op.transfer.n_bytes for op in recording.table.kinds):
+    if any(op.transfer.n_bytes for op in recording.operations.kinds):
         return recording
     to_host = recording.which(lambda op: op.transfer.direction is Direction.TO_HOST)
     copies: dict[tuple[int, int | None], float] = {}  # shortest copy of each partition, by (owner, key)
@@ -331,7 +331,7 @@ def with_sizes(recording: Recording) -> Recording:
         share = min((copies[partition] - empty_ns) / (full_ns - empty_ns), 1.0)
         return operation._replace(transfer=operation.transfer._replace(n_bytes=round(_UNIT * share)))
 
-    return replace(recording, operations=[sized(op) for op in recording.operations])
+    return replace(recording, operations=OperationTable(map(sized, recording.operations)))
 
 
 def bytes_of(recording: Recording) -> Int64:

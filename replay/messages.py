@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.model.graph.step_graph import NO_LINK, Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import Rule
-from analyzer.reading.dialects.step_parts import Joint, Operation, edge_rows
+from analyzer.reading.dialects.step_parts import Joint, Operation, OperationTable, edge_rows
 from replay.engine import make_plan, simulate
 from replay.links import LinkRate, bytes_of, connection, ends_of, receiving
 
@@ -62,7 +62,12 @@ def as_messages(recording: Recording, network: LinkRate) -> Recording:
     wire_ns = bytes_of(recording) / network.at_most
     messages = _Messages(recording, pulls, (to_back, rest), link, wire_ns, (np.array(sides), carries))
     return replace(
-        recording, operations=operations, links=links, sides=sides, carries=carries, steps=messages.steps()
+        recording,
+        operations=OperationTable(operations),
+        links=links,
+        sides=sides,
+        carries=carries,
+        steps=messages.steps(),
     )
 
 

@@ -104,12 +104,12 @@ def select_of(recording: Recording, request: EditRequest, target: str, owners: M
     if not selection and not owners.any():
         raise request.refused(f"no such rank; there are {', '.join(recording.owners)}")
     if not selection:  # as tables show it
-        alike = {op.name for op in recording.table.kinds if brief(op.name) == target}
+        alike = {op.name for op in recording.operations.kinds if brief(op.name) == target}
         chosen = recording.which(lambda op: owners[op.owner] and op.name in alike)
         selection = Selection(chosen, np.zeros(len(owners), np.bool_))
     if not selection:
         name = target or request.name
-        words = {word for op in recording.table.kinds for word in _names(op) if word}
+        words = {word for op in recording.operations.kinds for word in _names(op) if word}
         near = meant(name, sorted({*words, *recording.owners}), most=3)
         raise request.refused(f"no operation has the name {name}{near or '; --set help lists all'}")
     return selection
@@ -133,7 +133,7 @@ def _matching(recording: Recording, target: str, owners: Mask) -> Selection:
     )
     untraced = np.zeros(len(owners), np.bool_)
     if target in ("", Phase.FORWARD.word):
-        untraced[[op.owner for op in recording.table.kinds if op.role is Role.UNTRACED]] = True
+        untraced[[op.owner for op in recording.operations.kinds if op.role is Role.UNTRACED]] = True
     return Selection(chosen, untraced & owners)
 
 

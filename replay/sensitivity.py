@@ -94,7 +94,7 @@ def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str
     """
     names, number = recording.numbered(name_of)
     untraced = np.zeros(len(recording.owners), np.bool_)
-    untraced[[op.owner for op in recording.table.kinds if op.role is Role.UNTRACED]] = True
+    untraced[[op.owner for op in recording.operations.kinds if op.role is Role.UNTRACED]] = True
     groups = []
     for name_number, name in enumerate(names):
         if not name:

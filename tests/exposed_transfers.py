@@ -7,7 +7,6 @@ import numpy as np
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64
 from analyzer.model.figures.time_by_role import Slices, time_of_ids
-from replay.whatif.sized_collectives import events_by_owner
 
 
 def exposed_ns(view: JobView) -> Float64:
@@ -19,7 +18,7 @@ def exposed_ns(view: JobView) -> Float64:
     role = recording.column(lambda one: one.role).astype(np.int8)
     taken = np.zeros(n)
     for step in view.steps:
-        for owner, events in enumerate(events_by_owner(recording, step, np.ones(n, np.bool_))):
+        for owner, events in enumerate(step.events_by_owner(np.ones(n, np.bool_))):
             ends = step.end_ns[events]
             slices = Slices.of(step.start_ns[events], ends, events, role[step.operation[events]])
             begin, over = step.begin_ns[[owner]], step.next_ns[[owner]]

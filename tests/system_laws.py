@@ -139,11 +139,11 @@ def check_met(job: Path) -> None:
     loads input is of that phase.
     """
     recording = load_steps([job], Request(jobs=1, progress=False)).recording
-    phases = {one.phase for one in recording.table.kinds}
+    phases = {one.phase for one in recording.operations.kinds}
     assert Phase.FORWARD not in phases or Phase.BACKWARD in phases, "a forward pass without a backward one"
     is_partial = Phase.FORWARD not in phases and Phase.UPDATE in phases
     assert not is_partial, "an update without a forward pass"  # Python's stacks may tell a loader
-    for one in recording.table.kinds:
+    for one in recording.operations.kinds:
         # where the host does the work, what loads is work as well
         loads = {Role.INPUT, Role.COMPUTE} if one.phase is Phase.INPUT else {*Role} - {Role.INPUT}
         assert one.role in loads, f"{one.name}: its phase is {one.phase}, and its role {one.role}"

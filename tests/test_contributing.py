@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -133,7 +134,9 @@ def test_each_law_has_its_test() -> None:
 def test_the_example_of_an_edit_is_answered_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("compression")
     module.__dict__.update(example("Add an edit"))
-    monkeypatch.setattr("replay.edits.EDITS", (module, *edits.EDITS))
+    monkeypatch.setitem(sys.modules, "replay.whatif.compression", module)
+    row = ("compression", "compression=R", "communication takes R times as long")
+    monkeypatch.setattr(edits, "EDITS", (row, *edits.EDITS))
     words = ("--option", "replay", "--path", REPO / "examples" / "lenet", "--sub_option", "whatif")
     compressed, shorter, _ = ask(*words, "--set", "compression=0.5", "--set", "Comm=0.5")["whatif"]
     assert compressed["after_ms"] == shorter["after_ms"] < compressed["before_ms"]

@@ -178,3 +178,16 @@ def missing(path: Path) -> TraceError:
 
 class OutputError(AnalyzeError):
     """A result cannot be written."""
+
+
+#: Cells of an operation and a step that a run may have: some, or this many for each of its events.
+_MOST_CELLS, _MOST_CELLS_AN_EVENT = 10_000_000, 10
+
+
+def check_cells(path: object, m: int, k: int, n_slices: int) -> None:
+    """Refuse huge, nearly empty tables of m operations in k steps."""
+    if m * k > max(_MOST_CELLS, _MOST_CELLS_AN_EVENT * n_slices):
+        raise TraceError(
+            f"{path}: {counted(m, 'operation')} in {counted(k, 'step')}, most of them in a few steps only: "
+            "too many to be compared step by step; --step_by NAME says what else marks a step"
+        )

@@ -85,13 +85,14 @@ def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
 
 def _recorded(args: Namespace) -> Result:
     from analyzer.base.outputs.rules import NO_FILE
+    from dag_utils import scopes_of, step_operations
 
     loaded, row = recorded_step(args)
     recording = loaded.recording
     step = recording.steps[row]
-    scopes, path = loaded.scopes(step, parts=args.del_queue)
+    scopes, path = scopes_of(recording, loaded.job.kind, step, parts=args.del_queue)
     widest = scopes[-1].path()
-    slack = _slack_table(loaded.operations(step))
+    slack = _slack_table(step_operations(recording, step))
     shares, stretches = widest.by_name(), widest.rows(why=args.why)
     about = [(key_of(share.owner, share.name),) for share in shares]
     several = len(recording.owners) > 1  # then the names have prefixes
@@ -173,18 +174,18 @@ def _slack_table(operations: Sequence[OperationSlack]) -> Table:
 
 def _mean(args: Namespace) -> Result:
     """Find the longest chain of average durations through the DAG of each GPU, without gaps."""
-    from dag_utils import mean_dags
+    from dag_utils import longest_chain, mean_dags
 
     refuse(args, NO_STEP, *READING, "del_queue", "output", "why")
     if args.step != "mean":
         refuse(args, NO_STEP, "step")
-    loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
-    if not any(dag.dur_ns.any() for _, _, dag in loaded.gpus):
-        why = f" ({'; '.join(loaded.repairs)})" if loaded.repairs else ""
+    gpus, notes, repairs = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
+    if not any(dag.dur_ns.any() for _, _, dag in gpus):
+        why = f" ({'; '.join(repairs)})" if repairs else ""
         raise TraceError(
             f"{args.path[0]}: the graph has no durations{why}; give the GPU's directory with its trace"
         )
-    chains = list(loaded.chains())
+    chains = [longest_chain(*gpu) for gpu in gpus]
     scopes = [scope for scope, _ in chains]
     operations = [operation for _, slack in chains for operation in slack]
     longest = max(scopes, key=lambda scope: scope.length_ns)
@@ -204,6 +205,6 @@ def _mean(args: Namespace) -> Result:
         headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "
         f"on {worker}{longest.name}, without gaps and waits.",
         tables=(table,),
-        notes=loaded.notes,
-        repairs=loaded.repairs,
+        notes=notes,
+        repairs=repairs,
     )

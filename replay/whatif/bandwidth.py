@@ -17,12 +17,6 @@ from replay.selection import as_ratio
 from replay.uncertainty import CROWDED
 from replay.whatif.collective_times import at_bandwidth, crowded_ns, with_latency
 
-NAME = "bandwidth=R|200Mbit, latency=R"
-HELP = (
-    "bandwidth: links are R times as fast, or have this rate (Kbit, Mbit, Gbit); other parts of a transfer "
-    "stay; latency: the fixed cost of a collective is R times as long"
-)
-
 _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]+)?)([KMG])bit(?:/s)?", re.IGNORECASE)
 _BITS = {"K": 1e3, "M": 1e6, "G": 1e9}
 _LEAST_RATE = 1e-6  # bytes per nanosecond
@@ -130,7 +124,7 @@ def times_faster(recording: Recording, factor: float, rate: float | None) -> Rec
     beyond the quick messages of their kind shrinks. Latency and the computation of a transfer stay. Without
     even relative sizes the whole transfer changes.
     """
-    if not recording.links and not any(op.is_communication for op in recording.table.kinds):
+    if not recording.links and not any(op.is_communication for op in recording.operations.kinds):
         raise TraceError("bandwidth: no transfer between ranks is recorded")
     if factor == 1:
         return recording

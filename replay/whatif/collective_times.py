@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Float64, Mask
+from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.intervals import clipped_lengths, union
 from analyzer.base.arrays.numbering import places_by_value
 from analyzer.model.graph.step_graph import Recording, StepGraph
@@ -15,13 +13,6 @@ from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
 from replay.edit import Edit, EditRequest, Job, measured
 from replay.even_work import for_all, ratio_of, scaled, with_work
-from replay.whatif.sized_collectives import events_by_owner, turns
-
-NAME = "collectives=peers|merged"
-HELP = (
-    "peers: slow collectives reach the bus bandwidth of others of their kind and size; merged: one of ten "
-    "short collectives remains"
-)
 
 #: A collective is slow if its peers exceed its bandwidth by this factor.
 _SLOW = 1.5
@@ -42,42 +33,34 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return None
     if request.value == "peers":
         factor = np.ones(len(job.recording.operations))
-        for collective in slow_collectives(job):
-            factor[collective.operation] = collective.rate / collective.usual
+        slow, usual = slow_collectives(job)
+        factor[job.collectives.rates.operation[slow]] = job.collectives.rates.bus[slow] / usual
         return measured(job, lambda recording: scaled(recording, factor))
     short, _ = short_collectives(job)
     return measured(job, lambda recording: merged(recording, short))
 
 
-class SlowCollective(NamedTuple):
-    """A slow collective: its bus bandwidth, the usual one of its class (GB/s), and its turn in a step."""
-
-    operation: int
-    rate: float
-    usual: float
-    turn: int
-
-
-def slow_collectives(job: Job) -> list[SlowCollective]:
+def slow_collectives(job: Job) -> tuple[Int64, Float64]:
     """Find collectives whose bus bandwidth is far below that of others of their kind and size.
 
-    With several ranks only collectives of a whole group count: any other time may be pure waiting, such as a
-    send or a receive between pipeline stages.
+    They are rows (k,) of `Rates`, with the usual bandwidth (GB/s) of each. With several ranks only
+    collectives of a whole group count: any other time may be pure waiting, such as a send or a receive
+    between pipeline stages.
     """
     rates = job.collectives.rates
-    is_known = np.ones(len(rates.operation), np.bool_)
+    known = np.arange(len(rates.operation))
     if len(job.recording.owners) > 1:
-        is_known = _meets_others(job.recording)[rates.operation]
-    operation, rate, turn = rates.operation[is_known], rates.bus[is_known], rates.turn[is_known]
-    slow = []
-    for members in places_by_value(rates.group[is_known]):
+        known = known[_meets_others(job.recording)[rates.operation]]
+    slow, usual = [np.empty(0, np.int64)], [np.empty(0)]
+    for places in places_by_value(rates.group[known]):
         # tensors that are reduced together are one collective
-        first = members[np.unique(turn[members], return_index=True)[1]]
-        usual = float(np.median(rate[first]))
+        members = known[places]
+        first = members[np.unique(rates.turn[members], return_index=True)[1]]
         if len(first) >= _PEERS:
-            late = members[rate[members] * _SLOW < usual].tolist()
-            slow += [SlowCollective(int(operation[i]), float(rate[i]), usual, int(turn[i])) for i in late]
-    return slow
+            middle = np.median(rates.bus[first])
+            slow.append(members[rates.bus[members] * _SLOW < middle])
+            usual.append(np.full(len(slow[-1]), middle))
+    return np.concatenate(slow), np.concatenate(usual)
 
 
 def _meets_others(recording: Recording) -> Mask:
@@ -136,7 +119,7 @@ def crowded_ns(recording: Recording) -> tuple[float, float]:
     moves = recording.which(lambda op: op.on_device and op.is_communication)
     times = []
     for step in map(recording.steps.__getitem__, recording.whole_steps):
-        by_owner = (events_by_owner(recording, step, chosen) for chosen in (works, moves))
+        by_owner = (step.events_by_owner(chosen) for chosen in (works, moves))
         for kernels, moving in zip(*by_owner, strict=True):
             start, end = step.start_ns[kernels], step.end_ns[kernels]
             busy = union(step.end_ns[moving] - step.work_ns[moving], step.end_ns[moving])
@@ -171,7 +154,7 @@ def merged(recording: Recording, collectives: Mask) -> Recording:
         events = np.flatnonzero(is_chosen[step.operation])
         for owner in range(len(recording.owners)):
             of_owner = events[step.owner[events] == owner]
-            work[of_owner[turns(step, of_owner) % MERGED > 0]] = 0
+            work[of_owner[step.turns(of_owner) % MERGED > 0]] = 0
         return replace(step, work_ns=work)
 
     return recording.edited(merged)

@@ -17,9 +17,6 @@ from analyzer.reading.formats.columns import Trace, Track
 from replay.edit import Edit, EditRequest, Job
 from replay.selection import Selection, named_owners, select
 
-NAME = "drop=NAME"
-HELP = "the operation takes no time; an annotation is removed with everything inside, idle time included"
-
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
     """Parse `drop=`: remove the named events and the gaps inside; None for other requests."""

@@ -19,12 +19,6 @@ from replay.engine import make_plan, simulate
 from replay.uncertainty import CROWDED
 from replay.whatif.collective_times import crowded_ns
 
-NAME = "overlap=off, bucket_cap=50MB"
-HELP = (
-    "overlap: gradients are reduced only after the backward pass of their rank; bucket_cap: recorded buckets "
-    "are joined until they hold this much (KB, MB, GB)"
-)
-
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)([KMG])B")
 #: A full bucket holds fewer than this many caps: the last gradient is seldom larger than the cap.
 _MOST_CAPS = 2.0

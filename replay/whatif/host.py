@@ -14,12 +14,6 @@ from analyzer.reading.dialects.step_parts import Operation
 from replay.edit import Edit, EditRequest, Job
 from replay.even_work import scaled
 
-NAME = "host=none, sync=none, allocations=none"
-HELP = (
-    "host: launches take no time, and device work starts as soon as the work before it ends; sync: no host "
-    "call waits for the device; allocations: allocating and freeing device memory takes no time"
-)
-
 #: Usual gap before a kernel that was launched early.
 BACK_TO_BACK_NS = 2_000
 #: Python between two host operations takes less than this share of a step; a longer gap has another cause.

@@ -13,14 +13,7 @@ from analyzer.base.arrays.distributions import longest_usual
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
-from analyzer.reading.dialects.step_parts import Operation
 from replay.edit import Edit, EditRequest, Job, measured
-
-NAME = "negotiation=none, ready=first, rank1.ready=peers"
-HELP = (
-    "negotiation: reductions start as soon as the last rank is ready; first: all ranks are ready as early as "
-    "the first; peers: a rank is ready as early as its peers"
-)
 
 #: Mean delay of the later of two ranks, and 95 % bound of the difference between two ranks, in standard
 #: deviations of a rank's time (normal distribution).
@@ -41,7 +34,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return None
     recording = job.recording
     waited = waited_for(recording, recording.whole_steps)
-    rank_of = {op.name: op.whose and f"rank{op.whose.rank}" for op in recording.table.kinds}
+    rank_of = {op.name: op.whose and f"rank{op.whose.rank}" for op in recording.operations.kinds}
     late = [name for name in waited if not ranks or rank_of[name] == ranks]
     if not late:
         raise request.refused("no negotiation waits for a rank" if not ranks else "no such rank")
@@ -56,9 +49,9 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     return measured(job, all_ready, error_ns=_APART * scatter_ns)
 
 
-def is_wait(operation: Operation) -> bool:
-    """Check for the wait of a negotiation."""
-    return operation.role is Role.WAIT
+def negotiations(recording: Recording) -> Mask:
+    """Select the waits of negotiations (n,)."""
+    return recording.which(lambda operation: operation.role is Role.WAIT)
 
 
 def waited_for(recording: Recording, rows: Sequence[int]) -> dict[str, Float64]:
@@ -77,7 +70,7 @@ def scatter_of_ready_ns(recording: Recording) -> float:
     Equal ranks differ from each other by as much. Steps in which the first rank was far later than usual do
     not count.
     """
-    waits = recording.which(is_wait)
+    waits = negotiations(recording)
     steps = map(recording.steps.__getitem__, recording.whole_steps)
     starts = [
         step.start_ns[waits[step.operation]].min(initial=step.next_ns[0]) - step.begin_ns[0] for step in steps
@@ -89,7 +82,7 @@ def scatter_of_ready_ns(recording: Recording) -> float:
 
 def _lateness(recording: Recording, rows: Iterable[int]) -> Iterator[Lateness]:
     """Yield the lateness of the computations in each of the steps `rows`."""
-    waits = recording.which(is_wait)
+    waits = negotiations(recording)
     # the next computation needs the result of an exchange, not that of a reduction
     gives = recording.which(lambda op: op.is_collective and "REDUCE" not in op.transfer.stage)
     for row in rows:
@@ -140,7 +133,7 @@ def _ready_with_the_first(recording: Recording, name: str, later_ns: float) -> R
 
 def without_negotiation(recording: Recording) -> Recording:
     """Start each reduction as soon as the last rank is ready."""
-    waits = recording.which(is_wait)
+    waits = negotiations(recording)
 
     def at_once(step: StepGraph) -> StepGraph:
         negotiated = waits[step.operation]

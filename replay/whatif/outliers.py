@@ -12,9 +12,6 @@ from analyzer.model.graph.step_graph import Recording
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.occurrences import slots, usual
 
-NAME = "step20=usual"
-HELP = "no event of these steps (step20,step31) takes longer, or starts later, than in the median step"
-
 _STEP = re.compile(r"step(\d{1,18})")
 
 

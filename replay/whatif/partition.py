@@ -13,12 +13,9 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64
 from analyzer.base.errors import TraceError, whole_number
 from analyzer.model.graph.step_graph import NO_LINK, Recording, StepGraph
-from analyzer.reading.dialects.step_parts import Operation
+from analyzer.reading.dialects.step_parts import Operation, OperationTable
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.links import connection, ends_of
-
-NAME = "partition_bytes=N"
-HELP = "tensors are cut into pieces of N bytes; needs their sizes, from BytePS's log"
 
 #: Partitions up to this many bytes show the time of a request and its answer, whatever the size.
 _SMALL_BYTES = 32 << 10
@@ -64,7 +61,7 @@ def at_partition_bytes(recording: Recording, n_bytes: int) -> Recording:
         return recording
     cut = _Cut(recording, tensors, _costs(recording))
     steps = [cut.step(step) for step in recording.steps]
-    return replace(recording, operations=cut.operations, steps=steps)
+    return replace(recording, operations=OperationTable(cut.operations), steps=steps)
 
 
 def changed_tensors(recording: Recording, n_bytes: int) -> dict[tuple[int, str], _Tensor]:
@@ -123,7 +120,7 @@ class _Cut:
         self.operations = list(recording.operations)
         self._link_index = {link: i for i, link in enumerate(recording.links)}
         self._server: dict[int | None, str] = {}  # by key
-        for op in recording.table.kinds:
+        for op in recording.operations.kinds:
             if op.transfer.is_answer:
                 self._server[op.transfer.key] = (ends_of(op.transfer.link) or [op.transfer.link])[0]
         self._servers = sorted(set(self._server.values()))

@@ -12,12 +12,6 @@ from analyzer.model.graph.step_graph import Recording, StepGraph
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.selection import Selection, as_ratio, of_stage, select
 
-NAME = "NAME=R|+400ms"
-HELP = (
-    "an operation (Comm.x.PUSH, FW.conv0), a category (FW, BW, Comm, I/O), a rank (rank1), a part of a rank "
-    "(rank1.FW) or a pipeline stage (stage0) takes R times as long, or this much longer once in each step"
-)
-
 #: The ratio by which `diagnose` removes the time of an operation.
 GONE = "0.001"
 

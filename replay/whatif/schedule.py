@@ -8,9 +8,6 @@ from msgspec.structs import replace
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from replay.edit import Edit, EditRequest, Job, Order
 
-NAME = "schedule=priority|fifo"
-HELP = "links serve the lowest tensor index first, or first come, first served, instead of the recorded order"
-
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
     """Parse `schedule=`; None for any other request."""

@@ -16,9 +16,6 @@ from replay.edit import Edit, EditRequest, Job, measured
 from replay.even_work import scaled
 from replay.links import LinkRate, Side, busy_sides, is_sized, slower_nodes
 
-NAME = "servers=even|none"
-HELP = "even: a slow server is as fast per byte as the others; none: pulls take no longer than their bytes"
-
 #: A server is slow if its lower quartile exceeds the upper quartile of each other server by this factor.
 _SLOWER = 1.2
 #: Least number of large pulls, and of their partitions, for a comparison of servers.
@@ -47,7 +44,9 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if pace is None:
         return Edit(lambda recording: recording)
     slow = () if job.links is None else job.links.slow
-    of_server = {op.transfer.link for op in job.recording.table.kinds if op.transfer.server == pace.server}
+    of_server = {
+        op.transfer.link for op in job.recording.operations.kinds if op.transfer.server == pace.server
+    }
     limit = next((link for link in slow if link in of_server), None)
     return measured(job, lambda recording: _as_fast_as_others(recording, pace, limit), error=_QUEUES)
 
@@ -122,7 +121,7 @@ def _paces_in_a_row(recording: Recording, server_of: Int64, least: float) -> dic
 
 def _slowest_side(recording: Recording, known: LinkRate) -> Pace | None:
     """Find the server whose best rates, both ways, are clearly the lowest."""
-    server_of = {op.transfer.link: op.transfer.server for op in recording.table.kinds if is_pull(op)}
+    server_of = {op.transfer.link: op.transfer.server for op in recording.operations.kinds if is_pull(op)}
     sides = busy_sides(recording, known.machines)
     for link, pair in slower_nodes(recording, sides).items():
         if link in server_of:
@@ -145,7 +144,7 @@ def _as_fast_as_others(recording: Recording, pace: Pace, limit: str | None) -> R
     Its messages wait no longer per byte than those of other servers, which includes its queue. A link with
     its own `limit` becomes as fast as the others.
     """
-    keys = {op.transfer.key for op in recording.table.kinds if op.transfer.server == pace.server}
+    keys = {op.transfer.key for op in recording.operations.kinds if op.transfer.server == pace.server}
     waits = recording.which(lambda op: op.transfer.is_wait)
     is_slow = recording.which(lambda op: op.transfer.key in keys)
     answers = recording.which(is_pull)

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzer.base.arrays import Float64, Int64, Mask
-from analyzer.base.arrays.intervals import overlap_groups
+from analyzer.base.arrays import Float64, Int64
 from analyzer.base.arrays.numbering import unique
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.recorded_collectives import bus_factor, size_classes
@@ -65,7 +64,7 @@ class SizedCollectives:
         An operation may move other bytes in each step: threads take turns with the buckets of gradients.
         """
         n_bytes = np.zeros(len(step))
-        moving = events_by_owner(self._recording, step, self._moves)
+        moving = step.events_by_owner(self._moves)
         for owner, events in enumerate(moving[: len(self._by_end)]):
             sized, indices = self._sized(step, owner, events)
             n_bytes[sized] = self._by_end[owner][2][indices]
@@ -79,14 +78,14 @@ class SizedCollectives:
         lines: dict[object, int] = {}
         recording = self._recording
         steps = [recording.steps[row] for row in recording.whole_steps]
-        events = [events_by_owner(recording, step, self._moves) for step in steps]
+        events = [step.events_by_owner(self._moves) for step in steps]
         for owner, rank in enumerate(self._ranks):
             sizes, n_bytes_of = rank.sizes, self._by_end[owner][2]
             times: dict[tuple[int, int], list[float]] = {}
             latest: dict[tuple[int, int], tuple[int, int]] = {}  # index of the size, and turn
             for step, by_owner in zip(steps, events, strict=True):
                 sized, indices = self._sized(step, owner, by_owner[owner])
-                turn = turns(step, sized)
+                turn = step.turns(sized)
                 for event, index, number in zip(sized.tolist(), indices.tolist(), turn.tolist(), strict=True):
                     if n_bytes := int(n_bytes_of[index]):
                         key = int(step.operation[event]), n_bytes
@@ -155,15 +154,3 @@ def _at_no_bytes(n_bytes: Float64, took: Float64, least: float) -> float:
     variance = np.sum((rows @ (latency, slope) - 1) ** 2) / max(len(took) - 2, 1) * inverse[0, 0]
     is_below = latency + 2 * float(np.sqrt(variance)) < least
     return np.nan if is_below else float(np.clip(latency, 0.0, took.min()))
-
-
-def turns(step: StepGraph, events: Int64) -> Int64:
-    """Assign equal numbers to events of a step that work at the same time."""
-    return overlap_groups(step.end_ns[events] - step.work_ns[events], step.end_ns[events])
-
-
-def events_by_owner(recording: Recording, step: StepGraph, chosen: Mask) -> list[Int64]:
-    """Split the events of a step with `chosen` operations (n,) by owner (m)."""
-    events = np.flatnonzero(chosen[step.operation])
-    events = events[np.argsort(step.owner[events], kind="stable")]
-    return np.split(events, np.searchsorted(step.owner[events], np.arange(1, len(recording.owners))))

@@ -1,6 +1,8 @@
-"""Stragglers, and jobs without them."""
+"""Stragglers, and jobs without them; ranks that work, or pause, as long as their peers."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -16,35 +18,54 @@ from replay.even_work import (
     as_peers,
     as_usual,
     done_by_all,
+    excess_ns,
+    is_own_work,
     of_mean_owner,
     peers_usual,
+    scaled,
     stages,
     with_work,
     work_by_owner,
 )
 from replay.occurrences import medians, pair_numbers
-
-NAME = "straggler=none|even|mean|each_step"
-HELP = (
-    "none: slow ranks work as long as their peers; even: an operation takes its time on the mean rank; mean: "
-    "the ideal step, each kind of work at its mean over ranks and steps; each_step: every rank works as long "
-    "as the mean rank of that step"
-)
+from replay.selection import named_ranks
 
 #: A rank is a straggler if it works so many times as long in a step as the median of its peers.
 THRESHOLD = 1.1
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Parse `straggler=`; None for any other request."""
+    """Parse `straggler=`, `=peers` of ranks and `gap=even`; None for any other request."""
     kinds = {"even": _evened, "mean": at_mean_work, "each_step": _even_in_each_step}
     if not request.asks("straggler", "none", *kinds):
-        return None
+        return _of_ranks(request, job)
     if request.value == "none":
         why = why_none(job.recording)
         caution = f"straggler=none changes nothing: {why}" if why else ""
         return replace(measured(job, without_stragglers), caution=caution)
     return Edit(kinds[request.value], order=Order.EVENED)
+
+
+def _of_ranks(request: EditRequest, job: Job) -> Edit | None:
+    """Parse `=peers` of ranks and `gap=even`; None for any other request."""
+    ranks, _, part = request.name.rpartition(".")
+    if part == "gap" and request.value == "even":
+        if ranks:
+            raise request.refused("gaps are evened out over all ranks: gap=even")
+        return Edit(_gaps_even_in_each_step, order=Order.EVENED, as_recorded=True)
+    if request.value != "peers":
+        return None
+    if part == "gap" or (ranks and part == "extra"):
+        late = named_ranks(job.recording, request, ranks)
+        if part == "extra":
+            return measured(job, lambda recording: _without_extra(recording, late))
+        return measured(job, lambda recording: as_peers(recording, late, work=False, gaps=True))
+    if part.rpartition(",")[2].startswith(("rank", "wk")):
+        late = named_ranks(job.recording, request, request.name)
+        return measured(job, lambda recording: as_peers(recording, late))
+    raise request.refused(
+        "peers is a value of a rank, its gap, its extra work or ready: e.g. rank1.gap=peers"
+    )
 
 
 def stragglers(recording: Recording) -> list[int]:
@@ -67,7 +88,7 @@ def why_none(recording: Recording) -> str:
     if len(recording.owners) > 1:
         why = f"no rank works {in_percent(THRESHOLD - 1)} longer than its peers in the median step"
         return "" if stragglers(recording) else why
-    if any(op.role is Role.WAIT for op in recording.table.kinds):
+    if any(op.role is Role.WAIT for op in recording.operations.kinds):
         return "a Horovod timeline is that of rank 0 and does not tell the ranks' own work apart"
     return "only one rank is recorded, without a peer to compare it with"
 
@@ -124,3 +145,24 @@ def _others_met(step: StepGraph) -> Int64:
     meets = (joint >= Joint.END_TO_BODY) & np.isin(kinds_of(step.edges), (EdgeKind.GROUP, EdgeKind.DATA))
     others = np.where(joint == Joint.END_TO_BODY, entered[source], 1)
     return np.bincount(target[meets], others[meets], len(step)).astype(np.int64)
+
+
+def _without_extra(recording: Recording, late: Sequence[int]) -> Recording:
+    """Shorten work that not all ranks do, until the `late` owners work no longer than their peers.
+
+    A kernel with another name on another rank is no additional work: the time removed is at most the excess
+    of all own work of the late owners over their peers.
+    """
+    work, group = is_own_work(recording), stages(recording)
+    extra = work & ~done_by_all(recording)
+    chosen = extra & recording.which(lambda op: op.owner in late)
+    more = min(excess_ns(work_by_owner(recording, part), late, group) for part in (work, extra))
+    taken = float(np.median(work_by_owner(recording, chosen)[:, list(late)].mean(axis=1)))
+    return scaled(recording, np.where(chosen, max(1 - more / max(taken, 1.0), 0.0), 1.0))
+
+
+def _gaps_even_in_each_step(recording: Recording) -> Recording:
+    everything = np.ones(len(recording.operations), np.bool_)
+    return as_usual(
+        recording, "gap_ns", of_mean_owner, everything, kind_of=lambda op: "gap", over_steps=False, most=1.0
+    )

@@ -23,7 +23,7 @@ from analyzer.reading.dialects.step_parts import (
 )
 from analyzer.reading.formats.columns import Track
 from replay.edit import EditRequest, Job
-from replay.edits import EditedJob
+from replay.edits import parse
 from replay.forecast import Forecast, Forecasts
 
 MS = 1_000_000
@@ -152,8 +152,12 @@ def partitions(sizes: Sequence[int], ms_each: Sequence[float]) -> Recording:
 
 def apply(recording: Recording, edits: Sequence[str]) -> Recording:
     """Apply edits in the words of `--set`."""
-    edited = EditedJob(Job(recording))
-    return edited.after([edited.parse(EditRequest.of(text)) for text in edits])
+    return after(Job(recording), edits)
+
+
+def after(job: Job, edits: Sequence[str]) -> Recording:
+    """Apply edits of a job in the words of `--set`."""
+    return job.after([parse(EditRequest.of(text), job) for text in edits])
 
 
 def foreseen(recording: Recording, *edits: str) -> Forecast:

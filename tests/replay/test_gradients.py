@@ -8,15 +8,15 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from jobs import MS, Times, apply, foreseen, job, lockstep, one_gpu, rank
+from jobs import MS, Times, after, apply, foreseen, job, lockstep, one_gpu, rank
 from msgspec.structs import replace
 
 from analyzer.base.errors import UsageError
 from analyzer.model.graph.step_graph import Recording
 from analyzer.reading.dialects.recorded_collectives import Call, Collectives
+from analyzer.reading.dialects.step_parts import OperationTable
 from dag_utils import RankFacts
-from replay.edit import EditRequest, Job
-from replay.edits import EditedJob
+from replay.edit import Job
 from replay.runs import simulated
 
 _INPUTS = {"BW.b": ["FW.a"], "BW.a": ["BW.b"], "reduce_b": ["BW.b"], "reduce_a": ["BW.a", "reduce_b"]}
@@ -76,7 +76,9 @@ def test_copying_a_bucket_back_is_not_backward_pass() -> None:
 
 @pytest.mark.parametrize("recording", [one_gpu(), lockstep([10.0], [12.0])])
 def test_without_reductions_in_a_backward_pass_the_edit_is_refused(recording: Recording) -> None:
-    none = replace(recording, operations=[op._replace(is_collective=False) for op in recording.operations])
+    none = replace(
+        recording, operations=OperationTable(op._replace(is_collective=False) for op in recording.operations)
+    )
     with pytest.raises(UsageError, match="no reduction of gradients"):
         apply(none, ["overlap=off"])
     with pytest.raises(UsageError, match="overlap is off"):
@@ -99,10 +101,10 @@ def test_collectives_are_alike_at_an_absolute_bandwidth() -> None:
     times = dict(zip(order, itertools.pairwise((0, 10, 26, 42, 58, 106)), strict=True))
     inputs = {b: [a] for a, b in itertools.pairwise(order)}
     recording = reducing(times, times, inputs=inputs, end=106, extra=["reduce_c", "reduce_d"])
-    edited = EditedJob(sized(recording, times, dict.fromkeys(order[1:], 4)))
+    job = sized(recording, times, dict.fromkeys(order[1:], 4))
 
     def last(*edits: str) -> float:
-        return ends_of(edited.after([edited.parse(EditRequest.of(edit)) for edit in edits]))["reduce_d"]
+        return ends_of(after(job, edits))["reduce_d"]
 
     assert last("collectives=peers") == pytest.approx(10 + 4 * 16)
     assert last("bandwidth=16Gbit") == last("collectives=peers", "bandwidth=16Gbit") < 10 + 4 * 16
@@ -128,8 +130,7 @@ def in_buckets(sizes: Mapping[str, int], cap: str, *edits: str) -> dict[str, flo
               "reduce_c": ["BW.c", "reduce_b", "pack"], "reduce_a": ["BW.a", "reduce_c"],
               "UPDATE.b": ["reduce_b", "reduce_a"]}  # fmt: skip
     recording = reducing(times, times, inputs=inputs, end=63, extra=["reduce_c"])
-    edited = EditedJob(sized(recording, times, sizes))
-    return ends_of(edited.after([edited.parse(EditRequest.of(one)) for one in (f"bucket_cap={cap}", *edits)]))
+    return ends_of(after(sized(recording, times, sizes), (f"bucket_cap={cap}", *edits)))
 
 
 _SIZES = {"reduce_b": 2, "reduce_c": 1, "reduce_a": 4}

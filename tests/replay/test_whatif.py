@@ -15,6 +15,7 @@ from analyzer.base.errors import UsageError
 from analyzer.model.graph.step_graph import Recording
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.roles import Role
+from analyzer.reading.dialects.step_parts import OperationTable
 from conftest import REPO, ask
 from make import span, step, write
 from replay.edits import EDITS
@@ -135,7 +136,8 @@ def test_an_annotation_is_dropped_with_all_that_runs_inside_it() -> None:
     times = {"FW.a": (0, 4), "extra": (4, 14), "mm": (5, 9), "add": (9, 13), "BW.a": (14, 20)}
     inputs = {"extra": ["FW.a"], "mm": ["FW.a"], "add": ["mm"], "BW.a": ["extra", "add"]}
     recording = job(rank("rank0", [(times, (0, 20))], inputs))
-    one_thread = [op._replace(track=recording.operations[0].track) for op in recording.operations]
+    track = recording.operations[0].track
+    one_thread = OperationTable(op._replace(track=track) for op in recording.operations)
     assert iteration_ms(replace(recording, operations=one_thread), "drop=extra") == 10
 
 
@@ -274,7 +276,7 @@ def test_a_reduction_of_two_ranks_is_not_one_of_all() -> None:
         meetings = replace(step.meetings, keys=["low", "high", "all"], key=keys)
         ranks.append(replace(made, steps=[replace(step, meetings=meetings)]))
     recording = job(*ranks)
-    same_name = [operation._replace(name=operation.name.rstrip("_")) for operation in recording.operations]
+    same_name = OperationTable(op._replace(name=op.name.rstrip("_")) for op in recording.operations)
     assert slowdown(replace(recording, operations=same_name)).ratio == 1, "all ranks are alike"
 
 
@@ -363,5 +365,5 @@ def test_where_the_device_is_the_limit_only_kernels_count(shared_data: Path) -> 
 def test_the_manual_has_a_row_for_each_edit() -> None:
     rows = re.findall(r"^\| (`.*?) \|", (REPO / "docs/options/replay.md").read_text(), re.MULTILINE)
     told = {word for row in rows for word in re.findall(r"([a-z_]+)=", row)}
-    words = {word for module in EDITS for word in re.findall(r"([a-z_]+)=", module.NAME)}
+    words = {word for _, forms, _ in EDITS for word in re.findall(r"([a-z_]+)=", forms)}
     assert words <= told

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.base.arrays import Float64, NDArray
+from analyzer.base.arrays import Float64, Mask, NDArray
 
 #: Ratios for normal values: standard deviation to median absolute deviation, and standard errors of median to
 #: mean.
@@ -55,6 +55,11 @@ def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
         return math.inf
     middle = median(lengths)
     return max(middle + _OUTLIER_DEVIATIONS * median(np.abs(lengths - middle)), _OUTLIER_FACTOR * middle)
+
+
+def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
+    """Mask the steps that took far longer than the median (of four or more), by their lengths (n,)."""
+    return lengths > longest_usual(lengths)
 
 
 def n_warm_up(lengths: NDArray[np.number[Any]]) -> int:

@@ -118,6 +118,15 @@ def connected(n: int, tails: Int64, heads: Int64) -> Int64:
             return part
 
 
+def cycles(n: int, edges: Int64) -> Int64:
+    """Assign a number to each node (n,): the nodes of a cycle of `edges` (m, 2) share one."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    matrix = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    return np.asarray(connected_components(matrix, connection="strong")[1], np.int64)
+
+
 def ranges(low: Int64, high: Int64) -> tuple[Int64, Int64]:
     """List the numbers from each `low` to below its `high` (n,), and the index of each number's range.
 

@@ -47,7 +47,7 @@ def path_shares(view: JobView) -> list[Chart]:
     Not as milliseconds: the path is longer than a rank's step if ranks begin at different times.
     """
     sums = {"gap": float(view.path.gap_ns.sum())}
-    for operation, ns in zip(view.recording.table.kinds, view.path.work_ns.tolist(), strict=True):
+    for operation, ns in zip(view.recording.operations.kinds, view.path.work_ns.tolist(), strict=True):
         is_computation = operation.is_kernel and operation.role is not Role.COPY
         kind = kernel_kind(operation.name) if is_computation else OTHER
         group = group_of(operation) if kind == OTHER else kind

@@ -79,8 +79,7 @@ def _structure(args: Namespace) -> _Loaded:
     refuse(args, NO_STEP, *READING, "del_queue", "step")
     if len(args.path) > 1:
         raise UsageError(f"{args.path[1]}: one graph at a time; {args.path[0]} is one already")
-    loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
-    dag = loaded.gpus[0][2]
+    ((_, _, dag), *_), notes, repairs = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
     path = dag.longest_path()
     if not path.length_ns:  # without durations any path would be arbitrary
         path = replace(path, nodes=[])
@@ -88,7 +87,7 @@ def _structure(args: Namespace) -> _Loaded:
     length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""
     headline = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."
     next_step = [command(args, "critical", "--step", "mean")] if path.length_ns else []
-    return _Loaded(dag, path, Counter(dag.cats), headline, [*loaded.notes, *next_step], loaded.repairs)
+    return _Loaded(dag, path, Counter(dag.cats), headline, [*notes, *next_step], repairs)
 
 
 def _recorded(args: Namespace) -> _Loaded:

@@ -34,7 +34,7 @@ _IDEAL = EditRequest("straggler", "mean")
 def list_edits(args: Namespace, loaded: LoadedSteps) -> Result:
     """List the edits that there are, and the names of this job that they take."""
     recording = loaded.recording
-    operations = recording.table.kinds
+    operations = recording.operations.kinds
     names = {
         "rank": recording.owners,
         "category": [operation.purpose or operation.cat for operation in operations],
@@ -42,7 +42,7 @@ def list_edits(args: Namespace, loaded: LoadedSteps) -> Result:
         "operation": [operation.main for operation in operations],
     }
     rows = [(kind, name) for kind, of_kind in names.items() for name in dict.fromkeys(of_kind) if name]
-    edits = [(module.NAME, module.HELP) for module in registry.EDITS]
+    edits = [(forms, words) for _, forms, words in registry.EDITS]
     return Result(
         **common(args, loaded),
         headline=f"{len(edits)} edits; names of this job: {', '.join(recording.owners[:4])}, …",

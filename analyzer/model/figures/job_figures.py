@@ -264,18 +264,18 @@ def _without(rank: RankFigures, first: Collection[int]) -> RankFigures:
 
 
 def filtered(runs: Sequence[JobFigures], wanted: Collection[str]) -> list[JobFigures]:
-    """Leave out the communications that `wanted` does not name, of runs with a `SelectedOperations`.
+    """Leave out the communications that `wanted` does not name, of runs with a `selection`.
 
     AnalyzeError if no run has a communication of that name.
     """
     if not wanted:
         return list(runs)
     selections = [rank.selection for run in runs for rank in run.ranks if rank.selection is not None]
-    CommFilter.check(wanted, {name for selection in selections for name in selection.communications})
+    CommFilter.check(wanted, {name for _, communications in selections for name in communications})
     return [replace(run, ranks=[*map(_selected, run.ranks)]) for run in runs]
 
 
 def _selected(rank: RankFigures) -> RankFigures:
     assert rank.selection is not None, f"{rank.name}: computed without a selection"
-    operations = rank.selection.operations
+    operations, _ = rank.selection
     return replace(rank, n_slices=int(operations.count.sum()), operations=operations)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.arrays.numbering import numbered, occurrence_number
-from analyzer.base.errors import TraceError, counted
+from analyzer.base.errors import check_cells
 from analyzer.base.names import OpName
 from analyzer.model.figures.durations import operations_of_slices
 from analyzer.model.figures.time_by_role import time_by_operation
@@ -29,8 +29,6 @@ _FOLDS = (
     (re.compile(r"#\d+\b"), "#*"),
     (re.compile(r"\b((?:\w*_)?(?:step|iteration|iter|batch|epoch)[ _#:=-]+)\d+\b", re.IGNORECASE), r"\1*"),
 )
-#: Cells of an operation and a step that a run may have: some, or this many for each of its events.
-_MOST_CELLS, _MOST_CELLS_AN_EVENT = 10_000_000, 10
 _BATCHES = 10  # samples of the occurrences of an operation where no step is marked
 
 
@@ -101,15 +99,6 @@ def merged(parts: Sequence[Operations], prefixes: Sequence[str], *, path: object
     labels = sorted(spent)
     means = np.array([sum(spent[label]) / len(spent[label]) for label in labels]).reshape(-1, m + 1)
     return Operations(keys, count, total_ns, labels, means)
-
-
-def check_cells(path: object, m: int, k: int, n_slices: int) -> None:
-    """Refuse huge, nearly empty tables of m operations in k steps."""
-    if m * k > max(_MOST_CELLS, _MOST_CELLS_AN_EVENT * n_slices):
-        raise TraceError(
-            f"{path}: {counted(m, 'operation')} in {counted(k, 'step')}, most of them in a few steps only: "
-            "too many to be compared step by step; --step_by NAME says what else marks a step"
-        )
 
 
 def op_ids(trace: Trace) -> tuple[list[OpKey], Int64]:

@@ -38,13 +38,6 @@ class Wanted(Struct, frozen=True):
         return steps if self.group_by in (None, KERNEL_KIND) else {*steps, Need.ORIGIN}
 
 
-class SelectedOperations(Struct, frozen=True):
-    """The operations that `--filter` keeps, and the names of all communications that it may keep."""
-
-    operations: Operations
-    communications: Sequence[str]
-
-
 class LogRows(Struct, frozen=True):
     """The rows of a rank of a step log with m operations; a long log has stretches of several steps."""
 
@@ -69,7 +62,7 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     category_ns: Mapping[str, int] = field(default_factory=dict)  # see `category_totals`
     breakdown: Breakdown = NO_BREAKDOWN  # of all whole steps
     operations: Operations | None = None
-    selection: SelectedOperations | None = None
+    selection: tuple[Operations, Sequence[str]] | None = None  # what `select` keeps, and all that it may keep
     log: LogRows | None = None
 
 
@@ -102,6 +95,6 @@ def rank_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | No
         figures = replace(figures, operations=operations)
     if wanted.select:
         comm = CommFilter(system, wanted.select, source.prefix)
-        selection = SelectedOperations(operations_of(comm.select(work), steps), list(comm.known))
+        selection = operations_of(comm.select(work), steps), list(comm.known)
         figures = replace(figures, selection=selection)
     return figures

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from analyzer.base.arrays import Float64, Int64, Mask, NDArray
-from analyzer.base.arrays.distributions import longest_usual, median
+from analyzer.base.arrays.distributions import median, outliers
 from analyzer.base.arrays.intervals import clipped_lengths, innermost, lies_inside, union
 from analyzer.base.arrays.numbering import ranges, unique
 from analyzer.reading import dialects
@@ -293,8 +293,3 @@ def summaries(ranks: Iterable[tuple[str, Breakdown]]) -> list[RankSummary]:
             wall = float(steps.wall_ns.mean()), median(steps.wall_ns)
             rows.append(RankSummary(name, far, len(steps), *wall, *means))
     return rows
-
-
-def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
-    """Mask the steps that took far longer than the median (of four or more), by their lengths (n,)."""
-    return lengths > longest_usual(lengths)

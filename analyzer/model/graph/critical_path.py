@@ -31,7 +31,7 @@ _WORK, _GAP, _WAIT = range(3)
 _LONG = 0.001
 
 
-class Inputs(NamedTuple):
+class _Inputs(NamedTuple):
     """The last inputs of starts (2 * event) and bodies (2 * event + 1), all (2n,)."""
 
     let_on_ns: Int64  # the time
@@ -146,7 +146,7 @@ class CriticalPaths:
         return CriticalPath(owner, begin, end - begin, *_beside_devices(step, stretches))
 
     @cached_property
-    def _inputs(self) -> Inputs:
+    def _inputs(self) -> _Inputs:
         part = np.full(len(self._ends_ns), -1)
         for number, owners in enumerate(self.parts):
             part[list(owners)] = number
@@ -158,7 +158,7 @@ class CriticalPaths:
         return owner, int(self.step.begin_ns[owner]), int(self._ends_ns[owner])
 
 
-def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
+def _last_inputs(step: StepGraph, part: Int64) -> _Inputs:
     """Find the last input of each event's start and body within its part (n,), which is -1 for none.
 
     A body that waited for nothing since its start has the start as its last input. An event without a
@@ -186,7 +186,7 @@ def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
         let_on_ns[half::2] = np.where(early, earliest, let_on_ns[half::2])
         before[half::2] = np.where(early, instead, before[half::2])
         rule[half::2][early] = -1
-    return Inputs(let_on_ns, before, rule)
+    return _Inputs(let_on_ns, before, rule)
 
 
 def _beside_devices(step: StepGraph, stretches: Int64) -> Int64:
@@ -250,7 +250,7 @@ def _last_event(step: StepGraph, owner: int) -> tuple[int, int]:
     return event, int(step.end_ns[event])
 
 
-def _walk(inputs: Inputs, node: int, now_ns: int, begin: int) -> list[int]:
+def _walk(inputs: _Inputs, node: int, now_ns: int, begin: int) -> list[int]:
     """List the starts and bodies of a path backwards from one of them, until `begin`."""
     # Memoryviews yield Python's own numbers: twice as fast.
     let_on_ns, befores = inputs.let_on_ns.data, inputs.before.data

@@ -3,86 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.errors import TraceError, counted, missing
-from analyzer.base.names import COMM, FIRST, FORWARD, LAST, OUTPUT, OpName
-from analyzer.model.graph.model import Dag, cycles
-from analyzer.model.graph.path_summary import OperationSlack, Scope, longest_chain
+from analyzer.base.names import FORWARD, OUTPUT, OpName
+from analyzer.model.graph.model import Dag, category_of_name, dag_from_gml, one_step
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need, Role
 from analyzer.reading.dialects.edge_rules import EdgeKind
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.gml import Gml, is_gml, read_gml
+from analyzer.reading.formats.gml import is_gml, read_gml
 from analyzer.reading.formats.stream import find_file
 from trace_utils import Request, Source, read_ranks
 
 _INPUT = re.compile(r"(?:input|arg)[0-9]+")
-_KINDS = {kind.label: kind for kind in EdgeKind}
-
-
-def dag_from_gml(gml: Gml, path: str = "GML") -> Dag:
-    """Convert GML to a `Dag`, cut at the step boundary; `path` is for the messages.
-
-    A node's ``avg`` (ms) is its duration, an edge's ``kind`` its kind (data where missing). TraceError if the
-    graph is undirected, has equal labels, or a cycle within the step.
-    """
-    if not gml.directed:
-        raise TraceError(f"{path}: the graph is undirected: nothing says which of two operations waits")
-    names = [str(label) for label in gml.labels]
-    if len(set(names)) < len(names):
-        raise TraceError(f"{path}: two nodes have the same label")
-    cats = [
-        str(a["cat"]) if "cat" in a else category_of_name(n)
-        for n, a in zip(names, gml.node_attrs, strict=True)
-    ]
-    kinds = [_KINDS.get(str(attrs.get("kind")), EdgeKind.DATA) for attrs in gml.edge_attrs]
-    edges = np.column_stack([gml.source, gml.target, np.array(kinds, np.int64)])
-    return _one_step(Dag.of(names, cats, [_avg_ns(attrs, path) for attrs in gml.node_attrs]), edges, path)
-
-
-def category_of_name(name: str) -> str:
-    """Derive the category of an operation from its name; "" for a name outside BytePS's grammar."""
-    return OpName.parse(name).cat or ""
-
-
-def _one_step(dag: Dag, edges: Int64, path: str) -> Dag:
-    """Add `edges` to `dag`, with those into the next step's start apart.
-
-    These come from a step's end, or from a communication that itself waits for their target: it brings the
-    weights of the previous step.
-    """
-    last, comm, first = (np.array([c in cats for c in dag.cats], np.bool_) for cats in (LAST, (COMM,), FIRST))
-    source, target = edges[:, 0], edges[:, 1]
-    cut = last[source] & first[target]
-    weights = comm[source] & first[target]
-    if weights.any():
-        cycle = cycles(len(dag), edges[~cut, :2])
-        cut |= weights & (cycle[source] == cycle[target])
-    dag = replace(dag, edges=edges[~cut], next_edges=edges[cut, :2])
-    try:
-        dag.order()
-    except TraceError as error:
-        raise TraceError(f"{path}: {error}") from error
-    return dag
-
-
-def _avg_ns(attrs: Mapping[str, Any], path: str) -> int:
-    value = attrs.get("avg", 0)
-    try:
-        if (ms := float(value)) < 0:
-            raise ValueError
-        return round(ms * 1e6)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TraceError(f"{path}: avg {value!r} is not a duration in milliseconds") from error
 
 
 def dag_from_inputs(trace: Trace) -> Dag | None:
@@ -109,7 +49,7 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
     index = {name: i for i, name in enumerate(names)}
     rows = [(index[a], index[b], EdgeKind.DATA) for a, b in edges if a != b]
     dag = Dag.of(names, [category_of_name(name) for name in names], [0] * len(names))
-    return _one_step(dag, np.array(rows, np.int64).reshape(-1, 3), trace.path)
+    return one_step(dag, np.array(rows, np.int64).reshape(-1, 3), trace.path)
 
 
 def _edges_to_outputs(edges: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -126,27 +66,18 @@ def _main(name: str) -> str:
     return name if op.queue is None and op.prefix == "" else str(op.main.bare())
 
 
-class MeanDags(Struct, frozen=True):
-    """The graph of each GPU after the name of its scope and its worker; a line for each flaw of the files."""
-
-    gpus: Sequence[tuple[str, int, Dag]]
-    repairs: Sequence[str] = ()
-    notes: Sequence[str] = ()
-
-    def chains(self) -> list[tuple[Scope, list[OperationSlack]]]:
-        """Find the longest chain through each GPU's graph and the slack of its operations."""
-        return [longest_chain(*gpu) for gpu in self.gpus]
-
-
-def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None) -> MeanDags:
+def mean_dags(
+    paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None
+) -> tuple[Sequence[tuple[str, int, Dag]], list[str], list[str]]:
     """Load the DAGs at `paths`: a GML file, GPU directories, or traces that carry their dependencies.
 
-    TraceError if there are none, or a graph is broken.
+    They are those of each GPU after its name and its worker; also return notes, and a line for each flaw of
+    the files. TraceError if there are none, or a graph is broken.
     """
     if is_gml(paths[0]):
         if not paths[0].exists():
             raise missing(paths[0])
-        return MeanDags([("GPU-0", 0, dag_from_gml(read_gml(paths[0]), str(paths[0])))])
+        return [("GPU-0", 0, dag_from_gml(read_gml(paths[0]), str(paths[0])))], [], []
     job = read_ranks(paths, request=Request({Need.EDGES}, jobs=jobs, progress=progress))
     gpus: list[tuple[str, int, Dag]] = []
     notes: list[str] = []
@@ -154,7 +85,7 @@ def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool 
         dag = _with_means(_structure(source, trace), trace, source.path.parent)
         gpus.append((f"GPU-{source.rank or 0}", source.worker or 0, dag))
         notes += _one_sided_notes(dag)
-    return MeanDags(gpus, job.repairs, list(dict.fromkeys(notes)))
+    return gpus, list(dict.fromkeys(notes)), job.repairs
 
 
 def _structure(source: Source, trace: Trace) -> Dag:

@@ -15,11 +15,9 @@ from analyzer.base.arrays import Int64
 from analyzer.base.errors import AnalyzeError, TraceError
 from analyzer.model.clocks.job_clocks import aligned, shifted
 from analyzer.model.clocks.offsets import Clock
-from analyzer.model.graph.critical_path import CriticalPath
-from analyzer.model.graph.dependencies import dag_from_gml
 from analyzer.model.graph.join_ranks import join
-from analyzer.model.graph.path_summary import OperationSlack, Scope, scopes_of, step_operations
-from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.model.graph.model import dag_from_gml
+from analyzer.model.graph.step_graph import Recording
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need
 from analyzer.reading.dialects.recorded_collectives import NO_COLLECTIVES, Collectives, SyncPoints
@@ -34,6 +32,8 @@ from analyzer.reading.traces.split import TraceFile
 from trace_utils import Request, Source, read_args, read_ranks
 
 if TYPE_CHECKING:
+    from analyzer.model.graph.critical_path import CriticalPath
+    from analyzer.model.graph.step_graph import StepGraph
     from analyzer.reading.formats.chrome_writer import ThreadRow
     from collector.network.network_evidence import NetworkEvidence
 
@@ -46,9 +46,12 @@ class Partitions(Struct, frozen=True):
 
 
 class RankFacts(Struct, frozen=True):
-    """Data of a rank's trace beside its steps."""
+    """A rank's trace: its steps on its own clock, until ranks are joined, and data beside them."""
 
     path: str  # as the user gave it
+    steps: RankSteps | AnalyzeError | None = None  # or why there are none
+    points: SyncPoints = field(default_factory=dict)
+    broken: str = ""  # why the graph beside the trace cannot be used
     rank: int | None = None  # recorded in the trace, as are the next two
     world_size: int | None = None
     machine: str = ""
@@ -59,31 +62,23 @@ class RankFacts(Struct, frozen=True):
     frames: Frames | None = None
     loads_ahead: bool = False  # see `System.loads_ahead`
 
-
-class RankRecord(Struct, frozen=True):
-    """One rank's steps on its own clock, or why there are none, and the data to join them."""
-
-    steps: RankSteps | AnalyzeError
-    facts: RankFacts
-    points: SyncPoints
-    broken: str = ""  # why the graph beside the trace cannot be used
-
-    def later(self, by_ns: int) -> RankRecord:
-        """Move all times `by_ns` later."""
-        if by_ns == 0 or isinstance(self.steps, AnalyzeError):
+    def later(self, by_ns: int) -> RankFacts:
+        """Move all times but `points` later."""
+        if by_ns == 0 or not isinstance(self.steps, RankSteps):
             return self
-        facts, memory = self.facts, self.facts.memory
-        if memory is not None:
-            memory = replace(memory, at_ns=memory.at_ns + by_ns)
-        frames = None if facts.frames is None else facts.frames.later(by_ns)
-        facts = replace(facts, sizes_end_ns=facts.sizes_end_ns + by_ns, memory=memory, frames=frames)
-        return replace(self, steps=self.steps.later(by_ns), facts=facts)
+        return replace(
+            self,
+            steps=self.steps.later(by_ns),
+            sizes_end_ns=self.sizes_end_ns + by_ns,
+            memory=self.memory and replace(self.memory, at_ns=self.memory.at_ns + by_ns),
+            frames=self.frames and self.frames.later(by_ns),
+        )
 
 
-def record_rank(source: Source, trace: Trace, request: Request, partitions: Partitions) -> RankRecord:
+def record_rank(source: Source, trace: Trace, request: Request, partitions: Partitions) -> RankFacts:
     """Find the steps and facts in a rank's trace."""
     if not len(trace):
-        return RankRecord(AnalyzeError(f"{trace.path}: no operation"), RankFacts(trace.path), {})
+        return RankFacts(trace.path, AnalyzeError(f"{trace.path}: no operation"))
     system = dialects.of(trace)
     edges, broken = _graph_edges(source, trace)
     parameters = system.parameters(source.path.parent)
@@ -102,8 +97,11 @@ def record_rank(source: Source, trace: Trace, request: Request, partitions: Part
         sizes = system.collectives(rank)
         if system.memory_event in trace.names:
             memory = system.memory(trace, read_args(source.path, {system.memory_event}))
-    facts = RankFacts(
+    return RankFacts(
         path=trace.path,
+        steps=steps,
+        points=system.sync_points(trace),
+        broken=broken,
         rank=trace.rank,
         world_size=trace.world_size,
         rule=system.rule(trace),
@@ -114,7 +112,6 @@ def record_rank(source: Source, trace: Trace, request: Request, partitions: Part
         frames=system.frames(trace),
         loads_ahead=system.loads_ahead(trace),
     )
-    return RankRecord(steps, facts, system.sync_points(trace), broken)
 
 
 def _graph_edges(source: Source, trace: Trace) -> tuple[list[tuple[str, str]] | None, str]:
@@ -145,14 +142,6 @@ class LoadedSteps(Struct, frozen=True):
     load_traces: Callable[..., list[Trace]]  # of the owners, on one clock; takes other `needs`
     broken: Sequence[str] = ()  # a line for each empty trace, and each graph that cannot be used
     unread: Sequence[str] = ()  # a line for each trace that could not be read, as in the job's notes
-
-    def scopes(self, step: StepGraph, *, parts: bool) -> tuple[list[Scope], CriticalPath]:
-        """Find the paths of each GPU, each worker and the job, the widest last; see `scopes_of`."""
-        return scopes_of(self.recording, self.job.kind, step, parts=parts)
-
-    def operations(self, step: StepGraph) -> list[OperationSlack]:
-        """List the operations of a step by name and category, in the order of their first events."""
-        return step_operations(self.recording, step)
 
     def marked_rows(self, step: StepGraph, path: CriticalPath) -> tuple[list[ThreadRow], int]:
         """Make the recorded timeline with a row for the path of a step, and the nanosecond of its time 0."""
@@ -216,12 +205,13 @@ def load_steps(
     steps = []
     for i, (name, source, rank) in enumerate(zip(job.names, job.job.sources, job.ranks, strict=True)):
         rank_steps = rank.made.steps
-        if isinstance(rank_steps, AnalyzeError):
+        if not isinstance(rank_steps, RankSteps):
+            assert rank_steps is not None
             raise rank_steps
         number = i if source.rank is None else source.rank
         steps.append(replace(rank_steps, name=name, worker=source.worker, rank=number))
     recording = join(steps)
-    facts = [rank.made.facts for rank in job.ranks]
+    facts = [replace(rank.made, steps=None, points={}) for rank in job.ranks]
     return LoadedSteps(
         replace(
             recording,
@@ -240,15 +230,15 @@ def load_steps(
 
 
 def _on_one_clock(
-    job: Ranks[RankRecord],
-) -> tuple[Ranks[RankRecord], Sequence[int], Sequence[Clock], list[str]]:
+    job: Ranks[RankFacts],
+) -> tuple[Ranks[RankFacts], Sequence[int], Sequence[Clock], list[str]]:
     """Move the job to the first host's clock; list the host of each rank, the clocks, and notes."""
     hosts = job.job.hosts
     if max(hosts, default=0) == 0:
         return job, hosts, [Clock(bound_ns=0, is_tied=True)], []
     spans = [(rank.begin_ns, rank.end_ns) for rank in job.ranks]
     points = [rank.made.points for rank in job.ranks]
-    machines = [rank.made.facts.machine for rank in job.ranks]
+    machines = [rank.made.machine for rank in job.ranks]
     clocks, notes = aligned(job.names, hosts, points, spans, machines)
     ranks = [
         replace(rank, made=rank.made.later(clocks[host].offset_ns))
@@ -271,7 +261,7 @@ def _load_traces(
     return [shifted(trace, clocks[host]) for trace, host in zip(traces, hosts, strict=True)]
 
 
-def _with_operations(job: Ranks[RankRecord]) -> tuple[Ranks[RankRecord], list[str]]:
+def _with_operations(job: Ranks[RankFacts]) -> tuple[Ranks[RankFacts], list[str]]:
     """Drop traces without slices (a monitor's samples) from the job, and list a line for each."""
     kept = [rank for rank in job.ranks if rank.n_slices]
     empty = [rank.source.path for rank in job.ranks if not rank.n_slices]

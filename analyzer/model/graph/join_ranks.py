@@ -14,10 +14,9 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.distributions import median
-from analyzer.base.arrays.numbering import numbered, ranges, unique
+from analyzer.base.arrays.numbering import cycles, numbered, ranges, unique
 from analyzer.base.arrays.spill import Spill
 from analyzer.base.errors import TraceError, listed
-from analyzer.model.graph.model import cycles
 from analyzer.model.graph.step_graph import (
     NO_LINK,
     LazySteps,
@@ -99,16 +98,13 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
         of_ranks, parts[row] = parts[row], []  # two forms of all steps would take twice the memory
         return _join_step(of_ranks, sizes[int(first_row[row]) : row][::-1], link, on_device, first)
 
-    steps: Sequence[StepGraph] = LazySteps(bounds, make, spill=Spill())
-    if any((step.next_ns < 0).any() for step in bounds):
-        steps = _known_tails(list(steps))
     return Recording(
         owners=[rank.name for rank in ranks],
         workers=[rank.worker for rank in ranks],
         ranks=[rank.rank for rank in ranks],
         links=links,
         operations=operations,
-        steps=steps,
+        steps=LazySteps(bounds, make, spill=Spill()),
         notes=_notes(ranks),
         step_kind=ranks[0].step_kind,
     )
@@ -466,7 +462,7 @@ def fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> St
         start_ns=np.where(held, ready, step.start_ns),
         work_ns=np.maximum(step.end_ns - could_begin, 0),
         gap_ns=np.where(held, 0, step.start_ns - ready),
-        tail_ns=np.where(step.next_ns < 0, -1, step.next_ns - step.last_end_ns),
+        tail_ns=np.where(step.next_ns < 0, 0, step.next_ns - step.last_end_ns),
         overtaken=overtaken,
         held=held,
     )
@@ -518,11 +514,3 @@ def _wait_for_links(step: StepGraph, links: Sequence[Int64], could_begin: Int64)
 def _previous_end(step: StepGraph, served: Int64) -> Int64:
     """List the end of the previous transfer before each transfer of a link."""
     return np.concatenate([[np.iinfo(np.int64).min], step.end_ns[served][:-1]])
-
-
-def _known_tails(steps: Sequence[StepGraph]) -> list[StepGraph]:
-    """Give a step whose next one is not recorded the median tail of the others."""
-    tails = np.array([step.tail_ns for step in steps])
-    known = np.where(tails < 0, np.nan, tails.astype(np.float64))
-    usual = [0 if np.isnan(column).all() else int(median(column[~np.isnan(column)])) for column in known.T]
-    return [replace(step, tail_ns=np.where(step.tail_ns < 0, usual, step.tail_ns)) for step in steps]

@@ -1,18 +1,23 @@
-"""`Dag`: operations with durations and edges that say why one waits for another."""
+"""`Dag`: operations with durations and edges that say why one waits for another, as in GML."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from analyzer.base.arrays import Int32, Int64
-from analyzer.base.arrays.numbering import connected, unique
+from analyzer.base.arrays import Int64
+from analyzer.base.arrays.numbering import connected, cycles, unique
 from analyzer.base.errors import TraceError
+from analyzer.base.names import COMM, FIRST, LAST, OpName
 from analyzer.reading.dialects.edge_rules import EdgeKind
+from analyzer.reading.formats.gml import Gml
 
 _CYCLE_SHOWN = 5  # operations of a cycle that a message names
+_KINDS = {kind.label: kind for kind in EdgeKind}
 
 
 class Dag(Struct, frozen=True):
@@ -100,18 +105,65 @@ class Dag(Struct, frozen=True):
         return LongestPath(path[::-1], length, np.array(latest, np.int64) - np.array(finish, np.int64))
 
 
-def cycles(n: int, edges: Int64) -> Int32:
-    """Assign a number to each node (n,): the nodes of a cycle of `edges` (m, 2) share one."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    matrix = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    return np.asarray(connected_components(matrix, connection="strong")[1], np.int32)
-
-
 class LongestPath(Struct, frozen=True):
     """The chain of operations with the largest sum of durations."""
 
     nodes: list[int]
     length_ns: int
     slack_ns: Int64  # (n,) how much longer each operation may take before the length grows
+
+
+def dag_from_gml(gml: Gml, path: str = "GML") -> Dag:
+    """Convert GML to a `Dag`, cut at the step boundary; `path` is for the messages.
+
+    A node's ``avg`` (ms) is its duration, an edge's ``kind`` its kind (data where missing). TraceError if the
+    graph is undirected, has equal labels, or a cycle within the step.
+    """
+    if not gml.directed:
+        raise TraceError(f"{path}: the graph is undirected: nothing says which of two operations waits")
+    names = [str(label) for label in gml.labels]
+    if len(set(names)) < len(names):
+        raise TraceError(f"{path}: two nodes have the same label")
+    cats = [
+        str(a["cat"]) if "cat" in a else category_of_name(n)
+        for n, a in zip(names, gml.node_attrs, strict=True)
+    ]
+    kinds = [_KINDS.get(str(attrs.get("kind")), EdgeKind.DATA) for attrs in gml.edge_attrs]
+    edges = np.column_stack([gml.source, gml.target, np.array(kinds, np.int64)])
+    return one_step(Dag.of(names, cats, [_avg_ns(attrs, path) for attrs in gml.node_attrs]), edges, path)
+
+
+def category_of_name(name: str) -> str:
+    """Derive the category of an operation from its name; "" for a name outside BytePS's grammar."""
+    return OpName.parse(name).cat or ""
+
+
+def one_step(dag: Dag, edges: Int64, path: str) -> Dag:
+    """Add `edges` to `dag`, with those into the next step's start apart.
+
+    These come from a step's end, or from a communication that itself waits for their target: it brings the
+    weights of the previous step.
+    """
+    last, comm, first = (np.array([c in cats for c in dag.cats], np.bool_) for cats in (LAST, (COMM,), FIRST))
+    source, target = edges[:, 0], edges[:, 1]
+    cut = last[source] & first[target]
+    weights = comm[source] & first[target]
+    if weights.any():
+        cycle = cycles(len(dag), edges[~cut, :2])
+        cut |= weights & (cycle[source] == cycle[target])
+    dag = replace(dag, edges=edges[~cut], next_edges=edges[cut, :2])
+    try:
+        dag.order()
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from error
+    return dag
+
+
+def _avg_ns(attrs: Mapping[str, Any], path: str) -> int:
+    value = attrs.get("avg", 0)
+    try:
+        if (ms := float(value)) < 0:
+            raise ValueError
+        return round(ms * 1e6)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TraceError(f"{path}: avg {value!r} is not a duration in milliseconds") from error

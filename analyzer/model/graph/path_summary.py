@@ -143,7 +143,7 @@ class NamedPath(Struct, frozen=True):
 def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple[list[Label], Int64]:
     """List the labels of a path, and the index of each stretch's label (k,)."""
     no_operation = np.where(path.start_ns == path.begin_ns, -2, -1)
-    what = np.where(path.event == NO_EVENT, no_operation, recording.table.kind[path.operation])
+    what = np.where(path.event == NO_EVENT, no_operation, recording.operations.kind[path.operation])
     key = (what + 2) * len(CATS) + path.cat
     _, first, group = np.unique(
         key * len(recording.owners) + path.owners, return_index=True, return_inverse=True
@@ -157,7 +157,7 @@ def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple
         if kind < 0:
             label = Label("before the step" if kind == -2 else "before the next step", GAP, owner, GAP)
         else:
-            operation = recording.table.kinds[kind]
+            operation = recording.operations.kinds[kind]
             name = operation.label if parts else operation.main
             if cat == GAP:
                 label = Label(f"before {name}", GAP, owner, GAP)

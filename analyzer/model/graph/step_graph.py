@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.distributions import n_warm_up
+from analyzer.base.arrays.intervals import overlap_groups
 from analyzer.base.arrays.numbering import numbered, places_by_value, unique
 from analyzer.base.arrays.spill import Spill
 from analyzer.base.errors import NoteKind, TraceError, listed, notes_of
@@ -50,7 +51,7 @@ class StepGraph(Struct, frozen=True):
     gap_ns: Int64  # (n,) from the event's last input to its start
     begin_ns: Int64  # (m,) of each owner's step
     next_ns: Int64  # (m,) begin of each owner's next step; -1 where unknown
-    tail_ns: Int64  # (m,) from the last event that delays the next step to the begin of that
+    tail_ns: Int64  # (m,) from the last event that delays the next step to the begin of that; 0 where unknown
     last: Int64  # events that end before the next step of their owner begins
     on_device: Int64  # events that ran on a device
     turn: Int64  # (n,) the order in which links served the transfers
@@ -87,8 +88,18 @@ class StepGraph(Struct, frozen=True):
 
     @property
     def end_of_owners_ns(self) -> Int64:
-        """End of the step of each owner (m,): as recorded, else the usual time after its last event."""
-        return np.where(self.next_ns < 0, self.last_end_ns + np.maximum(self.tail_ns, 0), self.next_ns)
+        """End of the step of each owner (m,): as recorded, else that of its last event and tail."""
+        return np.where(self.next_ns < 0, self.last_end_ns + self.tail_ns, self.next_ns)
+
+    def events_by_owner(self, chosen: Mask) -> list[Int64]:
+        """Split the events with `chosen` operations by owner (m)."""
+        events = np.flatnonzero(chosen[self.operation])
+        events = events[np.argsort(self.owner[events], kind="stable")]
+        return np.split(events, np.searchsorted(self.owner[events], np.arange(1, len(self.begin_ns))))
+
+    def turns(self, events: Int64) -> Int64:
+        """Assign equal numbers to events that work at the same time."""
+        return overlap_groups(self.end_ns[events] - self.work_ns[events], self.end_ns[events])
 
     def by_link(self) -> list[Int64]:
         """List the transfers of each link in the order in which it served them."""
@@ -241,7 +252,7 @@ class Recording(Struct, frozen=True, dict=True):
     workers: Sequence[int | None]  # (m,) None where the job has no workers
     ranks: Sequence[int | None]  # (m,) local to the worker
     links: Sequence[str]  # what carries one transfer at a time
-    operations: Sequence[Operation]
+    operations: OperationTable
     steps: Sequence[StepGraph]
     notes: Sequence[str] = ()  # a sentence each
     frames: Sequence[Frames | None] = ()  # (m,) what may cover the gaps, None where unknown; () for all
@@ -254,10 +265,6 @@ class Recording(Struct, frozen=True, dict=True):
     #: By how much the mean step may be shorter, and longer, than the likely one without the profiler.
     cost_ns: tuple[float, float] = (0.0, 0.0)
     clock_groups: Sequence[int] = ()  # (m,) equal for owners whose clocks are tied; () on one clock
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.operations, OperationTable):
-            force_setattr(self, "operations", OperationTable(self.operations))
 
     def edited(self, edit: Callable[[StepGraph], StepGraph]) -> Recording:
         """Apply `edit` to each step."""
@@ -285,12 +292,6 @@ class Recording(Struct, frozen=True, dict=True):
         """Move a column of events to the file of the steps, where these have one."""
         spill = self.steps.spill if isinstance(self.steps, LazySteps) else None
         return column if spill is None else spill.put_arrays([column])[0]
-
-    @property
-    def table(self) -> OperationTable:
-        """The operations as a table of distinct operations."""
-        assert isinstance(self.operations, OperationTable)
-        return self.operations
 
     @property
     def one_step(self) -> str:
@@ -351,24 +352,26 @@ class Recording(Struct, frozen=True, dict=True):
 
     def which(self, accept: Callable[[Operation], object]) -> Mask:
         """Mark the accepted operations (n,)."""
-        return np.array([bool(accept(kind)) for kind in self.table.kinds], np.bool_)[self.table.kind]
+        return np.array([bool(accept(kind)) for kind in self.operations.kinds], np.bool_)[
+            self.operations.kind
+        ]
 
     def numbered(self, value: Callable[[Operation], Hashable]) -> tuple[list[Any], Int64]:
         """List the distinct values of the operations in order, and the index of each operation's (n,)."""
-        values, of_kind = numbered(map(value, self.table.kinds))
-        return values, of_kind.astype(np.int64)[self.table.kind]
+        values, of_kind = numbered(map(value, self.operations.kinds))
+        return values, of_kind.astype(np.int64)[self.operations.kind]
 
     def chosen_kinds(self, chosen: Mask) -> list[Operation]:
         """List the distinct operations among the `chosen` (n,)."""
-        return [self.table.kinds[kind] for kind in unique(self.table.kind[chosen]).tolist()]
+        return [self.operations.kinds[kind] for kind in unique(self.operations.kind[chosen]).tolist()]
 
     def column(self, value: Callable[[Operation], int]) -> Int64:
         """Compute an integer of each operation (n,)."""
-        return np.array([value(kind) for kind in self.table.kinds], np.int64)[self.table.kind]
+        return np.array([value(kind) for kind in self.operations.kinds], np.int64)[self.operations.kind]
 
     def by_kind(self, column: str, rows: Sequence[int], chosen: Sequence[bool] | None = None) -> Float64:
         """Add up a column of events by kind of operation (the `chosen`) in each of some steps (steps, k)."""
-        kind, n = self.table.kind, len(self.table.kinds)
+        kind, n = self.operations.kind, len(self.operations.kinds)
         kept = np.arange(n) if chosen is None else np.flatnonzero(chosen)
         sums = np.empty((len(rows), len(kept)))
         for of_step, step in zip(sums, map(self.steps.__getitem__, rows), strict=True):

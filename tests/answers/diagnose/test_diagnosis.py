@@ -358,7 +358,7 @@ def test_operations_that_differ_in_each_step_are_refused(
     path = write(tmp_path / "rank0.json", events, schemaVersion=1)
     assert run_cli("--option", "diagnose", "--path", path)[0] == 0
     monkeypatch.setattr(
-        "analyzer.model.figures.operations_by_step._MOST_CELLS", 1000
+        "analyzer.base.errors._MOST_CELLS", 1000
     )  # there are 60 x 60 and more, and 120 events
     code, out, err = run_cli("--option", "diagnose", "--path", path)
     assert (code, out, err.count("\n")) == (1, "", 1)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from analyzer.base.errors import TraceError
-from analyzer.model.graph.dependencies import dag_from_gml, dag_from_inputs
-from analyzer.model.graph.model import Dag
+from analyzer.model.graph.dependencies import dag_from_inputs
+from analyzer.model.graph.model import Dag, dag_from_gml
 from analyzer.reading.formats.columns import Trace, Track
 from analyzer.reading.formats.gml import parse_gml
 from conftest import run_cli

@@ -16,7 +16,7 @@ from analyzer.answers.diagnose.steps.path_times import (
     slow_without_input,
 )
 from analyzer.base.arrays import Float64, Int64, Mask
-from analyzer.model.figures.operations_by_step import check_cells
+from analyzer.base.errors import check_cells
 from analyzer.model.graph.step_graph import Recording, StepGraph, job_lengths
 from analyzer.reading.dialects.roles import Phase
 from analyzer.reading.dialects.step_parts import Operation
@@ -121,7 +121,7 @@ class JobView:
     @cached_property
     def has_device(self) -> bool:
         """Check for recorded device work."""
-        return any(operation.on_device for operation in self.recording.table.kinds)
+        return any(operation.on_device for operation in self.recording.operations.kinds)
 
     @cached_property
     def kind_of(self) -> tuple[list[str], Int64]:
@@ -130,15 +130,15 @@ class JobView:
 
     def of_kinds(self, chosen: Mask) -> Mask:
         """Mark the kinds of operations (k,) that are `chosen` (n,); those that are alike are so together."""
-        marked = np.zeros(len(self.recording.table.kinds), np.bool_)
-        marked[self.recording.table.kind[chosen]] = True
+        marked = np.zeros(len(self.recording.operations.kinds), np.bool_)
+        marked[self.recording.operations.kind[chosen]] = True
         return marked
 
     def by_name(self, by_kind: Float64) -> Float64:
         """Add up times of kinds of operations (k,) by the names of `kind_of`."""
         names, number = self.kind_of
         of_kind = np.zeros(len(by_kind), np.int64)
-        of_kind[self.recording.table.kind] = number
+        of_kind[self.recording.operations.kind] = number
         return np.bincount(of_kind, by_kind, len(names)).astype(np.float64)
 
     def longest(self, by_name: Float64, most: int = 3) -> list[str]:
@@ -208,12 +208,12 @@ def names_of(view: JobView, chosen: Mask) -> list[str]:
 
 def _by_kind(view: JobView, column: str) -> Float64:
     n_events = sum(map(len, view.steps))
-    check_cells(view.loaded.files[0].path, len(view.recording.table.kinds), len(view.rows), n_events)
+    check_cells(view.loaded.files[0].path, len(view.recording.operations.kinds), len(view.rows), n_events)
     return view.recording.by_kind(column, view.rows)
 
 
 def _by_owner(view: JobView, by_kind: Float64, chosen: Mask) -> Float64:
     chosen_kinds = view.of_kinds(chosen)
-    owner = np.array([operation.owner for operation in view.recording.table.kinds], np.int64)
+    owner = np.array([operation.owner for operation in view.recording.operations.kinds], np.int64)
     n = len(view.recording.owners)
     return np.array([np.bincount(owner, times * chosen_kinds, n) for times in by_kind])

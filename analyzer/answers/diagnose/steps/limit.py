@@ -29,7 +29,7 @@ def limit(view: JobView, real: RealJob | None) -> Limit:
 def _parts(view: JobView) -> dict[Limit, float]:
     """Add up the time on the path of each part of the machine."""
     sums: dict[Limit, float] = {"host": float(view.path.gap_ns.sum())}
-    for operation, ns in zip(view.recording.table.kinds, view.path.work_ns.tolist(), strict=True):
+    for operation, ns in zip(view.recording.operations.kinds, view.path.work_ns.tolist(), strict=True):
         part = _part(operation, view.has_device)
         sums[part] = sums.get(part, 0.0) + ns
     return sums

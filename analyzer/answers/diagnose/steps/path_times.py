@@ -11,8 +11,8 @@ from msgspec import Struct
 from analyzer.answers.diagnose.finding import HALF
 from analyzer.base.arrays import Float64, Mask
 from analyzer.base.arrays.change_points import LEAST_STEPS
+from analyzer.base.arrays.distributions import outliers
 from analyzer.base.arrays.intervals import stretches
-from analyzer.model.figures.time_by_role import outliers
 from analyzer.model.graph.step_graph import StepGraph
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.roles import Phase
@@ -56,7 +56,7 @@ def times_of(view: JobView, row: int) -> tuple[Float64, Float64, Float64]:
 
     Short gaps of a device's host are its work.
     """
-    n, kind = len(view.recording.table.kinds), view.recording.table.kind
+    n, kind = len(view.recording.operations.kinds), view.recording.operations.kind
     step = view.recording.steps[row]
     path = critical_path(step)
     kinds = np.append(kind, n)[np.append(step.operation, -1)[path.event]]  # a step may have no event

@@ -34,7 +34,6 @@ from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
 from replay.whatif.host import allocates, is_allocation, is_sync, prepares
 from replay.whatif.scaling import GONE
-from replay.whatif.sized_collectives import events_by_owner
 
 _BETWEEN = re.compile(r"\b(?:HtoD|DtoH)\b|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
 _LAUNCH_LESS = "launch less and larger: compiled or fused operations, a larger batch"
@@ -251,10 +250,7 @@ def _stretches(view: JobView) -> list[list[_Stretch]]:
     """List for each whole step what the device of each owner does in it."""
     device = view.which(lambda operation: operation.on_device)
     return [
-        [
-            _stretch(step, owner, events)
-            for owner, events in enumerate(events_by_owner(view.recording, step, device))
-        ]
+        [_stretch(step, owner, events) for owner, events in enumerate(step.events_by_owner(device))]
         for step in view.steps
     ]
 

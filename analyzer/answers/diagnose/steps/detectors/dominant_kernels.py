@@ -72,7 +72,7 @@ def by_kind_of_kernel(view: JobView, *, types: bool = False) -> dict[str, Float6
     With `types`, matrix products come by their type, if the kernels' names tell it.
     """
     by_kind: dict[str, Float64] = {}
-    for operation, work_ns in zip(view.recording.table.kinds, view.work_by_kind.T, strict=True):
+    for operation, work_ns in zip(view.recording.operations.kinds, view.work_by_kind.T, strict=True):
         if operation.on_device:
             kind = "communication" if operation.is_communication else "copies"
             if operation.is_kernel:

@@ -25,14 +25,14 @@ from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.names import named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.reading.dialects.roles import Phase, Role
-from analyzer.reading.dialects.step_parts import Whose
-from replay.whatif.negotiation import is_wait, waited_for
+from analyzer.reading.dialects.step_parts import Operation, Whose
+from replay.whatif.negotiation import waited_for
 from replay.whatif.scaling import GONE
 
 
 def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
     """Find the rank that causes most of the waiting in negotiations."""
-    if not view.which(is_wait).any():
+    if not view.which(_is_negotiation).any():
         yield Skipped("late_rank", "only one rank is recorded, without a peer to compare it with")
         return
     waited = waited_for(view.recording, view.rows)
@@ -44,7 +44,7 @@ def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
         yield from _waiting(view, float(np.median(np.max(list(waited.values()), axis=0))))
         return
     usual_ns = float(np.median(waits_ns))
-    kinds = view.recording.table.kinds
+    kinds = view.recording.operations.kinds
     last = next(kind.whose or Whose() for kind in kinds if kind.name == computation)
     is_known = last.rank is not None
     if usual_ns < (NEGLIGIBLE if is_known and not last.is_guess else HALF) * view.step_ns:
@@ -77,10 +77,14 @@ def _waiting(view: JobView, usual_ns: float) -> Iterator[Finding]:
         "does not name after the first negotiations",
         action="record with HOROVOD_CACHE_CAPACITY=0 to see which rank is last each time",
         edits=[edit("ready", "first")],
-        evidence=longest_events(view, view.which(is_wait), 3),
+        evidence=longest_events(view, view.which(_is_negotiation), 3),
         caveat="upper bound: the last rank is taken to be ready when the first one is",
         look=("critical", "--head", "10"),
     )
+
+
+def _is_negotiation(operation: Operation) -> bool:
+    return operation.role is Role.WAIT
 
 
 # ---- after all are ready
@@ -88,7 +92,7 @@ def _waiting(view: JobView, usual_ns: float) -> Iterator[Finding]:
 
 def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
     """Find time between the last rank's readiness and the next look of the negotiating thread."""
-    waits = view.which(is_wait)
+    waits = view.which(_is_negotiation)
     if not waits.any():
         yield Skipped("negotiation", "no negotiation is recorded")
         return
@@ -133,7 +137,7 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
 
 def whose_loading(view: JobView) -> str:
     """Write a caveat if ranks wait for each other in their loading, or load ahead; else ""."""
-    loads = [kind for kind in view.recording.table.kinds if kind.phase is Phase.INPUT]
+    loads = [kind for kind in view.recording.operations.kinds if kind.phase is Phase.INPUT]
     waits = any(kind.is_collective for kind in loads)
     ahead = any(rank.loads_ahead for rank in view.loaded.ranks)
     if len(view.recording.owners) < 2 or not (waits or ahead):
@@ -155,7 +159,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     largest, is_largest = view.largest(transfers)
     has_computation = any(  # Horovod's timeline has none
         kind.is_traced and not kind.is_communication and kind.role is not Role.WAIT
-        for kind in view.recording.table.kinds
+        for kind in view.recording.operations.kinds
     )
     if on_path > least and not has_computation:
         share = on_path / view.step_ns

@@ -121,14 +121,14 @@ def _frames(view: JobView) -> Mask:
     def surrounds(operation: Operation) -> bool:
         return operation.role is Role.FRAME or (operation.is_span and not view.has_device)
 
-    return np.array(list(map(surrounds, view.recording.table.kinds)), np.bool_)
+    return np.array(list(map(surrounds, view.recording.operations.kinds)), np.bool_)
 
 
 def _covers_ns(view: JobView, is_frame: Mask) -> tuple[dict[str, float], dict[str, float]]:
     """Return the names of what covers idle time of the path: calls that wait, and spans; means over steps."""
     waits: dict[str, float] = {}
     spans: dict[str, float] = {}
-    is_span = np.array([kind.is_span for kind in view.recording.table.kinds], np.bool_) & is_frame
+    is_span = np.array([kind.is_span for kind in view.recording.operations.kinds], np.bool_) & is_frame
     within = view.by_name(np.where(is_span, view.path.work_ns, 0.0))
     for name in np.flatnonzero(within).tolist():
         spans[view.kind_of[0][name]] = float(within[name])

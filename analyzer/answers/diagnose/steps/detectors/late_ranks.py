@@ -282,7 +282,7 @@ def _slowdown(view: JobView) -> str:
 def _slower_kinds(view: JobView, compared: Mask, late: Sequence[int]) -> list[int]:
     """Find the names (of `kind_of`) of own work that make up half of the late ranks' excess."""
     n_names, n_owners = len(view.kind_of[0]), len(view.recording.owners)
-    table = view.recording.table
+    table = view.recording.operations
     owner = np.array([kind.owner for kind in table.kinds], np.int64)
     cell = np.empty(len(owner), np.int64)
     cell[table.kind] = owner[table.kind] * n_names + view.kind_of[1]

@@ -101,7 +101,9 @@ def _unseen(view: JobView) -> Iterator[tuple[str, str, str]]:
         yield NONE_SHOWN.format(n_ranks), view.loaded.ranks[0].rule, action
     rows = [
         ((kind.owner, kind.track.pid), kind.track.tid, kind.name, ns, kind.is_communication)
-        for kind, ns in zip(view.recording.table.kinds, view.work_by_kind.sum(axis=0).tolist(), strict=True)
+        for kind, ns in zip(
+            view.recording.operations.kinds, view.work_by_kind.sum(axis=0).tolist(), strict=True
+        )
         if kind.on_device and (kind.is_communication or kind.role is Role.COMPUTE)
     ]
     if names := on_own_streams(rows):

@@ -131,7 +131,7 @@ def _slower(view: JobView, inside: Int64, outside: Int64, until: str) -> Finding
         for ns in (view.work_by_kind, view.gap_by_kind)
     ]
     is_gap, kind = divmod(int(np.argmax(grown)), len(grown[0]))
-    operation = view.recording.table.kinds[kind]
+    operation = view.recording.operations.kinds[kind]
     rank = view.recording.owners[operation.owner]
     first, last = (view.recording.steps[view.rows[index]].number for index in inside[[0, -1]])
     return Finding(

@@ -81,7 +81,7 @@ def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:
     if not waited:
         return
     lowest = min(waited)
-    first = next(kind.main for kind in recording.table.kinds if kind.transfer.tensor == lowest)
+    first = next(kind.main for kind in recording.operations.kinds if kind.transfer.tensor == lowest)
     share = waited[lowest] / len(view.rows)
     yield Finding(
         kind="priority_inversion",

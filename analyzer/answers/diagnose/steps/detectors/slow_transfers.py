@@ -30,7 +30,6 @@ from analyzer.model.graph.step_graph import StepGraph
 from analyzer.reading.dialects.step_parts import Transfer
 from replay.whatif.collective_times import LATENCY, MERGED, short_collectives, slow_collectives
 from replay.whatif.scaling import GONE
-from replay.whatif.sized_collectives import Rates, events_by_owner, turns
 
 NO_BYTES = "the bytes of the transfers are not recorded"
 NO_COMMUNICATION = "no communication between ranks is recorded"
@@ -38,7 +37,7 @@ NO_COMMUNICATION = "no communication between ranks is recorded"
 
 def stages_of(view: JobView, accept: Callable[[Transfer], bool]) -> list[str]:
     """Return the system's names of the stages of the transfers that are accepted, in their order."""
-    transfers = (kind.transfer for kind in view.recording.table.kinds)
+    transfers = (kind.transfer for kind in view.recording.operations.kinds)
     return list(dict.fromkeys(transfer.stage for transfer in transfers if accept(transfer)))
 
 
@@ -104,30 +103,29 @@ def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
     if not job.collectives:
         yield Skipped("slow_collective", NO_BYTES if view.is_communication.any() else NO_COMMUNICATION)
         return
-    if (finding := _slower_than_links(view, job.collectives.rates)) is not None:
+    if (finding := _slower_than_links(view)) is not None:
         yield finding
         return
-    slow = slow_collectives(job)
-    if not slow:
+    rates, operations = job.collectives.rates, job.recording.operations
+    slow, usual = slow_collectives(job)
+    if not len(slow):
         return
-    worst, operations = (
-        min(slow, key=lambda collective: collective.rate / collective.usual),
-        job.recording.operations,
-    )
+    worst = int((rates.bus[slow] / usual).argmin())
+    names = [operations[i] for i in rates.operation[slow].tolist()]
     chosen = np.zeros(len(operations), np.bool_)
-    chosen[[collective.operation for collective in slow]] = True
-    n_slow = len({collective.turn for collective in slow})
+    chosen[rates.operation[slow]] = True
+    n_slow = len(np.unique(rates.turn[slow]))
     yield Finding(
         kind="slow_collective",
         title=f"{counted(n_slow, 'collective')} {'is' if n_slow == 1 else 'are'} slower than others of the "
-        f"same size, above all {brief(operations[worst.operation].main)}",
-        cause=f"its bus bandwidth is {in_digits(worst.rate)} GB/s where others of its kind and size have "
-        f"{in_digits(worst.usual)}",
+        f"same size, above all {brief(names[worst].main)}",
+        cause=f"its bus bandwidth is {in_digits(float(rates.bus[slow[worst]]))} GB/s where others of its "
+        f"kind and size have {in_digits(float(usual[worst]))}",
         action="look at what runs beside it, at the ranks of its group, and at the links between their hosts",
         edits=[edit("collectives", "peers")],
         scope=FindingScope(
-            [view.recording.owners[owner] for owner in sorted({operations[c.operation].owner for c in slow})],
-            operations=sorted({operations[c.operation].main for c in slow}),
+            [view.recording.owners[owner] for owner in sorted({operation.owner for operation in names})],
+            operations=sorted({operation.main for operation in names}),
         ),
         evidence=longest_events(view, chosen, 3),
         caveat="ranks are not recorded: it may be slow, or wait for one of them"
@@ -142,9 +140,9 @@ def _lacks_ranks(view: JobView) -> bool:
     return len(view.recording.owners) == 1 or world > len(view.recording.owners)
 
 
-def _slower_than_links(view: JobView, known: Rates) -> Finding | None:
+def _slower_than_links(view: JobView) -> Finding | None:
     """Return the finding that even large collectives of devices have far less than any link of a host."""
-    operations = view.recording.operations
+    operations, known = view.recording.operations, view.job.collectives.rates
     on_device = np.array([operations[i].on_device for i in known.operation.tolist()], np.bool_)
     is_large = on_device & (known.n_bytes >= np.maximum(BYTES_OF_A_RANK * known.n_ranks, LARGE_BYTES))
     large = known.operation[is_large]
@@ -227,7 +225,7 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     has_bytes = any(rank.sizes.n_bytes.any() for rank in view.job.ranks)
     if view.has_device and shortest_ns > MOST_LATENCY_NS and not has_bytes:
         return
-    often = float(np.median([_n_turns(view, step, short) for step in view.steps]))
+    often = float(np.median([_n_turns(step, short) for step in view.steps]))
     if often < MANY_MESSAGES:
         return
     yield Finding(
@@ -243,7 +241,7 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def _n_turns(view: JobView, step: StepGraph, short: Mask) -> float:
+def _n_turns(step: StepGraph, short: Mask) -> float:
     """Count the `short` collectives of a rank in a step, those at once as one; the mean over ranks."""
-    by_owner = events_by_owner(view.recording, step, short)
-    return float(np.mean([len(np.unique(turns(step, events))) for events in by_owner]))
+    by_owner = step.events_by_owner(short)
+    return float(np.mean([len(np.unique(step.turns(events))) for events in by_owner]))
