@@ -49,19 +49,6 @@ class RecordedEvents(Struct, frozen=True):
     iteration: Int64 | None = None
 
 
-def windows(steps: Int64) -> Int64:
-    """Extend each step of a table (n, 3) to the start of the next one.
-
-    A step before a pause (a number left out, or a time longer than the step) keeps its end.
-    """
-    number, begin, end = steps.T
-    pause = begin[1:] - end[:-1]
-    goes_on = (np.diff(number) == 1) & (pause >= 0) & (pause <= (end - begin)[:-1])
-    extended: Int64 = steps.copy()
-    extended[:-1, 2] = np.where(goes_on, begin[1:], np.minimum(end[:-1], begin[1:]))
-    return extended
-
-
 def as_bounds(table: Int64) -> list[tuple[int, int, int]]:
     """Convert a table (n, 3) of steps to tuples."""
     return list(zip(*table.T.tolist(), strict=True))

@@ -34,14 +34,13 @@ from analyzer.reading.dialects.recorded_collectives import (
     kind_of,
 )
 from analyzer.reading.dialects.roles import Role, by_cat, by_name, idle, is_communication
-from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
-from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.rows import EndRule, with_known_durations
 from analyzer.reading.formats.values import NO_TIME
 
 if TYPE_CHECKING:
+    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
     from analyzer.reading.formats.recorder.standing import Standing
 
 Metadata = Sequence[Mapping[str, Any]]
@@ -356,6 +355,8 @@ class System:
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Build the step graphs of a rank; TraceError without steps. `by`: see `find_steps`."""
+        from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
+
         trace, roles = rank.trace, self.roles(rank.trace)
         meets = is_communication(roles) & ~by_name(trace, is_server_transfer)
         meaning = Meaning(roles, meets, {}, self.category)

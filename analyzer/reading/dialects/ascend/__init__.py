@@ -19,8 +19,7 @@ from analyzer.reading.dialects.chrome import Chrome
 from analyzer.reading.dialects.owners import process_names
 from analyzer.reading.dialects.recorded_collectives import SyncPart
 from analyzer.reading.dialects.roles import Role, by_name
-from analyzer.reading.dialects.step_windows import windows
-from analyzer.reading.dialects.steps import Step, Steps, step_table
+from analyzer.reading.dialects.steps import Step, Steps, step_table, windows
 from analyzer.reading.dialects.system import System, framed
 from analyzer.reading.formats.columns import Trace
 

@@ -15,7 +15,7 @@ from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import ids_in
 from analyzer.base.names import OpName, may_be_within, with_key
-from analyzer.reading.dialects.byteps.byteps_events import (
+from analyzer.reading.dialects.byteps.byteps_names import (
     inputs,
     partition,
     read_parameters,

@@ -11,7 +11,8 @@ import numpy as np
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import numbered, ranges
 from analyzer.base.names import COMM, FIRST, LAST, QUEUES, OpName
-from analyzer.reading.dialects.byteps.byteps_events import COMPUTE, GpuEvents, inputs, renamed
+from analyzer.reading.dialects.byteps.byteps_events import COMPUTE, GpuEvents
+from analyzer.reading.dialects.byteps.byteps_names import inputs, renamed
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.step_parts import Joint, RankTrace, edge_rows, narrow
 from analyzer.reading.dialects.step_windows import Open

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -56,12 +56,12 @@ from analyzer.reading.dialects.jax.xla_slices import (
 from analyzer.reading.dialects.owners import SHARED, Owned, split_by_slices
 from analyzer.reading.dialects.recorded_collectives import Call, Collectives, SyncPart
 from analyzer.reading.dialects.roles import Role, by_name
-from analyzer.reading.dialects.span_graph import Meaning, record_spans
-from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
-from analyzer.reading.dialects.step_windows import windows
-from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, step_table
+from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, step_table, windows
 from analyzer.reading.dialects.system import Need, System
 from analyzer.reading.formats.columns import Trace
+
+if TYPE_CHECKING:
+    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 
 _RENDEZVOUS = re.compile(r"global_devices=\[([\d, ]*)\]")
 #: ``{{0,1},{2,3}}``, or short for it ``[2,2]<=[4]``: several groups of devices, each with its own collective.
@@ -194,6 +194,8 @@ class Jax(System):
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Build the steps of a device and its host."""
+        from analyzer.reading.dialects.span_graph import Meaning, record_spans
+
         trace, roles, parts = rank.trace, self.roles(rank.trace), parts_of(rank.trace)
         meaning = Meaning(
             roles,

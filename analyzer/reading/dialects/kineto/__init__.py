@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -41,8 +41,6 @@ from analyzer.reading.dialects.kineto.lost_work import lost_work, with_sound_dur
 from analyzer.reading.dialects.name_rules import COMMUNICATION, kernel_kind
 from analyzer.reading.dialects.recorded_collectives import Collectives, SyncPart, SyncPoints
 from analyzer.reading.dialects.roles import Role, by_cat, by_name
-from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
-from analyzer.reading.dialects.step_windows import windows
 from analyzer.reading.dialects.steps import (
     NO_STEPS,
     Step,
@@ -50,6 +48,7 @@ from analyzer.reading.dialects.steps import (
     in_first_process,
     spans,
     step_table,
+    windows,
     with_slices,
 )
 from analyzer.reading.dialects.system import (
@@ -70,6 +69,9 @@ from analyzer.reading.dialects.system import (
 )
 from analyzer.reading.dialects.tolerances import LONG_FUNCTION, LONG_FUNCTION_NS
 from analyzer.reading.formats.columns import Trace
+
+if TYPE_CHECKING:
+    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 
 _HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", BASE}
 _CATS = {

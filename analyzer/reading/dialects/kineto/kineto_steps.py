@@ -23,8 +23,7 @@ from analyzer.base.units import in_ms
 from analyzer.reading.dialects.kineto.kineto_device import CALLS_THAT_WAIT, calls_of, integers
 from analyzer.reading.dialects.kineto.lost_work import launches_of, lost_work
 from analyzer.reading.dialects.roles import by_cat, by_name
-from analyzer.reading.dialects.step_windows import windows
-from analyzer.reading.dialects.steps import NO_STEPS, Steps, outer_rows, spans
+from analyzer.reading.dialects.steps import NO_STEPS, Steps, outer_rows, spans, windows
 from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
 from analyzer.reading.dialects.tolerances import AGREE_NS, BY_LOOP, FILLS_QUEUE, LOST_LAUNCHES
 from analyzer.reading.formats.columns import Trace
