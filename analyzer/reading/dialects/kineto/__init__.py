@@ -24,8 +24,9 @@ from analyzer.reading.dialects.kineto.collectives import (
     is_collective,
     is_collective_call,
     is_collective_kernel,
+    is_step_mark,
     lasting_collectives,
-    step_mark,
+    step_number,
 )
 from analyzer.reading.dialects.kineto.kineto_steps import (
     Completed,
@@ -175,7 +176,8 @@ class Kineto(System):
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Find ``ProfilerStep#N`` of the host, or of the device where its launches are not recorded."""
-        numbers = {i: mark.number for i, name in enumerate(trace.names) if (mark := step_mark(name))}
+        marked = ((i, step_number(name)) for i, name in enumerate(trace.names))
+        numbers = {i: number for i, number in marked if number is not None}
         if not numbers:
             return NO_STEPS
         marks = np.isin(trace.name_id, list(numbers))
@@ -249,20 +251,20 @@ class Kineto(System):
     def may_synchronise(self, name: str) -> bool:
         """Accept names of collectives and of marks of steps."""
         moves = is_collective_kernel(name) or is_collective_call(name) or self.is_named_comm(name)
-        return moves or step_mark(name) is not None
+        return moves or is_step_mark(name)
 
     def synchronises(self, trace: Trace) -> Mask:
         """Mask the slices (n,) that may be collectives; marks of steps only where the host calls some."""
         wanted = super().synchronises(trace) | collective_kernels(trace)
         if any(map(is_call_of_all, trace.names)):
             return wanted
-        return wanted & ~by_name(trace, step_mark)
+        return wanted & ~by_name(trace, is_step_mark)
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
         """Read a collective (an annotation of gloo, a kernel of NCCL) or the mark of a step."""
-        mark = None if cat == "gpu_user_annotation" else step_mark(name)
-        if mark is not None:
-            return SyncPart(mark)
+        number = None if cat == "gpu_user_annotation" else step_number(name)
+        if number is not None:
+            return SyncPart(number)
         return collective(name, cat, args, is_known=self.is_named_comm(name))
 
     def sync_points(self, trace: Trace) -> SyncPoints:

@@ -12,7 +12,7 @@ import numpy as np
 from analyzer.base.arrays import Int64
 from analyzer.base.arrays.intervals import innermost
 from analyzer.base.arrays.numbering import as_of, numbered, unique
-from analyzer.reading.dialects.kineto.collectives import step_mark
+from analyzer.reading.dialects.kineto.collectives import is_step_mark
 from analyzer.reading.dialects.kineto.kineto_device import calls_of, integers
 from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.system import CPU_OP_CATS, WorkGroups
@@ -54,7 +54,7 @@ class _Launches:
         self.thread = np.append(trace.track_id, -1)[self.call].astype(np.int64)
         self.is_operator = by_cat(trace, CPU_OP_CATS.__contains__)
         self.modules = np.flatnonzero(by_name(trace, lambda name: name.startswith(_MODULE)))
-        marks = by_name(trace, lambda name: step_mark(name) is not None)
+        marks = by_name(trace, is_step_mark)
         self.annotations = np.flatnonzero(by_cat(trace, "user_annotation".__eq__) & ~marks)
         self.operator = self.around(np.flatnonzero(self.is_operator))
         self.module, self.annotation = self.around(self.modules), self.around(self.annotations)
