@@ -29,16 +29,21 @@ from analyzer.reading.dialects.kineto.collectives import (
     step_number,
 )
 from analyzer.reading.dialects.kineto.kineto_steps import (
-    Completed,
+    COUNTS,
     annotated_steps,
     chosen_kind,
     from_completion,
     goes_on,
     kind_of_step,
-    launched,
     places,
 )
-from analyzer.reading.dialects.kineto.lost_work import lost_work, with_sound_durations
+from analyzer.reading.dialects.kineto.launches import (
+    are_recorded,
+    launched,
+    launched_before,
+    lost_work,
+    with_sound_durations,
+)
 from analyzer.reading.dialects.name_rules import COMMUNICATION, kernel_kind
 from analyzer.reading.dialects.recorded_collectives import Collectives, SyncPart, SyncPoints
 from analyzer.reading.dialects.roles import Role, by_cat, by_name
@@ -152,8 +157,7 @@ class Kineto(System):
             roles[by_name(trace, _COLLECTIVE_WAITS.__contains__)] = Role.WAIT
         roles[comm] = Role.COMM
         if on_device and "correlation" in trace.args:
-            device_work = launched(trace)
-            roles[device_work.row[device_work.is_leftover]] = Role.IGNORED
+            roles[launched_before(trace)] = Role.IGNORED
         return roles
 
     def named_comm(self, trace: Trace) -> Mask:
@@ -195,7 +199,7 @@ class Kineto(System):
 
     def _steps_and_tables(
         self, trace: Trace, by: str | None
-    ) -> tuple[Steps, Int64, Completed | None, Int64, Int64]:
+    ) -> tuple[Steps, Int64, tuple[Int64, Int64] | None, Int64, Int64]:
         """Find the steps, and tables (k, 3): the host's, the device's, the whole and the partial ones."""
         steps, kinds = self._every_step(trace, by)
         host, partial = map(step_table, (steps.whole, steps.partial))
@@ -206,7 +210,8 @@ class Kineto(System):
             steps = steps._replace(note=_NOT_LAUNCHED)
         whole = windows(host)
         if completed is not None:
-            whole, partial = completed.table[completed.is_whole], completed.table[~completed.is_whole]
+            table, why = completed
+            whole, partial = table[why == COUNTS], table[why != COUNTS]
         if kinds:
             kind, note = chosen_kind(whole, kinds, by)
             steps = steps._replace(kind=kind, note=note)
@@ -215,7 +220,7 @@ class Kineto(System):
 
     def _lacks_launches(self, trace: Trace) -> bool:
         """Check for device work without its launches."""
-        return has_device(trace) and "correlation" in trace.args and not launched(trace).is_known
+        return has_device(trace) and "correlation" in trace.args and not are_recorded(launched(trace)[1])
 
     def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:
         """List the host's steps, numbered from 1 in inference, and the kind of each there."""
@@ -281,10 +286,10 @@ class Kineto(System):
         """Move each sample of the host into the same step of the device."""
         memory = super().memory(trace, samples)
         _, host, completed, *_ = self._steps_and_tables(trace, None)
-        if memory is None or completed is None or len(host) != len(completed.table):
+        if memory is None or completed is None or len(host) != len(completed[0]):
             return memory
         step = places(host, memory.at_ns)
-        _, begin, end = completed.table[step].T
+        _, begin, end = completed[0][step].T
         at_ns = np.where(step < 0, memory.at_ns, np.minimum(begin + memory.at_ns - host[step, 1], end - 1))
         return replace(memory, at_ns=at_ns)
 

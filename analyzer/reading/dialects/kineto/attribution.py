@@ -13,7 +13,7 @@ from analyzer.base.arrays import Int64
 from analyzer.base.arrays.intervals import innermost
 from analyzer.base.arrays.numbering import as_of, numbered, unique
 from analyzer.reading.dialects.kineto.collectives import is_step_mark
-from analyzer.reading.dialects.kineto.kineto_device import calls_of, integers
+from analyzer.reading.dialects.kineto.launches import calls_of, integers
 from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.system import CPU_OP_CATS, WorkGroups
 from analyzer.reading.formats.columns import Trace

@@ -27,7 +27,7 @@ from analyzer.reading.dialects.kineto.collectives import (
     meeting,
     step_number,
 )
-from analyzer.reading.dialects.kineto.kineto_device import calls_of
+from analyzer.reading.dialects.kineto.launches import calls_of
 from analyzer.reading.dialects.name_rules import is_library_call
 from analyzer.reading.dialects.recorded_collectives import NO_COLLECTIVES, Call, Collectives, kind_of
 from analyzer.reading.dialects.roles import Role, by_cat, by_name
