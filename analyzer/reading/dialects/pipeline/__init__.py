@@ -97,7 +97,7 @@ class Pipeline(System):
             side_by_side,
             untransferred,
         )
-        from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
+        from analyzer.reading.dialects.span_graph import Meaning, record_spans
 
         roles = self.roles(rank.trace)
         comm = is_communication(roles)
@@ -110,4 +110,4 @@ class Pipeline(System):
         messages = by_name(trace, lambda name: bool(MESSAGE.match(name)))
         inputs = inputs_of(rank.trace, comm, says_step(rank.trace))
         meaning = Meaning(roles, meets, phases, self.category, parts, messages=messages, inputs=inputs)
-        return record_spans(rank, trace, self.find_steps(rank.trace, by).whole, meaning, arrows(trace))
+        return record_spans(rank, trace, self.find_steps(rank.trace, by).whole, meaning)
