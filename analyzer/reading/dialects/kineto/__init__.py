@@ -68,7 +68,6 @@ from analyzer.reading.dialects.system import (
     MemorySamples,
     Need,
     System,
-    WorkGroups,
     framed,
     integer,
     without_recording,
@@ -297,14 +296,15 @@ class Kineto(System):
         """Mask the kernels, copies and fills (n,)."""
         return by_cat(trace, DEVICE_CATS.__contains__)
 
-    def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> WorkGroups | None:
+    def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> tuple[Int64, Trace] | None:
         """Group kernels, copies and fills by operator, module or annotation; see `attribution`."""
         if by == KERNEL_KIND:
             roles = np.where(collective_kernels(trace), Role.COMM, roles).astype(np.int8)
             return super().work_groups(trace, roles, by)
         from analyzer.reading.dialects.kineto.attribution import attributed
 
-        return attributed(trace, np.flatnonzero(self.device_work(trace)), by)
+        rows = np.flatnonzero(self.device_work(trace))
+        return rows, attributed(trace, rows, by)
 
     def loads_ahead(self, trace: Trace) -> bool:
         """Check for a DataLoader with workers."""
