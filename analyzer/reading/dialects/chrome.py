@@ -35,7 +35,6 @@ class Chrome(System):
     args = MappingProxyType({Need.ALWAYS: STEP_ARGS, Need.STEPS: ("batch", "input*")})
 
     def recognises(self, trace: Trace) -> bool:
-        """Accept any trace."""
         return True
 
     def finished(self, trace: Trace) -> Trace:
@@ -68,5 +67,4 @@ class Chrome(System):
         return NO_STEPS
 
     def loop_spans(self, trace: Trace) -> Mask:
-        """Accept all slices (n,)."""
         return np.ones(len(trace), np.bool_)

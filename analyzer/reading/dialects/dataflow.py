@@ -27,7 +27,6 @@ class _Dataflow(System):
     """Steps last from one update of the parameters to the next; nothing else marks them."""
 
     def marked_steps(self, trace: Trace) -> Steps:
-        """Find the updates among the operations that compute."""
         return steps_by_updates(trace, self.recorded_roles(trace) == Role.COMPUTE)
 
 
@@ -41,7 +40,6 @@ class MXNet(_Dataflow):
     has_workers = True
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Find the `Role` of each slice (n,): computation but for a KVStore's."""
         roles = framed(trace)
         roles[roles != Role.IGNORED] = Role.COMPUTE
         roles[by_name(trace, is_server_transfer)] = Role.COMM
@@ -82,7 +80,6 @@ class TensorFlow(_Dataflow):
         return replace(trace, names=names, name_id=name_id) if not len(trace.points) else trace
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Find the `Role` of each slice (n,)."""
         roles = np.full(len(trace), Role.COMPUTE, np.int8)
         roles[by_name(trace, lambda name: bool(_COPY.fullmatch(name)))] = Role.COPY
         roles[_launching_lanes(trace)[trace.track_id]] = Role.HOST
@@ -90,7 +87,6 @@ class TensorFlow(_Dataflow):
         return roles
 
     def device_work(self, trace: Trace) -> Mask:
-        """Find the slices (n,) of streams."""
         return _stream_lanes(trace)[trace.track_id]
 
 

@@ -51,7 +51,6 @@ class Ascend(System):
         return replace(trace, names=names, name_id=index[trace.name_id], points=points)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Find the `Role` of each slice (n,): work of a device, or the host's preparation of it."""
         process = self._processes(trace)
         on_device = np.isin(process, (_HARDWARE, _COMMUNICATION))
         if not on_device.any():
@@ -73,22 +72,17 @@ class Ascend(System):
         return of_track[trace.track_id] if len(of_track) else np.empty(0, np.str_)
 
     def marked_steps(self, trace: Trace) -> Steps:
-        """Take the profiler's marks (``ProfilerStep#7``)."""
         return Chrome().marked_steps(trace)
 
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
-        """Find the steps, each until the next one begins."""
         steps = super().find_steps(trace, by)
         return steps._replace(whole=tuple(map(Step._make, windows(step_table(steps.whole)).tolist())))
 
     def may_synchronise(self, name: str) -> bool:
-        """Accept names of collectives."""
         return _COMM.fullmatch(name) is not None
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
-        """Match collectives of all ranks by name."""
         return SyncPart(name) if self.may_synchronise(name) else None
 
     def device_work(self, trace: Trace) -> Mask:
-        """Find the slices (n,) of a device's streams and of its communication."""
         return np.isin(self._processes(trace), (_HARDWARE, _COMMUNICATION))

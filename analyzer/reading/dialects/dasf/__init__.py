@@ -30,15 +30,12 @@ class Dasf(System):
         return trace.dialect == self.name
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Assign the `Role` of computation to all slices (n,)."""
         return np.full(len(trace), Role.COMPUTE, np.int8)
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """Name nothing: nothing is communication."""
         return ()
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Make the tasks of a database one step."""
         from analyzer.reading.dialects.dasf.dasf_graph import record
 
         return record(rank.name, rank.trace)

@@ -168,11 +168,9 @@ class Jax(System):
         return of_program if of_program.whole else calls(trace)
 
     def loop_spans(self, trace: Trace) -> Mask:
-        """Mask the slices (n,) of the host."""
         return ~operations(trace)
 
     def may_synchronise(self, name: str) -> bool:
-        """Accept names of collectives."""
         return role_of(name) is Role.COMM
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
@@ -194,12 +192,10 @@ class Jax(System):
         return Collectives.of(collectives.row, named_calls, none, rank.trace.ts_ns[collectives.row])
 
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
-        """Find the steps, each until the next one begins."""
         steps = super().find_steps(trace, by)
         return steps._replace(whole=tuple(map(Step._make, windows(step_table(steps.whole)).tolist())))
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Build the steps of a device and its host."""
         from analyzer.reading.dialects.span_graph import Meaning, record_spans
 
         trace, roles, parts = rank.trace, self.roles(rank.trace), parts_of(rank.trace)
@@ -215,7 +211,6 @@ class Jax(System):
         return record_spans(rank, trace, self.find_steps(trace, by).whole, meaning)
 
     def category(self, name: str, cat: str) -> str:
-        """Name the operation without its number."""
         return kind_of(name)
 
     def device_work(self, trace: Trace) -> Mask:
@@ -224,7 +219,6 @@ class Jax(System):
         return np.asarray(works & ~containers(trace, works))
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """List the name of a collective for `--filter`."""
         return (name,) if role_of(name) is Role.COMM else ()
 
 

@@ -125,7 +125,6 @@ class Kineto(System):
         return bool(_HEADER & header or _CATS & set(trace.cats))
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
-        """Read (rank, world size) from `distributedInfo`."""
         info = trace.header.get("distributedInfo")
         info = info if isinstance(info, Mapping) else {}
         return integer(info.get("rank", trace.header.get("global_rank"))), integer(info.get("world_size"))
@@ -140,11 +139,9 @@ class Kineto(System):
         return super().timed(with_sound_durations(without_recording(trace)))
 
     def lost_work(self, trace: Trace) -> str:
-        """Say how many launches of a rank have no work of the device; "" for few."""
         return lost_work(trace)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Find the `Role` of each slice (n,); see `rule`."""
         roles, on_device = framed(trace), has_device(trace)
         roles[by_cat(trace, (KERNEL_CATS if on_device else CPU_OP_CATS).__contains__)] = Role.COMPUTE
         if on_device:
@@ -165,7 +162,6 @@ class Kineto(System):
         return named & by_cat(trace, DEVICE_CATS.__contains__) if has_device(trace) else named
 
     def rule(self, trace: Trace) -> str:
-        """State the rule by which slices count."""
         if has_device(trace):
             return (
                 "Communication: kernels of collectives (named after nccl, rccl, all_reduce, …), copies "
@@ -231,7 +227,6 @@ class Kineto(System):
         return (served, kinds) if is_served else (super().find_steps(trace, by), ())
 
     def loop_spans(self, trace: Trace) -> Mask:
-        """Mask the annotations of the host (n,)."""
         return by_cat(trace, "user_annotation".__eq__)
 
     def annotations(self, trace: Trace) -> Mask:
@@ -241,7 +236,6 @@ class Kineto(System):
         return self.loop_spans(trace) & ~by_name(trace, lambda name: "DataLoader" in name)
 
     def category(self, name: str, cat: str) -> str:
-        """Find the category of an event: the kind of device work; for others the recorded category."""
         if cat in DEVICE_CATS:
             return COMMUNICATION if is_collective_kernel(name) else kernel_kind(name)
         if cat == "user_annotation" and is_collective_call(name):
@@ -249,11 +243,9 @@ class Kineto(System):
         return "data loading" if cat == "user_annotation" and "DataLoader" in name else cat
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """List the name of a collective for `--filter`."""
         return (name,) if is_collective(name, cat) else ()
 
     def may_synchronise(self, name: str) -> bool:
-        """Accept names of collectives and of marks of steps."""
         moves = is_collective_kernel(name) or is_collective_call(name) or self.is_named_comm(name)
         return moves or is_step_mark(name)
 
@@ -276,7 +268,6 @@ class Kineto(System):
         return grouped(super().sync_points(trace), trace.header)
 
     def collectives(self, rank: RankTrace) -> Collectives:
-        """List the collectives: kernels, or calls of the host without a recorded device."""
         from analyzer.reading.dialects.kineto.kineto_sizes import recorded_collectives
 
         return recorded_collectives(rank, self.roles(rank.trace))
@@ -293,11 +284,9 @@ class Kineto(System):
         return replace(memory, at_ns=at_ns)
 
     def device_work(self, trace: Trace) -> Mask:
-        """Mask the kernels, copies and fills (n,)."""
         return by_cat(trace, DEVICE_CATS.__contains__)
 
     def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> tuple[Int64, Trace] | None:
-        """Group kernels, copies and fills by operator, module or annotation; see `attribution`."""
         if by == KERNEL_KIND:
             roles = np.where(collective_kernels(trace), Role.COMM, roles).astype(np.int8)
             return super().work_groups(trace, roles, by)
@@ -307,7 +296,6 @@ class Kineto(System):
         return rows, attributed(trace, rows, by)
 
     def loads_ahead(self, trace: Trace) -> bool:
-        """Check for a DataLoader with workers."""
         return any("_MultiProcessingDataLoaderIter" in name for name in trace.names)
 
     def frames(self, trace: Trace) -> Frames | None:
@@ -334,7 +322,6 @@ class Kineto(System):
         return Frames(trace.ts_ns[rows], trace.end_ns[rows], names, waits)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Build the steps of one rank; see `kineto_graph`."""
         from analyzer.reading.dialects.kineto.kineto_graph import record
 
         steps, host, completed, whole, _ = self._steps_and_tables(rank.trace, by)
