@@ -87,6 +87,9 @@ JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
 #: Files that this program and dPRO write beside their inputs; they are not a directory's traces.
 PRODUCTS = ("combined", "synthetic", "comm_timeline", "server_timeline", "bps_comm_aligned")
 
+#: Composer's file of all ranks, beside the ranks' own.
+MERGED = "merged_trace"
+
 _RANK_IN_NAME = r"(?i)rank[-_.=\[(]?(\d+)"
 #: Before the only number in which names of files differ: the number is no rank.
 _NO_RANK = re.compile(
