@@ -8,9 +8,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from analyzer.reading.dialects.ascend import Ascend
 from analyzer.reading.dialects.byteps import BytePS
-from analyzer.reading.dialects.chrome import Chrome
+from analyzer.reading.dialects.chrome import Ascend, Chrome
 from analyzer.reading.dialects.composer import Composer
 from analyzer.reading.dialects.dasf import Dasf
 from analyzer.reading.dialects.dataflow import MXNet, TensorFlow
