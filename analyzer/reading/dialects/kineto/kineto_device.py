@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -34,8 +33,6 @@ from analyzer.reading.dialects.tolerances import (
 )
 from analyzer.reading.formats.columns import Trace
 
-#: CUPTI's slice of category overhead in which a launch waits for the device to take work out of its queue.
-_QUEUE_IS_FULL = re.compile(r"(?i)command[ _]buffer[ _]full")
 #: A copy from or to pinned memory continues after its call has returned.
 _PINNED = "Pinned"
 
@@ -212,16 +209,6 @@ def waiting_for_room(works: Works) -> tuple[Int64, Int64]:
     pairs = (_room(works, low, high) for _, low, high in works.by_stream())
     source, call = np.concatenate([none, *pairs], axis=1)
     return source, call
-
-
-def waiting_for_queue(trace: Trace, works: Works) -> tuple[Int64, Int64]:
-    """Pair the work that began last while the queue was full with the row of the slice that records this."""
-    rows = np.flatnonzero(by_name(trace, _QUEUE_IS_FULL.fullmatch))
-    order = np.argsort(works.start_ns, kind="stable")
-    begun_ns = works.start_ns[order]
-    last = np.searchsorted(begun_ns, trace.end_ns[rows], side="right") - 1
-    during = (last >= 0) & (np.append(begun_ns, 0)[last] > trace.ts_ns[rows])
-    return order[last[during]], rows[during]
 
 
 def _room(works: Works, low: int, high: int) -> Int64:

@@ -35,7 +35,6 @@ from analyzer.reading.dialects.kineto.kineto_device import (
     awaited_by_calls,
     polled,
     read_works,
-    waiting_for_queue,
     waiting_for_room,
 )
 from analyzer.reading.dialects.kineto.kineto_host import Segments, segments
@@ -293,10 +292,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     else:
         elsewhere = _unlaunched(rank, start_ns, end_ns)
     awaited, calls = awaited_by_calls(rank.trace, rank.end_ns, works)
-    begun, blocked = (
-        np.concatenate(pairs)
-        for pairs in zip(waiting_for_room(works), waiting_for_queue(rank.trace, works), strict=True)
-    )
+    begun, blocked = waiting_for_room(works)
     same_thread = np.flatnonzero(rank.host.thread[1:] == rank.host.thread[:-1])
     parts = [
         edge_rows(same_thread, same_thread + 1, Joint.END_TO_HEAD, Rule.THREAD),
