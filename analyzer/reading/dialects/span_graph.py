@@ -41,7 +41,6 @@ from analyzer.reading.dialects.step_windows import (
     sampled,
 )
 from analyzer.reading.dialects.steps import Step, step_table
-from analyzer.reading.dialects.tolerances import JITTER_NS
 from analyzer.reading.formats.columns import Trace
 
 
@@ -56,9 +55,8 @@ class Meaning(Struct, frozen=True):
     parts: Mapping[int, SyncPart] = MappingProxyType({})
     messages: Mask | None = None  # collectives that pass data from one rank to another
     waits: Mask | None = None  # waits for other threads, beside those with the name of a wait
-    #: The row that each slice waited for; -1: the slice that ended nearest to its start (`ended_nearest`).
-    #: None: each waited for the slice that ended last before it.
-    inputs: Int64 | None = None
+    #: A slice waited for what ended nearest to its start (`ended_nearest`), not for the last to end before it.
+    jitters: bool = False
     on_device: Mask | None = None
 
     @property
@@ -89,7 +87,10 @@ def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning) -> RecordedEv
     by_start = np.lexsort((end, start))
     row, start, end = rows[owner][by_start], start[by_start], end[by_start]
     kinds, kind = _operations(trace, row, meaning)
-    edges = [_along_threads(trace, row, start, end, meaning.inputs), *_waits(trace, row, start, end, meaning)]
+    edges = [
+        _along_threads(trace, row, start, end, meaning.jitters),
+        *_waits(trace, row, start, end, meaning),
+    ]
     return RecordedEvents(
         kinds=kinds,
         kind=kind,
@@ -126,27 +127,22 @@ def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operat
     return operations, numbers.reshape(-1)
 
 
-def _along_threads(trace: Trace, row: Int64, start: Int64, end: Int64, inputs: Int64 | None) -> Int64:
+def _along_threads(trace: Trace, row: Int64, start: Int64, end: Int64, jitters: bool) -> Int64:
     """Let each event wait for the one before it on its thread, and an idle thread for another thread.
 
-    With `inputs` (of `Meaning`) `start` is raised to the end of the source.
+    If times jitter, `start` is raised to the end of the source.
     """
     track = trace.track_id[row]
     order = np.lexsort((start, track))
     before = np.full(len(row), -1)
     before[order[1:]] = np.where(track[order[1:]] == track[order[:-1]], order[:-1], -1)
     follows = np.flatnonzero(before >= 0)
-    known = np.zeros(len(row), np.bool_)
-    if inputs is not None:
-        event = np.full(len(trace), -1)
-        event[row] = np.arange(len(row))
-        given = np.where(inputs[row] >= 0, event[inputs[row]], -1)
-        known = (given >= 0) & (end[given] <= start + JITTER_NS)
-        other = np.where(known, given, ended_nearest(start, end, track, np.arange(len(row))))
+    if jitters:
+        other = ended_nearest(start, end, track, np.arange(len(row)))
         np.maximum(start, np.where(other >= 0, end[other], start), out=start)
     else:
         other = ended_last(end, track, start, track)
-    idle = np.flatnonzero(known | ((other >= 0) & ((before < 0) | (end[other] > end[before]))))
+    idle = np.flatnonzero((other >= 0) & ((before < 0) | (end[other] > end[before])))
     along = edge_rows(before[follows], follows, Joint.END_TO_HEAD, Rule.THREAD)
     return np.concatenate([along, edge_rows(other[idle], idle, Joint.END_TO_HEAD, Rule.IDLE_THREAD)])
 

@@ -87,22 +87,19 @@ class Pipeline(System):
         """Make the graphs of one rank's spans; ranks meet as `parts_of` says."""
         from analyzer.reading.dialects.pipeline.pipeline_meetings import (
             MESSAGE,
-            inputs_of,
             parts_of,
-            side_by_side,
             untransferred,
         )
         from analyzer.reading.dialects.span_graph import Meaning, record_spans
 
         roles = self.roles(rank.trace)
         comm = is_communication(roles)
-        parts, trace = parts_of(rank.trace, comm), untransferred(side_by_side(rank.trace, comm))
+        parts, trace = parts_of(rank.trace, comm), untransferred(rank.trace)
         meets = np.zeros(len(trace), np.bool_)
         meets[list(parts)] = True
         phases = {
             name: phase for name in trace.names for rule, phase in _PHASES[::-1] if re.search(rule, name)
         }
         messages = by_name(trace, lambda name: bool(MESSAGE.match(name)))
-        inputs = inputs_of(rank.trace, comm, says_step(rank.trace))
-        meaning = Meaning(roles, meets, phases, self.category, parts, messages=messages, inputs=inputs)
+        meaning = Meaning(roles, meets, phases, self.category, parts, messages=messages, jitters=True)
         return record_spans(rank, trace, self.find_steps(rank.trace, by).whole, meaning)
