@@ -55,7 +55,7 @@ class Meaning(Struct, frozen=True):
     parts: Mapping[int, SyncPart] = MappingProxyType({})
     messages: Mask | None = None  # collectives that pass data from one rank to another
     waits: Mask | None = None  # waits for other threads, beside those with the name of a wait
-    #: A slice waited for what ended nearest to its start (`ended_nearest`), not for the last to end before it.
+    #: A slice waited for what ended nearest to its start (`ended_nearest`), else for the last that had ended.
     jitters: bool = False
     on_device: Mask | None = None
 
