@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import as_of, unique
 from analyzer.reading.dialects.kineto.collectives import collective_kernels
-from analyzer.reading.dialects.name_rules import is_launch
+from analyzer.reading.dialects.name_rules import is_capture_begin, is_capture_end, is_launch
 from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
 from analyzer.reading.dialects.tolerances import AGREE_NS, JITTER_NS, LOST_LAUNCHES, OVERLAP, TOLERANCE_NS
@@ -100,9 +100,12 @@ def lost_work(trace: Trace) -> str:
 def launches_of(trace: Trace) -> tuple[Int64, Mask]:
     """List the calls that launch a kernel (k rows), and mark those whose kernel is not in the trace (k,).
 
-    None is marked if most of the work has no call: then correlations are not recorded.
+    Calls inside the capture of a graph launch nothing, and are left out. None is marked if most of the work
+    has no call: then correlations are not recorded.
     """
-    rows = np.flatnonzero(by_name(trace, is_launch, by_cat(trace, RUNTIME_CATS.__contains__)))
+    is_call = by_cat(trace, RUNTIME_CATS.__contains__)
+    rows = np.flatnonzero(by_name(trace, is_launch, is_call))
+    rows = rows[~_captured(trace, rows, is_call)]
     numbers = integers(trace, "correlation", rows)
     rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
     works = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
@@ -113,6 +116,17 @@ def launches_of(trace: Trace) -> tuple[Int64, Mask]:
     calls = unique(calls[calls >= 0])
     last = as_of(integers(trace, "correlation", calls), trace.ts_ns[calls], numbers, trace.end_ns[rows])
     return rows, (last < 0) | (np.append(trace.ts_ns[calls], 0)[last] < trace.ts_ns[rows])
+
+
+def _captured(trace: Trace, rows: Int64, is_call: Mask) -> Mask:
+    """Mark the calls (k rows) between the begin and the end of a capture on their thread."""
+    begins = np.flatnonzero(by_name(trace, is_capture_begin, is_call))
+    ends = np.flatnonzero(by_name(trace, is_capture_end, is_call))
+    thread, moments = trace.track_id[rows], trace.ts_ns[rows]
+    begun = as_of(trace.track_id[begins], trace.ts_ns[begins], thread, moments)
+    ended = as_of(trace.track_id[ends], trace.ts_ns[ends], thread, moments)
+    begun_ns = np.append(trace.ts_ns[begins], -FARTHEST_NS)[begun]
+    return np.asarray((begun >= 0) & (begun_ns > np.append(trace.ts_ns[ends], -FARTHEST_NS)[ended]))
 
 
 # ---- durations that cannot be true

@@ -150,6 +150,18 @@ def test_launches_that_are_inside_others_or_have_no_common_numbers_lose_nothing(
     assert lost_work(trace) == ""
 
 
+def test_launches_inside_a_capture_run_nothing_and_lose_nothing(tmp_path: Path) -> None:
+    captured = [launch(10 * i + 20, 10 + i, dur=5) for i in range(5)]
+    begin = launch(0, 1, "cudaStreamBeginCapture_v10010")
+    end = launch(100, 2, "cudaStreamEndCapture")
+    after = [launch(200, 3), kernel(210, 50, 3)]
+    whole = read(tmp_path, begin, *captured, end, *after)
+    assert not whole.repairs
+    assert lost_work(whole) == ""
+    lost = read(tmp_path, begin, *captured, end, launch(150, 9), *after)
+    assert lost_work(lost).startswith("1 of 2 launches")
+
+
 @pytest.mark.parametrize(
     ("case", "counted", "line"),
     [
