@@ -32,6 +32,7 @@ from analyzer.model.graph.critical_path import CATS, critical_path
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects import Need, Role
 from analyzer.reading.dialects.kineto import Kineto
+from analyzer.reading.dialects.kineto.kineto_steps import COUNTS, FILLS
 from conftest import ask, few
 from dag_utils import LoadedSteps, load_steps
 from make import write
@@ -625,6 +626,6 @@ def test_of_recorded_steps_only_longer_ones_are_left_out_for_filling_the_queue(
 ) -> None:
     for rank in read_ranks([shared_data / "kineto" / job], request=Request({Need.STEPS}, jobs=1)).ranks:
         completed = Kineto()._steps_and_tables(rank.made, None)[2]
-        if completed is not None and completed.fills.any():
-            lengths = np.diff(completed.table[:, 1:], axis=1)[:, 0]
-            assert lengths[completed.fills].min() > np.median(lengths[completed.is_whole])
+        if completed is not None and (completed[1] == FILLS).any():
+            lengths, why = np.diff(completed[0][:, 1:], axis=1)[:, 0], completed[1]
+            assert lengths[why == FILLS].min() > np.median(lengths[why == COUNTS])

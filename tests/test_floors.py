@@ -61,7 +61,7 @@ def test_layers_of_imports_name_each_package() -> None:
 
 
 def test_every_system_has_one_module_or_package() -> None:
-    modules = [type(system).__module__ for system in dialects.SYSTEMS]
+    modules = {type(system).__module__ for system in dialects.SYSTEMS}
     assert sorted(modules) == sorted({f"{dialects.__name__}.{name}" for name in (*SYSTEM_PACKAGES, "chrome")})
     assert {
         path.parent.name for path in REPO.glob("analyzer/reading/dialects/*/__init__.py")

@@ -79,7 +79,8 @@ def rank_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | No
         if (groups := system.work_groups(trace, roles, wanted.group_by)) is None:
             work, roles = trace.select(np.empty(0, np.int64)), roles[:0]
         else:
-            work, roles = groups.of(trace), roles[groups.row]
+            rows, work = groups
+            roles = roles[rows]
             roles = roles if work.is_shared is None else roles[~work.is_shared]
             work = work.own
     else:

@@ -8,23 +8,21 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from analyzer.reading.dialects.ascend import Ascend
 from analyzer.reading.dialects.byteps import BytePS
-from analyzer.reading.dialects.chrome import Chrome
+from analyzer.reading.dialects.chrome import Ascend, Chrome
 from analyzer.reading.dialects.composer import Composer
 from analyzer.reading.dialects.dasf import Dasf
+from analyzer.reading.dialects.dataflow import MXNet, TensorFlow
 from analyzer.reading.dialects.flight_recorder import FlightRecorder
 from analyzer.reading.dialects.horovod import Horovod
 from analyzer.reading.dialects.jax import Jax
 from analyzer.reading.dialects.kineto import Kineto
-from analyzer.reading.dialects.mxnet import MXNet
 from analyzer.reading.dialects.nsight import Nsight
 from analyzer.reading.dialects.owners import listed_sources
 from analyzer.reading.dialects.pipeline import Pipeline
 from analyzer.reading.dialects.roles import Role, is_communication
 from analyzer.reading.dialects.step_log import StepLog
 from analyzer.reading.dialects.system import Need, System
-from analyzer.reading.dialects.tensorflow import TensorFlow
 from analyzer.reading.formats import chrome as files
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.values import FARTHEST_NS

@@ -40,7 +40,7 @@ class Owned(Struct, frozen=True):
     is_host: bool = False  # `trace` has the slices of the host alone
 
 
-class Owner(Struct, frozen=True):
+class _Owner(Struct, frozen=True):
     """One rank of a combined trace, and the label of its processes there."""
 
     worker: int | None
@@ -84,9 +84,7 @@ def split_by_field(trace: Trace, field: str) -> list[Owned]:
     if field not in ("pid", "tid"):
         raise UsageError(f"--rank_by {field}: give pid, tid or args.KEY, a key of the events' args")
     ranks, index = _ranks_of([getattr(track, field) for track in trace.tracks], field)
-    return split_by_tracks(trace, [Owner(None, rank) for rank in ranks], index) or [
-        Owned(None, ranks[0] if ranks else None, trace)
-    ]
+    return split_by_tracks(trace, ranks, index) or [Owned(None, ranks[0] if ranks else None, trace)]
 
 
 def processes_like_ranks(trace: Trace) -> int:
@@ -196,15 +194,18 @@ def _track_in_rank(op: OpName, track: Track, pid: re.Match[str] | None) -> Track
     return Track(int(text) if text.isdecimal() and len(text) < 19 else text, track.tid)
 
 
-def _by_processes(trace: Trace, owners: Sequence[Owner], owner_of: Mapping[Id, int]) -> list[Owned]:
+def _by_processes(trace: Trace, owners: Sequence[_Owner], owner_of: Mapping[Id, int]) -> list[Owned]:
     if len(owner_of) < 2:
         return []
-    return split_by_tracks(
-        trace, owners, np.array([owner_of.get(track.pid, -1) for track in trace.tracks], np.int64)
-    )
+    return _split(trace, owners, np.array([owner_of.get(track.pid, -1) for track in trace.tracks], np.int64))
 
 
-def split_by_tracks(trace: Trace, owners: Sequence[Owner], owner_of: Int64) -> list[Owned]:
+def split_by_tracks(trace: Trace, ranks: Sequence[int], rank_of: Int64) -> list[Owned]:
+    """Split by the rank of each track (t,), an index in `ranks`; see `_split`."""
+    return _split(trace, [_Owner(None, rank) for rank in ranks], rank_of)
+
+
+def _split(trace: Trace, owners: Sequence[_Owner], owner_of: Int64) -> list[Owned]:
     """Split by the owner of each track (t,); [] unless all slices have one and several owners have slices."""
     of_row = owner_of[trace.track_id]
     present = ids_in(of_row)
@@ -220,7 +221,7 @@ def split_by_tracks(trace: Trace, owners: Sequence[Owner], owner_of: Int64) -> l
     return parts
 
 
-def _sources(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
+def _sources(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
     """List the sources of a combined file, and the source of each process by its name."""
     owners = []
     for source in listed_sources(trace.header):
@@ -228,7 +229,7 @@ def _sources(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
         match = re.match(_LABEL, label)
         worker, rank = (None if n is None else int(n) for n in match.groups()) if match else (None, None)
         header = {key: value for key, value in source.items() if key not in _OF_CLOCKS}
-        owners.append(Owner(worker, rank, label, header))
+        owners.append(_Owner(worker, rank, label, header))
     owner_of = {}
     for event in trace.metadata:
         name = str(event["args"].get("name")).casefold()
@@ -246,23 +247,24 @@ def listed_sources(header: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [source for source in sources if isinstance(source, Mapping) and "source" in source]
 
 
-def _global_ranks(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
+def _global_ranks(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
     """Read the ranks that Composer's merger states, and the rank of each process."""
     states = [event for event in trace.metadata if event["name"] == "global_rank"]
     rank_of = {event["pid"]: event["args"].get("value") for event in states}
     known = {pid: rank for pid, rank in rank_of.items() if isinstance(rank, int) and rank < _MOST_RANKS}
     ranks = sorted(set(known.values()))
-    return [Owner(None, rank) for rank in ranks], {pid: ranks.index(rank) for pid, rank in known.items()}
+    return [_Owner(None, rank) for rank in ranks], {pid: ranks.index(rank) for pid, rank in known.items()}
 
 
-def _named_ranks(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
+def _named_ranks(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
     """Find ranks in the names of processes (``rank 1``, ``rank1: python``), or in pids that are texts."""
     names: dict[Id, str] = {track.pid: track.pid for track in trace.tracks if isinstance(track.pid, str)}
     names |= {pid: name for (pid, _), name in names_in(trace.metadata, "process_name").items()}
     matches = {pid: match for pid, name in names.items() if (match := re.match(_NAME, name))}
     whose = {pid: (int(m[1]) if m[1] else None, int(m[2])) for pid, m in matches.items()}
     distinct = sorted(set(whose.values()), key=lambda owner: (owner[0] or 0, owner[1]))
-    return [Owner(*owner) for owner in distinct], {pid: distinct.index(owner) for pid, owner in whose.items()}
+    index = {owner: i for i, owner in enumerate(distinct)}
+    return [_Owner(*owner) for owner in distinct], {pid: index[owner] for pid, owner in whose.items()}
 
 
 def names_in(metadata: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[Id, Id], str]:

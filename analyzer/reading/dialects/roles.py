@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 import numpy as np
 
 from analyzer.base.arrays import Mask, NDArray
 from analyzer.reading.dialects.name_rules import is_wait
-from analyzer.reading.dialects.tolerances import FEW_KERNELS, OWN_STREAM, SIDE_STREAM
 from analyzer.reading.formats.columns import Trace
 
 
@@ -109,40 +108,3 @@ def idle(trace: Trace, roles: NDArray[np.int8]) -> Mask:
         return waits
     calls = np.bincount(trace.track_id[~waits & ~moves], minlength=len(trace.tracks))
     return np.asarray(waits & (trace.track_id != calls.argmax()))
-
-
-# ---- communication that no rule knows
-
-NONE_SHOWN = "no communication is recorded, though the job has {:,} ranks"
-MAY_BE = "have a stream of their own, but count as computation"
-
-
-def on_own_streams(rows: Iterable[tuple[Hashable, Hashable, str, float, bool]]) -> list[str]:
-    """List the kernels with a stream of their own beside a busy stream, the longest first.
-
-    `rows`: device, stream, name, time, and True for communication, of each kernel. Work that is spread over
-    streams has the same kernels on several of them.
-    """
-    of_stream: dict[tuple[Hashable, Hashable], dict[str, float]] = {}
-    streams_of: dict[tuple[Hashable, str], set[Hashable]] = {}
-    known = set()
-    for device, stream, name, ns, communicates in rows:
-        times = of_stream.setdefault((device, stream), {})
-        times[name] = times.get(name, 0.0) + ns
-        streams_of.setdefault((device, name), set()).add(stream)
-        if communicates:
-            known.add((device, stream))
-    total_alone: dict[str, float] = {}
-    computes = {stream: times for stream, times in of_stream.items() if stream not in known}
-    total_of = {stream: sum(times.values()) for stream, times in computes.items()}
-    busiest_of: dict[Hashable, float] = {}
-    for (device, _), total in total_of.items():
-        busiest_of[device] = max(total, busiest_of.get(device, 0.0))
-    for (device, stream), times in computes.items():
-        total, busiest = total_of[device, stream], busiest_of[device]
-        alone = {name: ns for name, ns in times.items() if len(streams_of[device, name]) == 1}
-        is_own = sum(alone.values()) >= max(OWN_STREAM * total, SIDE_STREAM * busiest)
-        if is_own and total < busiest and len(alone) <= FEW_KERNELS:
-            for name, ns in alone.items():
-                total_alone[name] = total_alone.get(name, 0.0) + ns
-    return sorted(total_alone, key=lambda name: -total_alone[name])

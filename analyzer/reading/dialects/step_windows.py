@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -47,19 +47,6 @@ class RecordedEvents(Struct, frozen=True):
     #: (n,) the step that requested the event, else `NO_STEP`: a step ends when all its work is done, even on
     #: a device. None: steps end with the events that lead.
     iteration: Int64 | None = None
-
-
-def windows(steps: Int64) -> Int64:
-    """Extend each step of a table (n, 3) to the start of the next one.
-
-    A step before a pause (a number left out, or a time longer than the step) keeps its end.
-    """
-    number, begin, end = steps.T
-    pause = begin[1:] - end[:-1]
-    goes_on = (np.diff(number) == 1) & (pause >= 0) & (pause <= (end - begin)[:-1])
-    extended: Int64 = steps.copy()
-    extended[:-1, 2] = np.where(goes_on, begin[1:], np.minimum(end[:-1], begin[1:]))
-    return extended
 
 
 def as_bounds(table: Int64) -> list[tuple[int, int, int]]:
@@ -113,7 +100,7 @@ def cut_into_steps(
     An event that goes on in the next step is an event there as well. A host that is ahead of its device is
     cut at the step's end. Work requested before the step is an operation of its own (`from_earlier_step`).
     """
-    cutter = _Cutter(events)
+    cutter = _Cutter(events, [begin for _, begin, _ in bounds])
     cuts = [cutter.cut(window) for window in bounds]
     of_no_step = np.ones(len(events.kind), np.bool_)
     if events.iteration is not None:
@@ -131,7 +118,7 @@ def cut_into_steps(
 class _Cutter:
     """Cuts a recording window by window."""
 
-    def __init__(self, events: RecordedEvents) -> None:
+    def __init__(self, events: RecordedEvents, begins: Sequence[int]) -> None:
         by_target = np.argsort(events.start_ns[events.edges[:, 1]], kind="stable")
         self.events = replace(events, edges=narrow(events.edges[by_target]))
         self.order = np.argsort(events.start_ns, kind="stable")
@@ -143,8 +130,10 @@ class _Cutter:
         self.met = events.meetings.event[self.by_event]
         self.meets = np.zeros(len(events.kind), np.bool_)
         self.meets[self.met] = True
-        self.open = Open(self.order, events.end_ns)
-        self.open_edges = Open(np.arange(len(by_target)), events.end_ns[self.events.edges[:, 1]])
+        lows = np.searchsorted(self.starts, begins).tolist()
+        self.open = still_open(self.order, events.end_ns, begins, lows)
+        lows, ends = np.searchsorted(self.targets, begins).tolist(), events.end_ns[self.events.edges[:, 1]]
+        self.open_edges = still_open(np.arange(len(by_target)), ends, begins, lows)
         track: dict[object, int] = {}
         tracks = [track.setdefault(kind.track, len(track)) if kind.on_device else -1 for kind in events.kinds]
         self.stream = np.array(tracks, np.int64)[events.kind]  # -1 on no device
@@ -163,7 +152,7 @@ class _Cutter:
         """Cut out the next step: its events by start, and the step, still without operations."""
         number, begin, end = window
         low, high = np.searchsorted(self.starts, [begin, end]).tolist()
-        part = np.concatenate([self.open.at(begin, low), self.order[low:high]])
+        part = np.concatenate([next(self.open), self.order[low:high]])
         self.new[part] = np.arange(len(part))
         if begin != self.previous_end:
             self.since = self.count
@@ -240,7 +229,7 @@ class _Cutter:
     def _edges_within(self, begin: int, low: int, high: int) -> Int64:
         """Select the edges between a step's events; the targets of `low` to `high` start in the step."""
         events, new = self.events, self.new
-        edges: Int64 = np.concatenate([events.edges[self.open_edges.at(begin, low)], events.edges[low:high]])
+        edges: Int64 = np.concatenate([events.edges[next(self.open_edges)], events.edges[low:high]])
         edges = edges[new[edges[:, 0]] >= 0]
         keep = ~from_start(edges) | (events.start_ns[edges[:, 0]] >= begin)
         keep &= (edges[:, 2] >= Joint.END_TO_BODY) | (events.start_ns[edges[:, 1]] >= begin)
@@ -263,22 +252,19 @@ class _Cutter:
         return np.column_stack((self.index[source], new[target], joint[keep], self.count - home[source]))
 
 
-class Open:
-    """The items open at the start of a window; `items` are in order of start, `end_ns` are by item."""
+def still_open(items: Int64, end_ns: Int64, begins: Sequence[int], lows: Sequence[int]) -> Iterator[Int64]:
+    """Yield the items open at the begin of each window: among the first `low`, and not over.
 
-    def __init__(self, items: Int64, end_ns: Int64) -> None:
-        self.items, self.end_ns = items, end_ns
-        self._seen, self._begin = 0, np.iinfo(np.int64).min
-        self._open = items[:0]
-
-    def at(self, begin: int, low: int) -> Int64:
-        """List those of the first `low` items that end after `begin`, in order."""
-        if begin < self._begin or low < self._seen:  # windows out of order
-            self._seen, self._open = 0, self.items[:0]
-        items = np.concatenate([self._open, self.items[self._seen : low]])
-        self._open = items[self.end_ns[items] > begin]
-        self._seen, self._begin = low, begin
-        return self._open
+    `items` are in order of start, `end_ns` are by item.
+    """
+    seen, since_ns, running = 0, np.iinfo(np.int64).min, items[:0]
+    for begin_ns, low in zip(begins, lows, strict=True):
+        if begin_ns < since_ns or low < seen:  # windows out of order
+            seen, running = 0, items[:0]
+        running = np.concatenate([running, items[seen:low]])
+        running = running[end_ns[running] > begin_ns]
+        seen, since_ns = low, begin_ns
+        yield running
 
 
 def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[list[Int64], OperationTable]:

@@ -56,6 +56,19 @@ def step_table(steps: Sequence[Step]) -> Int64:
     return np.array(steps, np.int64).reshape(-1, 3)
 
 
+def windows(steps: Int64) -> Int64:
+    """Extend each step of a table (n, 3) to the start of the next one.
+
+    A step before a pause (a number left out, or a time longer than the step) keeps its end.
+    """
+    number, begin, end = steps.T
+    pause = begin[1:] - end[:-1]
+    goes_on = (np.diff(number) == 1) & (pause >= 0) & (pause <= (end - begin)[:-1])
+    extended: Int64 = steps.copy()
+    extended[:-1, 2] = np.where(goes_on, begin[1:], np.minimum(end[:-1], begin[1:]))
+    return extended
+
+
 def between(marks: Int64) -> list[Step]:
     """Make steps from each of `marks` to the next, labelled from 1."""
     times = marks.tolist()

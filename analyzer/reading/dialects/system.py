@@ -34,14 +34,13 @@ from analyzer.reading.dialects.recorded_collectives import (
     kind_of,
 )
 from analyzer.reading.dialects.roles import Role, by_cat, by_name, idle, is_communication
-from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
-from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.rows import EndRule, with_known_durations
 from analyzer.reading.formats.values import NO_TIME
 
 if TYPE_CHECKING:
+    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
     from analyzer.reading.formats.recorder.standing import Standing
 
 Metadata = Sequence[Mapping[str, Any]]
@@ -112,22 +111,6 @@ class Frames(Struct, frozen=True):
             return "", False
         shortest = int(most[np.argmin((self.end_ns - self.start_ns)[most])])
         return self.name[shortest], bool(self.waits[shortest])
-
-
-class WorkGroups(Struct, frozen=True):
-    """Groups of k slices of work on devices."""
-
-    row: Int64
-    names: Sequence[tuple[str, str]]  # name and category of each group, by first occurrence
-    group: Int64  # index into `names`
-
-    def of(self, trace: Trace) -> Trace:
-        """Select the slices of `trace`, with the names of their groups."""
-        names = [name for name, _ in self.names]
-        cats, cat_of = numbered(cat for _, cat in self.names)
-        name_id, cat_id = self.group.astype(np.int32), cat_of.astype(np.int32)[self.group]
-        part = trace.select(self.row)
-        return replace(part, names=names, cats=cats, name_id=name_id, cat_id=cat_id, args={})
 
 
 class MemorySamples(Struct, frozen=True):
@@ -358,11 +341,13 @@ class System:
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Build the step graphs of a rank; TraceError without steps. `by`: see `find_steps`."""
+        from analyzer.reading.dialects.span_graph import Meaning, record_spans
+
         trace, roles = rank.trace, self.roles(rank.trace)
         meets = is_communication(roles) & ~by_name(trace, is_server_transfer)
         meaning = Meaning(roles, meets, {}, self.category)
         steps = self.find_steps(trace, by)
-        recorded = record_spans(rank, trace, steps.whole, meaning, arrows(trace))
+        recorded = record_spans(rank, trace, steps.whole, meaning)
         return replace(recorded, notes=[*recorded.notes, *filter(None, [steps.note])])
 
     def operation(self, name: str, tid: object) -> str:
@@ -410,21 +395,22 @@ class System:
         """Mask the work of devices (n,)."""
         return np.zeros(len(trace), np.bool_)
 
-    def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> WorkGroups | None:
+    def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> tuple[Int64, Trace] | None:
         """Group the work of devices as `--group_by` says: operator, module, annotation or `KERNEL_KIND`.
 
-        `roles` (n,) are those of all slices. Except for kinds, the trace was read for `Need.ORIGIN`. None if
-        the system does not record the groups.
+        `roles` (n,) are those of all slices. Except for kinds, the trace was read for `Need.ORIGIN`. Returned
+        are the rows of the work, and their slices with the names of the groups. None if the system does not
+        record the groups.
         """
         if by != KERNEL_KIND:
             return None
         rows = np.flatnonzero(self.device_work(trace))
-        pairs, kind = numbered(
-            zip(trace.name_id[rows].tolist(), is_communication(roles[rows]).tolist(), strict=True)
-        )
-        kinds = [COMMUNICATION if moves else kernel_kind(trace.names[name]) for name, moves in pairs]
-        distinct, group = numbered(zip(kinds, kinds, strict=True))
-        return WorkGroups(rows, distinct, group.astype(np.int64)[kind])
+        moves, names = is_communication(roles[rows]).tolist(), trace.name_id[rows].tolist()
+        kinds = [
+            COMMUNICATION if communicates else kernel_kind(trace.names[name])
+            for name, communicates in zip(names, moves, strict=True)
+        ]
+        return rows, with_names(trace.select(rows), kinds, kinds)
 
     def loads_ahead(self, trace: Trace) -> bool:
         """Check for processes beside the recorded ones that load the input."""
@@ -449,6 +435,12 @@ class System:
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
         """List the names by which `--filter` selects an event; () if it is not communication."""
         return (name,) if is_collective(name, cat) or is_server_transfer(name) else ()
+
+
+def with_names(trace: Trace, names: Sequence[str], cats: Sequence[str]) -> Trace:
+    """Give slices (n,) other names and categories, and no args."""
+    (distinct, name_id), (distinct_cats, cat_id) = numbered(names), numbered(cats)
+    return replace(trace, names=distinct, cats=distinct_cats, name_id=name_id, cat_id=cat_id, args={})
 
 
 def framed(trace: Trace) -> NDArray[np.int8]:

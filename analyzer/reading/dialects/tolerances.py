@@ -92,12 +92,8 @@ AGREE_NS = 50_000
 #: Of what ranks do together this share begins within so much, where only transfers are drawn.
 TOGETHER_NS, MOSTLY_TOGETHER = 1_000, 0.9
 
-# ---- communication that no rule knows
+# ---- hosts that poll
 
-#: Kernels have a stream of their own where so much of its time is in such that run on no other stream, where
-#: that is so much of the busiest stream's time, and where they are so few: of expert parallelism a library
-#: has about six.
-OWN_STREAM, SIDE_STREAM, FEW_KERNELS = 0.9, 0.05, 8
 #: What polls for a result takes at least this …
 POLLS_NS = 500_000
 #: … and has seen it within this share of the time that it waited for it. In the four optimizer steps of a

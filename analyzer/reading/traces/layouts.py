@@ -10,65 +10,24 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from analyzer.base.errors import TraceError
-from analyzer.base.inputs import absent, is_digest, natural, unreadable
-from analyzer.reading.formats.stream import find_file
+from analyzer.base.inputs import absent, is_digest, unreadable
 from analyzer.reading.traces.gpu_folders import find_gpu_folders, gpu_sources, is_gpu_file, local_rank
 from analyzer.reading.traces.paths import (
     JobFiles,
     Source,
     head_of,
-    listing,
-    missing_note,
     skipped_notes,
-    subdirectories,
     unread_notes,
 )
 from analyzer.reading.traces.rank_files import (
+    find_ascend_folders,
     find_dumps,
     find_profiles,
     find_rank_files,
-    holding,
     rank_of_file,
     ranks_of_names,
 )
-from analyzer.reading.traces.readers import CHROME, Holds, reader_of
-
-_FOLDER = re.compile(r"(.+)_(\d+)_ascend_pt")  # host and process, time
-_OUTPUT, _TRACE = "ASCEND_PROFILER_OUTPUT", "trace_view.json"
-_INFO = re.compile(r"profiler_info_(\d{1,9})\.json")
-
-
-def find_ascend_folders(path: Path, given: Sequence[Path]) -> JobFiles | None:
-    """Find the newest recording of each rank at or below `path`; None where there is no such folder."""
-    homes = [path] if _FOLDER.fullmatch(path.name) else subdirectories(path)
-    folders = [folder for folder in homes if _FOLDER.fullmatch(folder.name)]
-    traces = {folder: find_file(folder / _OUTPUT, _TRACE) for folder in folders}
-    if not any(traces.values()):
-        return None
-    notes: list[str] = [
-        missing_note(f"{folder}: no {_OUTPUT}/{_TRACE}") for folder in folders if traces[folder] is None
-    ]
-    newest: dict[int | str, Path] = {}
-    for folder in sorted(filter(traces.get, folders), key=lambda folder: folder.name.split("_")[-3]):
-        owner = _owner_of(folder)
-        if owner in newest:
-            notes.append(f"{newest[owner]}: an earlier run, left out; give it to read it")
-        newest[owner] = folder
-    ordered = sorted(newest, key=lambda owner: (isinstance(owner, str), natural(str(owner))))
-    sources = [
-        Source(trace, rank=owner if isinstance(owner, int) else index if len(newest) > 1 else None)
-        for index, owner in enumerate(ordered)
-        if (trace := traces[newest[owner]]) is not None
-    ]
-    return JobFiles(path, "ranks", sources, notes, [folder / _OUTPUT for folder in folders])
-
-
-def _owner_of(folder: Path) -> int | str:
-    """Take the rank that the profiler wrote beside the trace, else the name of its process."""
-    matches = (match for file in listing(folder) if (match := _INFO.fullmatch(file.name)))
-    match = next(matches, None)
-    return int(match[1]) if match else folder.name.rsplit("_", 3)[0]
-
+from analyzer.reading.traces.readers import CHROME, Holds, holding, reader_of
 
 #: Finds the job in a directory of this layout; None for any other. The second argument: all paths given.
 Layout = Callable[[Path, Sequence[Path]], JobFiles | None]

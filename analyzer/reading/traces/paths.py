@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from analyzer.base.errors import Note, NoteKind, TraceError, in_words, listed
 from analyzer.base.inputs import natural, short_names
-from analyzer.reading.formats.other_files import TABLE, foreign, named
+from analyzer.reading.formats.other_files import foreign, named
 from analyzer.reading.formats.stream import ByteStream
 
 #: Files beside a job that no option reads, by their names.
@@ -54,8 +54,6 @@ def unread_notes(path: Path, most_folders: int, known: Collection[Path]) -> list
 
 def foreign_files(path: Path) -> str:
     """Name the kind of the files in a folder without any trace; "" if they are of several kinds."""
-    if _is_mlflow_store(path):
-        return f"{path}: not a trace: {TABLE}"
     files = [file for file in listing(path) if file.is_file()]
     kinds: dict[str, list[Path]] = {}
     for file in files[:_MOST_FILES]:
@@ -72,20 +70,13 @@ def foreign_files(path: Path) -> str:
     return f"{names}: not a trace: {kind}"
 
 
-def _is_mlflow_store(path: Path) -> bool:
-    """Check whether a folder is MLflow's: each experiment, and each run in it, has a ``meta.yaml``."""
-    homes = [path, *subdirectories(path)]
-    return any((home / "meta.yaml").is_file() for home in homes) and (
-        path.resolve().name == "mlruns"
-        or any((home / "metrics").is_dir() for home in homes)
-        or any((run / "meta.yaml").is_file() for home in homes[1:] for run in subdirectories(home))
-    )
-
-
 JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
 
 #: Files that this program and dPRO write beside their inputs; they are not a directory's traces.
 PRODUCTS = ("combined", "synthetic", "comm_timeline", "server_timeline", "bps_comm_aligned")
+
+#: Composer's file of all ranks, beside the ranks' own.
+MERGED = "merged_trace"
 
 _RANK_IN_NAME = r"(?i)rank[-_.=\[(]?(\d+)"
 #: Before the only number in which names of files differ: the number is no rank.

@@ -1,22 +1,20 @@
-"""Layouts of directories with a file for each rank: TensorBoard's profiles, dumps, and any others."""
+"""Layouts of directories with a file for each rank: TensorBoard's profiles, Ascend's, dumps, any others."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
 import re
-from collections.abc import Container, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from analyzer.base.errors import TraceError, listed
-from analyzer.base.inputs import is_digest, is_marked, natural, opened, short_names
+from analyzer.base.inputs import is_digest, is_marked, natural, short_names
 from analyzer.reading.formats.event import fragment_start
 from analyzer.reading.formats.other_files import foreign
-from analyzer.reading.formats.recorder import recognises
+from analyzer.reading.formats.stream import find_file
 from analyzer.reading.traces.gpu_folders import is_gpu_file, local_rank
 from analyzer.reading.traces.paths import (
+    MERGED,
     PRODUCTS,
     JobFiles,
     Source,
@@ -30,7 +28,7 @@ from analyzer.reading.traces.paths import (
     ranks_in_names,
     subdirectories,
 )
-from analyzer.reading.traces.readers import Reader, may_be_read, reader_of
+from analyzer.reading.traces.readers import holding, is_dump, known_reader, may_be_read
 
 _PROFILES = (".trace.json.gz", ".trace.json")
 #: PyTorch's name of a recording: its worker (by default host and process), and the time.
@@ -79,9 +77,7 @@ def _profiles(path: Path, runs: Sequence[Path], older: Sequence[Path]) -> JobFil
     return JobFiles(path, "ranks", sources, notes, older)
 
 
-#: Composer's file of all ranks, beside the ranks' own.
-_MERGED = "merged_trace"
-_MOST_FOLDERS, _MOST_FILES = 1000, 10  # folders that are searched for a hint; files of each
+_MOST_FOLDERS = 1000  # that are searched for a hint
 
 
 def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
@@ -100,7 +96,7 @@ def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
                 "they are one job"
             )
     if files:
-        again = [file for file in (*products, *below) if file.name.startswith(_MERGED)]
+        again = [file for file in (*products, *below) if file.name.startswith(MERGED)]
         notes += [f"{file}: the files of all ranks once more, left out" for file in again]
     # a file of replay was made from another one
     files = files or [file for file in products if not file.name.startswith("synthetic.")] or products
@@ -178,28 +174,6 @@ def _find_files(path: Path, *, steps: bool) -> tuple[list[Path], list[Path], lis
     return files, products, below, notes
 
 
-def holding(path: Path, most: int, known: Container[Path] = ()) -> str:
-    """List the first directories at or below `path` with traces, except the `known` ones, in words."""
-    holding = (
-        "this directory" if Path(folder) == path else str(Path(folder).relative_to(path))
-        for folder, _, names in itertools.islice(os.walk(path), most)
-        if Path(folder) not in known
-        and any(_holds_trace(Path(folder, name), bool(known)) for name in sorted(names)[:_MOST_FILES])
-    )
-    return listed(sorted(holding, key=natural))
-
-
-def _holds_trace(file: Path, by_name: bool) -> bool:
-    """Check whether a file is a trace; unless `by_name`, also a dump, which may have any name."""
-    if file.name.split(".")[0] in (*PRODUCTS, _MERGED):
-        return False
-    with contextlib.suppress(TraceError, OSError):  # it is only a hint
-        if not may_be_read(file.name):
-            return not by_name and file.is_file() and is_dump(file)
-        return file.is_file() and not is_marked(file) and _reader_of(file) is not None
-    return False
-
-
 def _rank_files(path: Path, notes: list[str], products: list[Path], steps: bool) -> list[Path]:
     """List the trace files in `path`, in natural order; other files go to `notes` and `products`."""
     traces: list[Path] = []
@@ -213,7 +187,7 @@ def _rank_files(path: Path, notes: list[str], products: list[Path], steps: bool)
                 products.append(file)
         else:
             try:
-                reader = _reader_of(file)
+                reader = known_reader(file)
             except TraceError as error:
                 reason = str(error).removeprefix(str(file.absolute()))
                 notes.append(missing_note(f"{file}{reason}, left out"))
@@ -222,18 +196,8 @@ def _rank_files(path: Path, notes: list[str], products: list[Path], steps: bool)
                 kind = foreign(head_of(file))
                 notes.append(f"{file}: not a trace{kind and f': {kind}'}, left out")
             elif steps or reader.holds != "steps":
-                (products if file.name.startswith(_MERGED) else traces).append(file)
+                (products if file.name.startswith(MERGED) else traces).append(file)
     return traces
-
-
-def _reader_of(path: Path) -> Reader | None:
-    state = path.stat()
-    return _known_reader(path.absolute(), state.st_size, state.st_mtime_ns)
-
-
-@lru_cache(1 << 14)  # a directory is looked through several times
-def _known_reader(path: Path, size: int, mtime_ns: int) -> Reader | None:
-    return reader_of(head_of(path))
 
 
 def rank_of_file(path: Path) -> int | None:
@@ -249,7 +213,6 @@ def _all_differ(rank_of: Mapping[Path, int | None]) -> bool:
 
 
 _TRIED = 16  # a directory of dumps has one among so many files
-_DUMP_HEAD = 1 << 12  # bytes by which a dump is recognised
 
 
 def find_dumps(path: Path, given: Sequence[Path]) -> JobFiles | None:
@@ -267,11 +230,38 @@ def find_dumps(path: Path, given: Sequence[Path]) -> JobFiles | None:
     return JobFiles(path, "ranks", [Source(file) for file in dumps], notes)
 
 
-def is_dump(path: Path) -> bool:
-    """Check whether a file is the dump of a flight recorder, whatever its name."""
-    try:
-        with opened(path) as file:
-            head = file.read(_DUMP_HEAD)
-    except OSError:
-        return False
-    return recognises(head_of(path) if head[:2] == b"\x1f\x8b" else head)
+_FOLDER = re.compile(r"(.+)_(\d+)_ascend_pt")  # host and process, time
+_OUTPUT, _TRACE = "ASCEND_PROFILER_OUTPUT", "trace_view.json"
+_INFO = re.compile(r"profiler_info_(\d{1,9})\.json")
+
+
+def find_ascend_folders(path: Path, given: Sequence[Path]) -> JobFiles | None:
+    """Find the newest recording of each rank at or below `path`; None where there is no such folder."""
+    homes = [path] if _FOLDER.fullmatch(path.name) else subdirectories(path)
+    folders = [folder for folder in homes if _FOLDER.fullmatch(folder.name)]
+    traces = {folder: find_file(folder / _OUTPUT, _TRACE) for folder in folders}
+    if not any(traces.values()):
+        return None
+    notes: list[str] = [
+        missing_note(f"{folder}: no {_OUTPUT}/{_TRACE}") for folder in folders if traces[folder] is None
+    ]
+    newest: dict[int | str, Path] = {}
+    for folder in sorted(filter(traces.get, folders), key=lambda folder: folder.name.split("_")[-3]):
+        owner = _owner_of(folder)
+        if owner in newest:
+            notes.append(f"{newest[owner]}: an earlier run, left out; give it to read it")
+        newest[owner] = folder
+    ordered = sorted(newest, key=lambda owner: (isinstance(owner, str), natural(str(owner))))
+    sources = [
+        Source(trace, rank=owner if isinstance(owner, int) else index if len(newest) > 1 else None)
+        for index, owner in enumerate(ordered)
+        if (trace := traces[newest[owner]]) is not None
+    ]
+    return JobFiles(path, "ranks", sources, notes, [folder / _OUTPUT for folder in folders])
+
+
+def _owner_of(folder: Path) -> int | str:
+    """Take the rank that the profiler wrote beside the trace, else the name of its process."""
+    matches = (match for file in listing(folder) if (match := _INFO.fullmatch(file.name)))
+    match = next(matches, None)
+    return int(match[1]) if match else folder.name.rsplit("_", 3)[0]

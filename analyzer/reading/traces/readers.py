@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Collection, Container, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from analyzer.base import parallel
-from analyzer.base.errors import TraceError
-from analyzer.base.inputs import absent
+from analyzer.base.errors import TraceError, listed
+from analyzer.base.inputs import absent, is_marked, natural, opened
 from analyzer.base.parallel import FilePart, OnRead
 from analyzer.reading import dialects
 from analyzer.reading.formats import chrome, native, nsight, other_files, recorder
@@ -19,9 +23,11 @@ from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.event import args_object, decode_objects
 from analyzer.reading.formats.reader import EventReader
 from analyzer.reading.formats.rows import ROLE, SPANS, with_spans
-from analyzer.reading.traces.paths import head_of
+from analyzer.reading.traces.paths import MERGED, PRODUCTS, head_of
 
 _FIRST = 64  # bytes with the first character of a file
+_DUMP_HEAD = 1 << 12  # bytes by which a dump is recognised
+_MOST_FILES = 10  # of each folder that is searched for a hint
 
 
 class Decoding(NamedTuple):
@@ -181,3 +187,49 @@ def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> li
         for event in piece.events
         if event.name in names and (event.ph == "X" if slices else event.ph not in ROLE)
     ]
+
+
+# ---- files of a directory
+
+
+def known_reader(path: Path) -> Reader | None:
+    """Find the reader of a file; a directory is looked through several times, and each file read once."""
+    state = path.stat()
+    return _known_reader(path.absolute(), state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(1 << 14)
+def _known_reader(path: Path, size: int, mtime_ns: int) -> Reader | None:
+    return reader_of(head_of(path))
+
+
+def is_dump(path: Path) -> bool:
+    """Check whether a file is the dump of a flight recorder, whatever its name."""
+    try:
+        with opened(path) as file:
+            head = file.read(_DUMP_HEAD)
+    except OSError:
+        return False
+    return recorder.recognises(head_of(path) if head[:2] == b"\x1f\x8b" else head)
+
+
+def holding(path: Path, most: int, known: Container[Path] = ()) -> str:
+    """List the first directories at or below `path` with traces, except the `known` ones, in words."""
+    holding = (
+        "this directory" if Path(folder) == path else str(Path(folder).relative_to(path))
+        for folder, _, names in itertools.islice(os.walk(path), most)
+        if Path(folder) not in known
+        and any(_holds_trace(Path(folder, name), bool(known)) for name in sorted(names)[:_MOST_FILES])
+    )
+    return listed(sorted(holding, key=natural))
+
+
+def _holds_trace(file: Path, by_name: bool) -> bool:
+    """Check whether a file is a trace; unless `by_name`, also a dump, which may have any name."""
+    if file.name.split(".")[0] in (*PRODUCTS, MERGED):
+        return False
+    with contextlib.suppress(TraceError, OSError):  # it is only a hint
+        if not may_be_read(file.name):
+            return not by_name and file.is_file() and is_dump(file)
+        return file.is_file() and not is_marked(file) and known_reader(file) is not None
+    return False

@@ -15,7 +15,7 @@ from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import ids_in
 from analyzer.base.names import OpName, may_be_within, with_key
-from analyzer.reading.dialects.byteps.byteps_events import (
+from analyzer.reading.dialects.byteps.byteps_names import (
     inputs,
     partition,
     read_parameters,
@@ -58,7 +58,6 @@ class BytePS(System):
         return split_by_names(trace) or super().split(trace)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Assign a `Role` to each slice (n,) by its name."""
         table = np.array([role_of(OpName.parse(name)) for name in trace.names], np.int8)
         return table[trace.name_id] if len(table) else np.zeros(len(trace), np.int8)
 
@@ -102,12 +101,10 @@ class BytePS(System):
         return between(_starts(trace, _first_rank(trace)(_is("I/O"))))
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
-        """Mask the ``FW.`` and ``BW.`` operations (n,) of the first rank."""
         accepted = _first_rank(trace)
         return accepted(_is("FW")), accepted(_is("BW"))
 
     def may_synchronise(self, name: str) -> bool:
-        """Accept pushes and pulls of partitions."""
         return OpName.parse(name).queue in ("PUSH", "PULL")
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
@@ -128,7 +125,6 @@ class BytePS(System):
         return Collectives.of(rows, calls, np.zeros(len(rows), np.int64), trace.ts_ns[rows])
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Make the graphs of one GPU; see `byteps_graph`."""
         from analyzer.reading.dialects.byteps.byteps_graph import record
 
         steps = self.find_steps(rank.trace, by)
@@ -137,7 +133,6 @@ class BytePS(System):
         return replace(record(rank, steps), is_numbered=is_numbered)
 
     def operation(self, name: str, tid: object) -> str:
-        """Add the partition key, which is the track of a sub-task."""
         return with_key(name, tid)
 
     def parameters(self, directory: Path) -> Mapping[str, str]:
@@ -150,16 +145,13 @@ class BytePS(System):
         return None if op.queue is not None or op.cat is None else str(renamed(op, parameters))
 
     def category(self, name: str, cat: str) -> str:
-        """Take the queue stage or kind (``PUSH``, ``FW``)."""
         return OpName.parse(name).kind or cat
 
     def runs_into_next_step(self, trace: Trace) -> Mask:
-        """Mask communication and loads of data (n,)."""
         kinds = self.roles(trace)
         return np.asarray(is_communication(kinds) | (kinds == Role.INPUT))
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """Name the partition, its stage and the whole communication."""
         return OpName.parse(with_key(name, tid)).aliases() if OpName.parse(name).is_comm else ()
 
 

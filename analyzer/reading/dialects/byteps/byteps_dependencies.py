@@ -11,10 +11,11 @@ import numpy as np
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import numbered, ranges
 from analyzer.base.names import COMM, FIRST, LAST, QUEUES, OpName
-from analyzer.reading.dialects.byteps.byteps_events import COMPUTE, GpuEvents, inputs, renamed
+from analyzer.reading.dialects.byteps.byteps_events import COMPUTE, GpuEvents
+from analyzer.reading.dialects.byteps.byteps_names import inputs, renamed
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.step_parts import Joint, RankTrace, edge_rows, narrow
-from analyzer.reading.dialects.step_windows import Open
+from analyzer.reading.dialects.step_windows import still_open
 from analyzer.reading.dialects.tolerances import LATE_CLOCK_NS, MAX_CONTRADICTED, MOST_WHOLES
 
 _STAGE_ORDER = {stage: i for i, stage in enumerate(QUEUES, 1)}  # any other comes first
@@ -34,9 +35,8 @@ class Spans:
 
     def __init__(self, events: GpuEvents, bounds: Sequence[tuple[int, int]]) -> None:
         low, high = np.searchsorted(events.start_ns, bounds).T
-        running = Open(np.arange(len(events)), events.end_ns)
         begins = [begin for begin, _ in bounds]
-        continued = [running.at(*at) for at in zip(begins, low.tolist(), strict=True)]
+        continued = list(still_open(np.arange(len(events)), events.end_ns, begins, low.tolist()))
         begun = map(np.arange, low, high)
         parts = [np.concatenate(part) for part in zip(continued, begun, strict=True)]
         self.events, self.rows = events, narrow(np.concatenate(parts))

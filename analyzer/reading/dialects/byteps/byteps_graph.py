@@ -41,14 +41,8 @@ from analyzer.reading.dialects.step_parts import (
     from_start,
     meetings_table,
 )
-from analyzer.reading.dialects.step_windows import (
-    RecordedEvents,
-    as_bounds,
-    check_sizes,
-    cut_into_steps,
-    windows,
-)
-from analyzer.reading.dialects.steps import Steps, step_table
+from analyzer.reading.dialects.step_windows import RecordedEvents, as_bounds, check_sizes, cut_into_steps
+from analyzer.reading.dialects.steps import Steps, step_table, windows
 from analyzer.reading.dialects.tolerances import MIN_RECORDED
 
 #: In place of the begin of the step after the last.

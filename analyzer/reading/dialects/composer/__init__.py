@@ -71,11 +71,9 @@ class Composer(System):
     args = MappingProxyType({Need.STEPS: ("batch",)})
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
-        """Look for the metadata of Composer's profiler or its merger."""
         return any(event["name"] == _SYNC for event in metadata)
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
-        """Read the global rank where the file has one rank."""
         ranks = {integer(e["args"].get("value")) for e in trace.metadata if e["name"] == "global_rank"}
         return (ranks.pop() if len(ranks) == 1 else None), None
 
@@ -93,7 +91,6 @@ class Composer(System):
         return second_axis(trace, np.ones(len(trace), np.bool_))
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Assign a `Role` to each slice (n,); see `rule`."""
         comm = super().recorded_roles(trace) == Role.COMM
         roles = framed(trace)
         roles[by_name(trace, _COMPUTE.__contains__)] = Role.COMPUTE
@@ -140,12 +137,10 @@ class Composer(System):
         return record_spans(rank, trace, self.find_steps(trace, by).whole, meaning)
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """Name a collective, or a barrier of PyTorch."""
         is_call = is_library_call(name) or name.startswith(_CALLER)
         return (name,) if is_call else super().filter_names(name, cat, tid, process)
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
-        """Mask ``event/forward`` (n,) and ``event/backward`` (n,)."""
         return by_name(trace, "event/forward".__eq__), by_name(trace, "event/backward".__eq__)
 
     def sync_points(self, trace: Trace) -> SyncPoints:
@@ -158,11 +153,9 @@ class Composer(System):
         return {_SYNC: SyncPoint(instant, instant, error_ns=1000 * abs(error))}
 
     def common_clock(self, trace: Trace) -> str:
-        """Name the metadata of the instant in `sync_points`."""
         return _SYNC if self.sync_points(trace) else ""
 
     def category(self, name: str, cat: str) -> str:
-        """Take the recorded category, or the name if that is a list of events and callbacks."""
         return name if "," in cat or not cat else cat
 
 

@@ -51,7 +51,6 @@ class FlightRecorder(System):
         return rank_of(trace)[0], world or None
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Assign the `Role` of communication to all slices (n,)."""
         return np.full(len(trace), Role.COMM, np.int8)
 
     def sync_points(self, trace: Trace) -> SyncPoints:
@@ -72,7 +71,6 @@ class FlightRecorder(System):
         return points
 
     def collectives(self, rank: RankTrace) -> Collectives:
-        """List the collectives, matched by group and number, and messages."""
         from analyzer.reading.dialects.flight_recorder.dumped_calls import groups_of
         from analyzer.reading.formats.recorder.standing import Group
 
@@ -91,18 +89,15 @@ class FlightRecorder(System):
         return Collectives.of(np.arange(len(trace)), calls, np.maximum(number, 0), trace.ts_ns)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Raise `TraceError`: a dump has no steps."""
         raise TraceError(
             f"{rank.trace.path}: a dump of a flight recorder, which has no steps; diagnose says why the job "
             "hangs, statistic how long completed calls took"
         )
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """Take the name: all is communication."""
         return (name,)
 
     def standing(self, trace: Trace) -> Standing | None:
-        """Find the calls that were open when the rank wrote its dump."""
         from analyzer.reading.dialects.flight_recorder.dumped_calls import standing_of
 
         return standing_of(trace)

@@ -44,16 +44,13 @@ class Horovod(System):
     args = MappingProxyType({Need.SIZES: ("dtype", "shape")})
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
-        """Look for the start of the file since the epoch."""
         return any(e["name"] == "process_name" and _START in e["args"] for e in metadata)
 
     def recognises(self, trace: Trace) -> bool:
-        """Look for the negotiation of a collective."""
         negotiates = any(re.fullmatch(_PHASE, name) for name in trace.names)
         return negotiates or self.recognises_metadata(trace.metadata)
 
     def epoch_ns(self, trace: Trace) -> int:
-        """Read `start_time_since_epoch_in_micros`."""
         starts = (event["args"].get(_START) for event in trace.metadata)
         return 1000 * next((int_or_zero(start) for start in starts if start is not None), 0)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -31,18 +31,26 @@ from analyzer.base.arrays.intervals import lies_inside
 from analyzer.base.arrays.numbering import as_of, unique
 from analyzer.base.errors import counted
 from analyzer.reading.dialects.jax.xla_slices import (
+    COPIES,
     LOADS,
+    NAMELESS,
     NOISE,
     ONE_WAITS_FOR_ONE,
+    PROGRAMS,
+    REPEATS,
     SLEEP,
+    STEPS,
     UNTIMED,
     WAIT,
+    WAITS,
+    WORK,
     calls,
     containers,
     device_of_slices,
     halves,
     kind_of,
     numbered_spans,
+    of_kind,
     of_profiler,
     operations,
     ranks_of,
@@ -51,17 +59,16 @@ from analyzer.reading.dialects.jax.xla_slices import (
     runs,
     stated_role,
     steps_of_device,
-    thread_kinds,
 )
 from analyzer.reading.dialects.owners import SHARED, Owned, split_by_slices
 from analyzer.reading.dialects.recorded_collectives import Call, Collectives, SyncPart
 from analyzer.reading.dialects.roles import Role, by_name
-from analyzer.reading.dialects.span_graph import Meaning, record_spans
-from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
-from analyzer.reading.dialects.step_windows import windows
-from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, step_table
+from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, step_table, windows
 from analyzer.reading.dialects.system import Need, System
 from analyzer.reading.formats.columns import Trace
+
+if TYPE_CHECKING:
+    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 
 _RENDEZVOUS = re.compile(r"global_devices=\[([\d, ]*)\]")
 #: ``{{0,1},{2,3}}``, or short for it ``[2,2]<=[4]``: several groups of devices, each with its own collective.
@@ -97,9 +104,9 @@ class Jax(System):
 
         Slices get a category, as the file has none: operation, python or host.
         """
-        kinds = thread_kinds(trace)
-        left_out = by_name(trace, NOISE.fullmatch) | of_profiler(trace) | kinds.repeats[trace.track_id]
-        if n := int((kinds.nameless[trace.track_id] & left_out).sum()):
+        repeats = of_kind(trace, REPEATS, NAMELESS)
+        left_out = by_name(trace, NOISE.fullmatch) | of_profiler(trace) | repeats
+        if n := int(of_kind(trace, NAMELESS).sum()):
             note = f"{counted(n, 'slice')} of threads of devices without a name left out"
             trace = replace(trace, repairs=[*trace.repairs, note])
         trace = trace.select(~left_out)
@@ -123,7 +130,6 @@ class Jax(System):
         """Find the `Role` of each slice (n,); slices inside an operation of a device belong to it."""
         if not len(trace):
             return np.empty(0, np.int8)
-        kinds = thread_kinds(trace)
         works = operations(trace)
         roles = roles_of(trace)
         roles[~works] = Role.HOST
@@ -131,16 +137,16 @@ class Jax(System):
         asks = trace.track_id[~works & ~by_name(trace, lambda name: name.startswith("$"))]
         # a thread that launches work could do so while it sleeps
         roles[by_name(trace, SLEEP.fullmatch) & np.isin(trace.track_id, unique(asks))] = Role.HOST
-        roles[kinds.waits[trace.track_id]] = Role.IDLE
+        roles[of_kind(trace, WAITS)] = Role.IDLE
         loading = ~works & by_name(trace, LOADS.fullmatch)
         loading |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, loading)
         roles[loading & ~works] = Role.INPUT
         roles[~works & by_name(trace, UNTIMED.fullmatch)] = Role.IGNORED
-        roles[(kinds.steps | kinds.programs | kinds.repeats)[trace.track_id]] = Role.IGNORED
+        roles[of_kind(trace, STEPS, PROGRAMS, REPEATS, NAMELESS)] = Role.IGNORED
         if "step_num" in trace.args:
             roles[trace.args["step_num"].rows] = Role.IGNORED
         roles[works & self.named_comm(trace)] = Role.COMM
-        roles[works & kinds.copies[trace.track_id] & (roles == Role.COMPUTE)] = Role.COPY
+        roles[works & of_kind(trace, COPIES) & (roles == Role.COMPUTE)] = Role.COPY
         inside = lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, works)
         roles[containers(trace, works)] = Role.FRAME
         roles[inside & ~works] = Role.IGNORED
@@ -158,17 +164,15 @@ class Jax(System):
         if on_device.whole and (not labels or labels.issuperset(step.label for step in on_device.whole)):
             return on_device
         if on_host.whole:
-            completed = calls(trace, on_host.whole) if thread_kinds(trace).works.any() else NO_STEPS
+            completed = calls(trace, on_host.whole) if of_kind(trace, WORK, COPIES).any() else NO_STEPS
             return completed if completed.whole else on_host
         of_program = runs(trace)
         return of_program if of_program.whole else calls(trace)
 
     def loop_spans(self, trace: Trace) -> Mask:
-        """Mask the slices (n,) of the host."""
         return ~operations(trace)
 
     def may_synchronise(self, name: str) -> bool:
-        """Accept names of collectives."""
         return role_of(name) is Role.COMM
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
@@ -190,12 +194,12 @@ class Jax(System):
         return Collectives.of(collectives.row, named_calls, none, rank.trace.ts_ns[collectives.row])
 
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
-        """Find the steps, each until the next one begins."""
         steps = super().find_steps(trace, by)
         return steps._replace(whole=tuple(map(Step._make, windows(step_table(steps.whole)).tolist())))
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Build the steps of a device and its host."""
+        from analyzer.reading.dialects.span_graph import Meaning, record_spans
+
         trace, roles, parts = rank.trace, self.roles(rank.trace), parts_of(rank.trace)
         meaning = Meaning(
             roles,
@@ -204,12 +208,11 @@ class Jax(System):
             category=self.category,
             parts=parts,
             waits=roles == Role.IDLE,
-            on_device=thread_kinds(trace).works[trace.track_id] & (device_of_slices(trace) != SHARED),
+            on_device=of_kind(trace, WORK, COPIES) & (device_of_slices(trace) != SHARED),
         )
         return record_spans(rank, trace, self.find_steps(trace, by).whole, meaning)
 
     def category(self, name: str, cat: str) -> str:
-        """Name the operation without its number."""
         return kind_of(name)
 
     def device_work(self, trace: Trace) -> Mask:
@@ -218,7 +221,6 @@ class Jax(System):
         return np.asarray(works & ~containers(trace, works))
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """List the name of a collective for `--filter`."""
         return (name,) if role_of(name) is Role.COMM else ()
 
 

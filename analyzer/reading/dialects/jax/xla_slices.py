@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -172,53 +171,48 @@ def of_profiler(trace: Trace) -> Mask:
 # ---- devices, and their operations
 
 
-class ThreadKinds(NamedTuple):
-    """Kinds of slices on each thread (t,) of a trace."""
-
-    device: Int64  # number of the device, `SHARED` for a thread of the host
-    works: Mask  # operations of a device
-    copies: Mask  # all operations are copies, except collectives
-    waits: Mask  # waits of a device
-    steps: Mask  # steps of a device
-    programs: Mask  # runs of programs on a device
-    nameless: Mask  # unknown slices of a device with streams
-
-    @property
-    def repeats(self) -> Mask:
-        """Mask the threads (t,) that repeat another thread."""
-        return np.asarray((self.device != SHARED) & ~(self.works | self.waits | self.steps | self.programs))
+#: Kinds of threads: of the host; of a device its operations, those that only copy, its waits, its steps, runs
+#: of its programs, what repeats another thread, and unknown slices beside streams.
+HOST, WORK, COPIES, WAITS, STEPS, PROGRAMS, REPEATS, NAMELESS = range(8)
 
 
-def thread_kinds(trace: Trace) -> ThreadKinds:
-    """Find the kinds of slices on the threads of a trace by the threads' names."""
+def thread_kinds(trace: Trace) -> tuple[Int64, Int64]:
+    """Find the device of each thread (t,), `SHARED` for the host, and its kind by the threads' names."""
     threads = names_in(trace.metadata, "thread_name")
     matches = map(_DEVICE.search, process_names(trace))
     device = np.array([int(match[1]) if match else SHARED for match in matches], np.int64)
     names = [threads.get((track.pid, track.tid), "") for track in trace.tracks]
     streamed = {track.pid for track, name in zip(trace.tracks, names, strict=True) if _STREAM.fullmatch(name)}
+    kinds = [_kind_of(name, track.pid in streamed) for track, name in zip(trace.tracks, names, strict=True)]
+    return device, np.where(device == SHARED, HOST, np.array(kinds, np.int64))
 
-    def of_devices(accept: Callable[[str], object]) -> Mask:
-        return np.asarray(np.array([bool(accept(name)) for name in names], np.bool_) & (device != SHARED))
 
-    waits, repeated = of_devices("XLA TraceMe".__eq__), of_devices(_REPEATED.fullmatch)
-    beside = np.array([track.pid in streamed for track in trace.tracks], np.bool_)
-    repeated |= beside & ~of_devices(_STREAM.fullmatch)
-    works = (device != SHARED) & ~repeated & ~waits
-    steps, programs = (
-        of_devices(lambda name: name == "Steps"),
-        of_devices(lambda name: name.startswith("XLA Modules")),
-    )
-    nameless = beside & of_devices("".__eq__)
-    return ThreadKinds(device, works, of_devices(_OF_COPIES.fullmatch), waits, steps, programs, nameless)
+def _kind_of(thread: str, has_streams: bool) -> int:
+    """Find the kind of a thread of a device."""
+    if thread == "Steps":
+        return STEPS
+    if thread.startswith("XLA Modules"):
+        return PROGRAMS
+    if thread == "XLA TraceMe":
+        return WAITS
+    if has_streams and not _STREAM.fullmatch(thread):
+        return REPEATS if thread else NAMELESS
+    if _REPEATED.fullmatch(thread):
+        return REPEATS
+    return COPIES if _OF_COPIES.fullmatch(thread) else WORK
+
+
+def of_kind(trace: Trace, *kinds: int) -> Mask:
+    """Mask the slices (n,) on threads of these kinds."""
+    return np.isin(thread_kinds(trace)[1], kinds)[trace.track_id] if len(trace) else np.zeros(0, np.bool_)
 
 
 def operations(trace: Trace) -> Mask:
     """Mask the operations of devices (n,)."""
-    kinds = thread_kinds(trace)
-    is_operation = kinds.works[trace.track_id] if len(trace) else np.zeros(0, np.bool_)
+    is_operation = of_kind(trace, WORK, COPIES)
     if "hlo_op" in trace.args:
         is_operation[trace.args["hlo_op"].rows] = True  # on a CPU, on threads of the host
-    return is_operation & ~(kinds.repeats | kinds.programs | kinds.steps)[trace.track_id]
+    return is_operation & ~of_kind(trace, REPEATS, NAMELESS, PROGRAMS, STEPS)
 
 
 def device_of_slices(trace: Trace) -> Int64:
@@ -229,15 +223,14 @@ def device_of_slices(trace: Trace) -> Int64:
     """
     if not len(trace):
         return np.empty(0, np.int64)
-    kinds = thread_kinds(trace)
-    device = kinds.device[trace.track_id]
+    device = thread_kinds(trace)[0][trace.track_id]
     for key in ("global_device_id", "device_ordinal"):
         if key in trace.args:
             column = trace.args[key]
             known = device[column.rows]
             device[column.rows] = np.where(known == SHARED, list(map(int_or_zero, column.values)), known)
     device = _with_insides(trace, device)
-    copies = kinds.copies[trace.track_id] | (roles_of(trace) == Role.COPY)
+    copies = of_kind(trace, COPIES) | (roles_of(trace) == Role.COPY)
     busy = unique(device[operations(trace) & ~copies])
     return np.where(np.isin(device, busy), device, SHARED) if len(busy) else device
 
@@ -291,7 +284,7 @@ def numbered_spans(trace: Trace) -> Steps:
 
 def steps_of_device(trace: Trace) -> Steps:
     """Find the steps on the thread of steps of the first device; their names are numbers."""
-    rows = np.flatnonzero(thread_kinds(trace).steps[trace.track_id] & by_name(trace, str.isdecimal))
+    rows = np.flatnonzero(of_kind(trace, STEPS) & by_name(trace, str.isdecimal))
     if not len(rows):
         return NO_STEPS
     rows = in_first_process(trace, rows)
@@ -306,7 +299,7 @@ def runs(trace: Trace) -> Steps:
     run, device = trace.args["run_id"].as_dict(), device_of_slices(trace)
     module = trace.args["hlo_module"].as_dict() if "hlo_module" in trace.args else {}
     rows = trace.args["run_id"].rows
-    is_run = thread_kinds(trace).programs[trace.track_id[rows]] | np.isin(rows, list(module))
+    is_run = of_kind(trace, PROGRAMS)[rows] | np.isin(rows, list(module))
     bounds: dict[str, dict[str, tuple[int, int]]] = {}
     for row in rows[(device[rows] != SHARED) & is_run].tolist():
         program = re.sub(_RUN, "", str(module.get(row, trace.names[trace.name_id[row]])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -24,25 +24,29 @@ from analyzer.reading.dialects.kineto.collectives import (
     is_collective,
     is_collective_call,
     is_collective_kernel,
+    is_step_mark,
     lasting_collectives,
-    step_mark,
+    step_number,
 )
 from analyzer.reading.dialects.kineto.kineto_steps import (
-    Completed,
+    COUNTS,
     annotated_steps,
     chosen_kind,
     from_completion,
     goes_on,
     kind_of_step,
-    launched,
     places,
 )
-from analyzer.reading.dialects.kineto.lost_work import lost_work, with_sound_durations
+from analyzer.reading.dialects.kineto.launches import (
+    are_recorded,
+    launched,
+    launched_before,
+    lost_work,
+    with_sound_durations,
+)
 from analyzer.reading.dialects.name_rules import COMMUNICATION, kernel_kind
 from analyzer.reading.dialects.recorded_collectives import Collectives, SyncPart, SyncPoints
 from analyzer.reading.dialects.roles import Role, by_cat, by_name
-from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
-from analyzer.reading.dialects.step_windows import windows
 from analyzer.reading.dialects.steps import (
     NO_STEPS,
     Step,
@@ -50,6 +54,7 @@ from analyzer.reading.dialects.steps import (
     in_first_process,
     spans,
     step_table,
+    windows,
     with_slices,
 )
 from analyzer.reading.dialects.system import (
@@ -63,13 +68,15 @@ from analyzer.reading.dialects.system import (
     MemorySamples,
     Need,
     System,
-    WorkGroups,
     framed,
     integer,
     without_recording,
 )
 from analyzer.reading.dialects.tolerances import LONG_FUNCTION, LONG_FUNCTION_NS
 from analyzer.reading.formats.columns import Trace
+
+if TYPE_CHECKING:
+    from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 
 _HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", BASE}
 _CATS = {
@@ -120,7 +127,6 @@ class Kineto(System):
         return bool(_HEADER & header or _CATS & set(trace.cats))
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
-        """Read (rank, world size) from `distributedInfo`."""
         info = trace.header.get("distributedInfo")
         info = info if isinstance(info, Mapping) else {}
         return integer(info.get("rank", trace.header.get("global_rank"))), integer(info.get("world_size"))
@@ -135,11 +141,9 @@ class Kineto(System):
         return super().timed(with_sound_durations(without_recording(trace)))
 
     def lost_work(self, trace: Trace) -> str:
-        """Say how many launches of a rank have no work of the device; "" for few."""
         return lost_work(trace)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Find the `Role` of each slice (n,); see `rule`."""
         roles, on_device = framed(trace), has_device(trace)
         roles[by_cat(trace, (KERNEL_CATS if on_device else CPU_OP_CATS).__contains__)] = Role.COMPUTE
         if on_device:
@@ -151,8 +155,7 @@ class Kineto(System):
             roles[by_name(trace, _COLLECTIVE_WAITS.__contains__)] = Role.WAIT
         roles[comm] = Role.COMM
         if on_device and "correlation" in trace.args:
-            device_work = launched(trace)
-            roles[device_work.row[device_work.is_leftover]] = Role.IGNORED
+            roles[launched_before(trace)] = Role.IGNORED
         return roles
 
     def named_comm(self, trace: Trace) -> Mask:
@@ -161,7 +164,6 @@ class Kineto(System):
         return named & by_cat(trace, DEVICE_CATS.__contains__) if has_device(trace) else named
 
     def rule(self, trace: Trace) -> str:
-        """State the rule by which slices count."""
         if has_device(trace):
             return (
                 "Communication: kernels of collectives (named after nccl, rccl, all_reduce, …), copies "
@@ -175,7 +177,8 @@ class Kineto(System):
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Find ``ProfilerStep#N`` of the host, or of the device where its launches are not recorded."""
-        numbers = {i: mark.number for i, name in enumerate(trace.names) if (mark := step_mark(name))}
+        marked = ((i, step_number(name)) for i, name in enumerate(trace.names))
+        numbers = {i: number for i, number in marked if number is not None}
         if not numbers:
             return NO_STEPS
         marks = np.isin(trace.name_id, list(numbers))
@@ -193,7 +196,7 @@ class Kineto(System):
 
     def _steps_and_tables(
         self, trace: Trace, by: str | None
-    ) -> tuple[Steps, Int64, Completed | None, Int64, Int64]:
+    ) -> tuple[Steps, Int64, tuple[Int64, Int64] | None, Int64, Int64]:
         """Find the steps, and tables (k, 3): the host's, the device's, the whole and the partial ones."""
         steps, kinds = self._every_step(trace, by)
         host, partial = map(step_table, (steps.whole, steps.partial))
@@ -204,7 +207,8 @@ class Kineto(System):
             steps = steps._replace(note=_NOT_LAUNCHED)
         whole = windows(host)
         if completed is not None:
-            whole, partial = completed.table[completed.is_whole], completed.table[~completed.is_whole]
+            table, why = completed
+            whole, partial = table[why == COUNTS], table[why != COUNTS]
         if kinds:
             kind, note = chosen_kind(whole, kinds, by)
             steps = steps._replace(kind=kind, note=note)
@@ -213,7 +217,7 @@ class Kineto(System):
 
     def _lacks_launches(self, trace: Trace) -> bool:
         """Check for device work without its launches."""
-        return has_device(trace) and "correlation" in trace.args and not launched(trace).is_known
+        return has_device(trace) and "correlation" in trace.args and not are_recorded(launched(trace)[1])
 
     def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:
         """List the host's steps, numbered from 1 in inference, and the kind of each there."""
@@ -225,7 +229,6 @@ class Kineto(System):
         return (served, kinds) if is_served else (super().find_steps(trace, by), ())
 
     def loop_spans(self, trace: Trace) -> Mask:
-        """Mask the annotations of the host (n,)."""
         return by_cat(trace, "user_annotation".__eq__)
 
     def annotations(self, trace: Trace) -> Mask:
@@ -235,7 +238,6 @@ class Kineto(System):
         return self.loop_spans(trace) & ~by_name(trace, lambda name: "DataLoader" in name)
 
     def category(self, name: str, cat: str) -> str:
-        """Find the category of an event: the kind of device work; for others the recorded category."""
         if cat in DEVICE_CATS:
             return COMMUNICATION if is_collective_kernel(name) else kernel_kind(name)
         if cat == "user_annotation" and is_collective_call(name):
@@ -243,26 +245,24 @@ class Kineto(System):
         return "data loading" if cat == "user_annotation" and "DataLoader" in name else cat
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        """List the name of a collective for `--filter`."""
         return (name,) if is_collective(name, cat) else ()
 
     def may_synchronise(self, name: str) -> bool:
-        """Accept names of collectives and of marks of steps."""
         moves = is_collective_kernel(name) or is_collective_call(name) or self.is_named_comm(name)
-        return moves or step_mark(name) is not None
+        return moves or is_step_mark(name)
 
     def synchronises(self, trace: Trace) -> Mask:
         """Mask the slices (n,) that may be collectives; marks of steps only where the host calls some."""
         wanted = super().synchronises(trace) | collective_kernels(trace)
         if any(map(is_call_of_all, trace.names)):
             return wanted
-        return wanted & ~by_name(trace, step_mark)
+        return wanted & ~by_name(trace, is_step_mark)
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
         """Read a collective (an annotation of gloo, a kernel of NCCL) or the mark of a step."""
-        mark = None if cat == "gpu_user_annotation" else step_mark(name)
-        if mark is not None:
-            return SyncPart(mark)
+        number = None if cat == "gpu_user_annotation" else step_number(name)
+        if number is not None:
+            return SyncPart(number)
         return collective(name, cat, args, is_known=self.is_named_comm(name))
 
     def sync_points(self, trace: Trace) -> SyncPoints:
@@ -270,7 +270,6 @@ class Kineto(System):
         return grouped(super().sync_points(trace), trace.header)
 
     def collectives(self, rank: RankTrace) -> Collectives:
-        """List the collectives: kernels, or calls of the host without a recorded device."""
         from analyzer.reading.dialects.kineto.kineto_sizes import recorded_collectives
 
         return recorded_collectives(rank, self.roles(rank.trace))
@@ -279,28 +278,26 @@ class Kineto(System):
         """Move each sample of the host into the same step of the device."""
         memory = super().memory(trace, samples)
         _, host, completed, *_ = self._steps_and_tables(trace, None)
-        if memory is None or completed is None or len(host) != len(completed.table):
+        if memory is None or completed is None or len(host) != len(completed[0]):
             return memory
         step = places(host, memory.at_ns)
-        _, begin, end = completed.table[step].T
+        _, begin, end = completed[0][step].T
         at_ns = np.where(step < 0, memory.at_ns, np.minimum(begin + memory.at_ns - host[step, 1], end - 1))
         return replace(memory, at_ns=at_ns)
 
     def device_work(self, trace: Trace) -> Mask:
-        """Mask the kernels, copies and fills (n,)."""
         return by_cat(trace, DEVICE_CATS.__contains__)
 
-    def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> WorkGroups | None:
-        """Group kernels, copies and fills by operator, module or annotation; see `attribution`."""
+    def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> tuple[Int64, Trace] | None:
         if by == KERNEL_KIND:
             roles = np.where(collective_kernels(trace), Role.COMM, roles).astype(np.int8)
             return super().work_groups(trace, roles, by)
         from analyzer.reading.dialects.kineto.attribution import attributed
 
-        return attributed(trace, np.flatnonzero(self.device_work(trace)), by)
+        rows = np.flatnonzero(self.device_work(trace))
+        return rows, attributed(trace, rows, by)
 
     def loads_ahead(self, trace: Trace) -> bool:
-        """Check for a DataLoader with workers."""
         return any("_MultiProcessingDataLoaderIter" in name for name in trace.names)
 
     def frames(self, trace: Trace) -> Frames | None:
@@ -327,7 +324,6 @@ class Kineto(System):
         return Frames(trace.ts_ns[rows], trace.end_ns[rows], names, waits)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Build the steps of one rank; see `kineto_graph`."""
         from analyzer.reading.dialects.kineto.kineto_graph import record
 
         steps, host, completed, whole, _ = self._steps_and_tables(rank.trace, by)

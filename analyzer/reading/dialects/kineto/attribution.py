@@ -11,11 +11,11 @@ import numpy as np
 
 from analyzer.base.arrays import Int64
 from analyzer.base.arrays.intervals import innermost
-from analyzer.base.arrays.numbering import as_of, numbered, unique
-from analyzer.reading.dialects.kineto.collectives import step_mark
-from analyzer.reading.dialects.kineto.kineto_device import calls_of, integers
+from analyzer.base.arrays.numbering import as_of, unique
+from analyzer.reading.dialects.kineto.collectives import is_step_mark
+from analyzer.reading.dialects.kineto.launches import calls_of, integers
 from analyzer.reading.dialects.roles import by_cat, by_name
-from analyzer.reading.dialects.system import CPU_OP_CATS, WorkGroups
+from analyzer.reading.dialects.system import CPU_OP_CATS, with_names
 from analyzer.reading.formats.columns import Trace
 
 _MODULE = "nn.Module: "
@@ -23,7 +23,7 @@ _ENGINE, _UPDATE = "autograd::engine::", "Optimizer."
 NO_LAUNCH = "(not attributed: no launch in the file)"
 
 
-def attributed(trace: Trace, rows: Int64, by: str) -> WorkGroups:
+def attributed(trace: Trace, rows: Int64, by: str) -> Trace:
     """Group the work `rows` (k,) of a device by owner; its category is the phase in which it was launched.
 
     `by` is operator, module or annotation. Where a launch has no operator around it, an annotation stands in.
@@ -40,8 +40,7 @@ def attributed(trace: Trace, rows: Int64, by: str) -> WorkGroups:
     labels = np.full(len(rows), f"(no {by} around the launch)", np.object_)
     labels[launch.thread < 0] = NO_LAUNCH
     labels[owner >= 0] = [names[i] for i in name_of[owner[owner >= 0]].tolist()]
-    pairs, group = numbered(zip(labels.tolist(), launch.phases(), strict=True))
-    return WorkGroups(rows, pairs, group.astype(np.int64))
+    return with_names(trace.select(rows), labels.tolist(), launch.phases())
 
 
 class _Launches:
@@ -54,7 +53,7 @@ class _Launches:
         self.thread = np.append(trace.track_id, -1)[self.call].astype(np.int64)
         self.is_operator = by_cat(trace, CPU_OP_CATS.__contains__)
         self.modules = np.flatnonzero(by_name(trace, lambda name: name.startswith(_MODULE)))
-        marks = by_name(trace, lambda name: step_mark(name) is not None)
+        marks = by_name(trace, is_step_mark)
         self.annotations = np.flatnonzero(by_cat(trace, "user_annotation".__eq__) & ~marks)
         self.operator = self.around(np.flatnonzero(self.is_operator))
         self.module, self.annotation = self.around(self.modules), self.around(self.annotations)

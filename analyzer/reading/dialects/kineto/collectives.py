@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from msgspec import Struct
 
 from analyzer.base.arrays import Mask
 from analyzer.reading.dialects.name_rules import is_library_call
@@ -99,24 +98,24 @@ def is_collective(name: str, cat: str) -> bool:
     return is_collective_kernel(name) if cat in DEVICE_CATS else is_collective_call(name)
 
 
-class HalfTransfer(Struct, frozen=True):
-    """One rank's kernel of a transfer; PyTorch records only the other rank of it."""
+def is_half(key: Hashable) -> bool:
+    """Recognise the key of one rank's kernel of a transfer: send or recv, source, target, group, members."""
+    return isinstance(key, tuple) and key[0] in ("send", "recv") and len(key) == 5
 
-    sends: bool
-    source: int | None
-    target: int | None
-    group: str
-    members: str
 
-    def ends(self, rank: int | None) -> tuple[int, int] | None:
-        """Find (source, target), seen from `rank`; None if the other rank is unknown."""
-        members = [int(number) for number in re.findall(_NUMBER, self.members)]
-        others = [member for member in members if member != rank]
-        peer = others[0] if len(members) == 2 and len(others) == 1 else None
-        ends = (rank, peer) if self.sends else (peer, rank)
-        source = ends[0] if self.source is None else self.source
-        target = ends[1] if self.target is None else self.target
-        return None if source is None or target is None else (source, target)
+def ends_of(half: Hashable, rank: int | None) -> tuple[int, int] | None:
+    """Find (source, target) of half a transfer, seen from `rank`; None if the other rank is unknown.
+
+    PyTorch records only the other rank of it.
+    """
+    kind, source, target, _, text = cast(tuple[Any, ...], half)
+    members = [int(number) for number in re.findall(_NUMBER, text)]
+    others = [member for member in members if member != rank]
+    peer = others[0] if len(members) == 2 and len(others) == 1 else None
+    ends = (rank, peer) if kind == "send" else (peer, rank)
+    source = ends[0] if source is None else source
+    target = ends[1] if target is None else target
+    return None if source is None or target is None else (source, target)
 
 
 def known_key(key: Hashable, rank: int | None, group: tuple[int | None, ...] | None) -> Hashable | None:
@@ -124,24 +123,23 @@ def known_key(key: Hashable, rank: int | None, group: tuple[int | None, ...] | N
 
     None if the other end of a transfer, or the host's `group` (`host_group`), is unknown.
     """
-    if isinstance(key, HalfTransfer):
-        ends = key.ends(rank)
-        return None if ends is None else (*ends, key.group)
+    if is_half(key):
+        ends = ends_of(key, rank)
+        return None if ends is None else (*ends, cast(tuple[Any, ...], key)[3])
     if not _is_host_call(key) or group == ():
         return key
     return None if group is None else (key, group)
 
 
-class StepMark(Struct, frozen=True):
-    """The start of a step, by which collectives of the host are numbered."""
-
-    number: int
-
-
-def step_mark(name: str) -> StepMark | None:
+def step_number(name: str) -> int | None:
     """Parse the name of an annotation that marks a step; None for any other."""
     match = re.fullmatch(_PROFILER_STEP, name)
-    return StepMark(int(match[1])) if match else None
+    return int(match[1]) if match else None
+
+
+def is_step_mark(name: str) -> bool:
+    """Recognise the annotation of a step, by which collectives of the host are numbered."""
+    return step_number(name) is not None
 
 
 def _is_host_call(key: Hashable) -> bool:
@@ -159,8 +157,9 @@ def meeting(
     from analyzer.reading.dialects.edge_rules import Rule
 
     known = known_key(key, rank, group)
-    if isinstance(key, HalfTransfer):
-        return ((key.group,), Rule.EXCHANGE) if known is None else (known, Rule.TRANSFER)
+    if is_half(key):
+        group_of_half = cast(tuple[Any, ...], key)[3:4]
+        return (group_of_half, Rule.EXCHANGE) if known is None else (known, Rule.TRANSFER)
     if known is None:
         return None
     is_name = known == key and isinstance(key, tuple) and len(key) == 1
@@ -176,15 +175,15 @@ def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
     rank = integer(info.get("rank")) if isinstance(info, Mapping) else None
     group = host_group(header, rank)
     marks = [
-        (begin_ns, key.number)
+        (begin_ns, key)
         for key, mark in points.items()
-        if isinstance(key, StepMark)
+        if isinstance(key, int)
         for begin_ns in mark.begin_ns.tolist()
     ]
     begins_ns, labels = np.array(sorted(marks), np.int64).reshape(-1, 2).T
     by_key: dict[Hashable, SyncPoint] = {}
     for key, point in points.items():
-        known = None if isinstance(key, StepMark) else known_key(key, rank, group)
+        known = None if isinstance(key, int) else known_key(key, rank, group)
         if known is not None:
             is_numbered = bool(marks) and _is_host_call(key)
             by_key[known] = numbered(point, labels, begins_ns) if is_numbered else point
@@ -204,7 +203,7 @@ def collective(name: str, cat: str, args: Mapping[str, Any], *, is_known: bool =
         return None
     if kind in ("send", "recv"):
         source, target = map(integer, ends)
-        half = HalfTransfer(kind == "send", source, target, str(group), str(ranks))
+        half = (kind, source, target, str(group), str(ranks))
         return SyncPart(half, all_wait=False, end_together=True)
     if kind is None:
         name = name.split("(")[0]

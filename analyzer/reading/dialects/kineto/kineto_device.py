@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import as_of, numbered, unique
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.kineto.collectives import collective_kernels
+from analyzer.reading.dialects.kineto.launches import CALLS_THAT_WAIT, calls_of, integers
 from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.step_parts import Joint, edge_rows
 from analyzer.reading.dialects.step_windows import ended_last
@@ -33,17 +33,8 @@ from analyzer.reading.dialects.tolerances import (
 )
 from analyzer.reading.formats.columns import Trace
 
-#: Calls that return only when work on the device is done.
-CALLS_THAT_WAIT = re.compile(
-    r"(?i:\w*synchronize\w*)|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free"
-    r"|(ur|pi)(QueueFinish|Events?Wait)|clFinish|clWaitForEvents|cn(rt)?(QueueSync|SyncDevice)"
-)
-#: CUPTI's slice of category overhead in which a launch waits for the device to take work out of its queue.
-_QUEUE_IS_FULL = re.compile(r"(?i)command[ _]buffer[ _]full")
 #: A copy from or to pinned memory continues after its call has returned.
 _PINNED = "Pinned"
-#: With more streams, the awaited one is not chosen by kind; a device works on 128 queues at a time.
-_MOST_STREAMS = 128
 
 
 class Works(Struct, frozen=True):
@@ -89,20 +80,6 @@ def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
     return Works(rows, start, np.where(overlaps, following, end), number, call, call_start, call_end, streams)
 
 
-def integers(trace: Trace, key: str, rows: Int64) -> Int64:
-    """Read an integer argument of `rows`; -1 where it is missing or no number."""
-    numbers = np.full(len(trace) + 1, -1, np.int64)
-    if key in trace.args:
-        column = trace.args[key]
-        try:
-            numbers[column.rows] = np.array(column.values, np.int64)
-        except (TypeError, ValueError, OverflowError):
-            numbers[column.rows] = [
-                value if type(value) is int and value < 1 << 62 else -1 for value in column.values
-            ]
-    return numbers[rows]
-
-
 def _streams(trace: Trace, rows: Int64) -> tuple[list[tuple[Any, Any]], Int64]:
     """List the distinct streams as (device, stream), and the stream of each of `rows` (n,)."""
     tracks = [trace.tracks[track] for track in trace.track_id[rows].tolist()]
@@ -111,17 +88,6 @@ def _streams(trace: Trace, rows: Int64) -> tuple[list[tuple[Any, Any]], Int64]:
         for track, stream in zip(tracks, integers(trace, "stream", rows).tolist(), strict=True)
     )
     return streams, number.astype(np.int64)
-
-
-def calls_of(trace: Trace, rows: Int64, key: str = "correlation") -> Int64:
-    """Find the host's call with the correlation that each of `rows` (k,) has as `key`; -1 for none.
-
-    Files of one rank may each count from the same number: the last call before the row's end is meant.
-    """
-    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    numbers, wanted = integers(trace, "correlation", calls), integers(trace, key, rows)
-    last = as_of(numbers, trace.ts_ns[calls], wanted, trace.end_ns[rows] + TOLERANCE_NS)
-    return np.where(wanted >= 0, np.append(calls, -1)[last], -1)
 
 
 # ---- dependencies of device work
@@ -143,7 +109,7 @@ def after_other_streams(trace: Trace, works: Works) -> Int64:
     recorded = recorded[integers(trace, "wait_on_stream", recorded) >= 0]
     if len(recorded):
         return _recorded_waits(trace, works, recorded)
-    return np.concatenate([_likely_waits(trace, works), _fed(trace, works)])
+    return np.concatenate([_likely_waits(works), _fed(trace, works)])
 
 
 def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
@@ -166,11 +132,10 @@ def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
     return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Rule.STREAM_EVENT)
 
 
-def _likely_waits(trace: Trace, works: Works) -> Int64:
+def _likely_waits(works: Works) -> Int64:
     """Link a launched kernel on an idle stream to the work of another stream that ended just before it.
 
-    A pause of usual length needs no explanation. Of several streams with such an end, the kernel waits for
-    the one for which its kind waits most often.
+    A pause of usual length needs no explanation.
     """
     nearest = ended_last(works.end_ns, works.stream, works.start_ns + ROUNDED_NS, works.stream)
     order = after_on_stream(works)
@@ -185,27 +150,7 @@ def _likely_waits(trace: Trace, works: Works) -> Int64:
         usual[number] = np.median(pause[low:high][follows]) if follows.any() else 0.0
     most = np.rint(UNUSUAL * usual).astype(np.int64)[works.stream]
     targets = np.flatnonzero(waits & (pause > most))
-    start, stream, kind = (
-        column[targets] for column in (works.start_ns, works.stream, trace.name_id[works.row])
-    )
-    if len(works.streams) > _MOST_STREAMS:
-        return edge_rows(nearest[targets], targets, Joint.END_TO_HEAD, Rule.STREAM_TIMES)
-    last = np.tile(nearest[targets], (len(works.streams), 1))  # of each stream, where it ended just before
-    is_near = np.zeros(last.shape, np.bool_)
-    for number, (_, low, high) in enumerate(works.by_stream()):
-        by_end = low + np.argsort(works.end_ns[low:high], kind="stable")
-        ended = by_end[np.searchsorted(works.end_ns[by_end], start + ROUNDED_NS, side="right") - 1]
-        end = works.end_ns[ended]
-        fits = (end > ready[targets]) & (end <= start + ROUNDED_NS) & (start - end <= most[targets])
-        is_near[number] = fits & (works.start_ns[ended] < start) & (stream != number)
-        last[number, is_near[number]] = ended[is_near[number]]
-    alone = np.flatnonzero(is_near.sum(axis=0) == 1)
-    cell = kind[alone].astype(np.int64) * len(last) + is_near[:, alone].argmax(axis=0)
-    often = np.bincount(cell, minlength=len(trace.names) * len(last)).reshape(-1, len(last))
-    chosen = np.where(is_near, often[kind].T, -1).argmax(axis=0)
-    several = is_near.sum(axis=0) > 1
-    sources = np.where(several, last[chosen, np.arange(len(targets))], nearest[targets])
-    return edge_rows(sources, targets, Joint.END_TO_HEAD, Rule.STREAM_TIMES)
+    return edge_rows(nearest[targets], targets, Joint.END_TO_HEAD, Rule.STREAM_TIMES)
 
 
 def _fed(trace: Trace, works: Works) -> Int64:
@@ -264,16 +209,6 @@ def waiting_for_room(works: Works) -> tuple[Int64, Int64]:
     pairs = (_room(works, low, high) for _, low, high in works.by_stream())
     source, call = np.concatenate([none, *pairs], axis=1)
     return source, call
-
-
-def waiting_for_queue(trace: Trace, works: Works) -> tuple[Int64, Int64]:
-    """Pair the work that began last while the queue was full with the row of the slice that records this."""
-    rows = np.flatnonzero(by_name(trace, _QUEUE_IS_FULL.fullmatch))
-    order = np.argsort(works.start_ns, kind="stable")
-    begun_ns = works.start_ns[order]
-    last = np.searchsorted(begun_ns, trace.end_ns[rows], side="right") - 1
-    during = (last >= 0) & (np.append(begun_ns, 0)[last] > trace.ts_ns[rows])
-    return order[last[during]], rows[during]
 
 
 def _room(works: Works, low: int, high: int) -> Int64:

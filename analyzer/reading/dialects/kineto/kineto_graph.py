@@ -33,15 +33,13 @@ from analyzer.reading.dialects.kineto.kineto_device import (
     after_on_stream,
     after_other_streams,
     awaited_by_calls,
-    calls_of,
-    integers,
     polled,
     read_works,
-    waiting_for_queue,
     waiting_for_room,
 )
 from analyzer.reading.dialects.kineto.kineto_host import Segments, segments
-from analyzer.reading.dialects.kineto.kineto_steps import Completed, places
+from analyzer.reading.dialects.kineto.kineto_steps import COUNTS, FILLS, LATE, LOST, places
+from analyzer.reading.dialects.kineto.launches import calls_of, integers
 from analyzer.reading.dialects.roles import Phase, Role, by_cat, by_name
 from analyzer.reading.dialects.step_parts import (
     UNMARKED,
@@ -112,7 +110,7 @@ def record(
     steps: Int64,
     bounds: Int64,
     roles: NDArray[np.int8],
-    completed: Completed | None = None,
+    completed: tuple[Int64, Int64] | None = None,
 ) -> RankSteps:
     """Build the steps of one rank, whose slices have `roles`; without marked steps, one of the whole trace.
 
@@ -139,15 +137,16 @@ def record(
         step_row = places(steps, events.issued_ns)
         iteration = np.where(step_row >= 0, steps[:, 0][step_row] if len(steps) else 0, NO_STEP)
         events = replace(events, iteration=iteration)
-        counts = completed.is_told & (len(bounds) == completed.is_whole.sum())  # not of several kinds
-        for left_out, why in (
-            (completed.is_late, "the device completed it no later than the step before"),
-            (completed.fills, "the host fills the device's queue in it, so it is longer"),
-            (completed.is_lost, "the profiler lost work of the device"),
+        table, why = completed
+        of_all_kinds = len(bounds) == (why == COUNTS).sum()
+        for reason, text in (
+            (LATE, "the device completed it no later than the step before"),
+            (FILLS, "the host fills the device's queue in it, so it is longer"),
+            (LOST, "the profiler lost work of the device"),
         ):
-            if labels := completed.table[counts & left_out, 0].tolist():
+            if labels := table[of_all_kinds & (why == reason), 0].tolist():
                 are = "are" if len(labels) > 1 else "is"
-                notes.append(f"{in_words(labels, 'step')} {are} left out: {why}")
+                notes.append(f"{in_words(labels, 'step')} {are} left out: {text}")
     check_sizes(trace.path, events.start_ns, events.end_ns, step_bounds)
     operations, cut = cut_into_steps(events, step_bounds)
     whole = [step for step in cut if len(step)]
@@ -293,10 +292,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     else:
         elsewhere = _unlaunched(rank, start_ns, end_ns)
     awaited, calls = awaited_by_calls(rank.trace, rank.end_ns, works)
-    begun, blocked = (
-        np.concatenate(pairs)
-        for pairs in zip(waiting_for_room(works), waiting_for_queue(rank.trace, works), strict=True)
-    )
+    begun, blocked = waiting_for_room(works)
     same_thread = np.flatnonzero(rank.host.thread[1:] == rank.host.thread[:-1])
     parts = [
         edge_rows(same_thread, same_thread + 1, Joint.END_TO_HEAD, Rule.THREAD),

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import innermost, lies_inside
-from analyzer.base.arrays.numbering import as_of, ranges, unique
+from analyzer.base.arrays.numbering import as_of, unique
 from analyzer.reading.dialects.kineto.kineto_steps import kind_of_step
 from analyzer.reading.dialects.roles import Phase, by_cat, by_name
 from analyzer.reading.dialects.system import RUNTIME_CATS
@@ -82,23 +82,32 @@ def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Int64) -> Segments
     rows = rows[np.lexsort((rows, -end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
     main = _main_thread(trace, rows, steps[:, 1])
     is_operation, in_update = _annotations(trace, end_ns, rows)
-    is_around = ~is_operation & ~_are_around_steps(trace.ts_ns[rows], end_ns[rows], steps)
+    thread, start, end = trace.track_id[rows], trace.ts_ns[rows], end_ns[rows]
+    is_around = ~is_operation & ~_are_around_steps(start, end, steps)
     is_around &= ~by_name(trace, lambda name: _WHOLE.fullmatch(name) or kind_of_step(name) is not None)[rows]
-    around, around_phase = rows[is_around], _phases(trace, rows[is_around], in_update[is_around])
-    rows, in_update = rows[is_operation], in_update[is_operation]
-    outermost = _outermost(trace.track_id[rows], trace.ts_ns[rows], end_ns[rows])
+    is_around &= ~lies_inside(start, end, thread, is_operation)
+    kept = is_operation | is_around
+    rows, in_update, is_around = rows[kept], in_update[kept], is_around[kept]
+    outermost = _outermost(thread[kept], start[kept], np.where(is_around, start[kept], end[kept]))
     phase = _phases(trace, rows[outermost], in_update[outermost])
-    host = _gapless(trace, end_ns, rows, outermost, phase, main)
-    return _with_annotations(host, trace, end_ns, around, around_phase)
+    return _gapless(trace, end_ns, rows, outermost, phase, is_around, main)
 
 
-def _gapless(trace: Trace, end_ns: Int64, rows: Int64, outermost: Int64, phase: Int64, main: int) -> Segments:
-    """Cut `rows` into segments, one from the start of each, of length 0 where another row hides it."""
+def _gapless(
+    trace: Trace,
+    end_ns: Int64,
+    rows: Int64,
+    outermost: Int64,
+    phase: Int64,
+    is_around: Mask,
+    main: int,
+) -> Segments:
+    """Cut `rows` into segments: one from the start of each operation, of length 0 where another hides it."""
     start, thread = trace.ts_ns[rows], trace.track_id[rows].astype(np.int64)
     index, begin, end = innermost(start, end_ns[rows], thread)
     begins = begin == start[index]
-    hidden = np.setdiff1d(np.arange(len(rows)), index[begins], assume_unique=True)
-    shown = Segments(index, begin, end, thread[index], phase[index], begins, np.zeros_like(begins), main)
+    hidden = np.setdiff1d(np.flatnonzero(~is_around), index[begins], assume_unique=True)
+    shown = Segments(index, begin, end, thread[index], phase[index], begins, is_around[index], main)
     around = shown.running(thread[hidden], start[hidden])
     shown = shown.cut(around[around >= 0], start[hidden][around >= 0])
     index = np.concatenate([shown.row, hidden])
@@ -108,37 +117,8 @@ def _gapless(trace: Trace, end_ns: Int64, rows: Int64, outermost: Int64, phase: 
     index, begin, end = index[order], begin[order], end[order]
     root = outermost[index]
     closes = np.append(root[1:] != root[:-1], np.ones(min(len(root), 1), np.bool_))
-    is_around = np.zeros_like(closes)
-    return Segments(rows[index], begin, end, thread[index], phase[index], closes, is_around, main)
-
-
-def _with_annotations(host: Segments, trace: Trace, end_ns: Int64, rows: Int64, phase: Int64) -> Segments:
-    """Add segments of the annotations `rows` (k,) where nothing else runs."""
-    index, begin, end, before = (np.empty(0, np.int64) for _ in range(4))
-    for thread in unique(trace.track_id[rows]).tolist():
-        of_thread = np.flatnonzero(trace.track_id[rows] == thread)
-        inner, start, until = innermost(trace.ts_ns[rows[of_thread]], end_ns[rows[of_thread]])
-        low, high = np.searchsorted(host.thread, [thread, thread + 1])
-        idle_from = np.append(-FARTHEST_NS, host.end_ns[low:high])
-        idle_to = np.append(host.start_ns[low:high], FARTHEST_NS)
-        gap, piece = ranges(np.searchsorted(idle_to, start, "right"), np.searchsorted(idle_from, until))
-        index = np.append(index, of_thread[inner[piece]])
-        begin = np.append(begin, np.maximum(start[piece], idle_from[gap]))
-        end = np.append(end, np.minimum(until[piece], idle_to[gap]))
-        before = np.append(before, low + gap)
-    kept = np.flatnonzero(end > begin)
-    order = np.insert(np.arange(len(host)), before[kept], len(host) + np.arange(len(kept)))
-    index = index[kept]
-    return Segments(
-        np.append(host.row, rows[index])[order],
-        np.append(host.start_ns, begin[kept])[order],
-        np.append(host.end_ns, end[kept])[order],
-        np.append(host.thread, trace.track_id[rows[index]].astype(np.int64))[order],
-        np.append(host.phase, phase[index])[order],
-        np.append(host.closes, np.zeros(len(index), np.bool_))[order],
-        order >= len(host),
-        host.main,
-    )
+    closes &= ~is_around[index]
+    return Segments(rows[index], begin, end, thread[index], phase[index], closes, is_around[index], main)
 
 
 def _outermost(thread: NDArray[np.int32], start_ns: Int64, end_ns: Int64) -> Int64:

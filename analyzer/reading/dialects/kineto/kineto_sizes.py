@@ -16,16 +16,18 @@ from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.kineto.collectives import (
     SIZE_ARGS,
     SYNC_ARGS,
-    HalfTransfer,
     collective,
+    ends_of,
     groups_of,
     host_group,
     is_collective_call,
+    is_half,
     is_lasting_call,
+    is_step_mark,
     meeting,
-    step_mark,
+    step_number,
 )
-from analyzer.reading.dialects.kineto.kineto_device import calls_of
+from analyzer.reading.dialects.kineto.launches import calls_of
 from analyzer.reading.dialects.name_rules import is_library_call
 from analyzer.reading.dialects.recorded_collectives import NO_COLLECTIVES, Call, Collectives, kind_of
 from analyzer.reading.dialects.roles import Role, by_cat, by_name
@@ -106,8 +108,8 @@ def _of_args(trace: Trace, name: str, cat: str, args: Mapping[str, Any], groups:
     part = collective(name, cat, args, is_known=True)
     known = None if part is None else meeting(part.key, name, trace.rank, ())
     key = known[0] if known is not None and known[1] is not Rule.EXCHANGE else None
-    if part is not None and isinstance(part.key, HalfTransfer):
-        members, n_ranks = part.key.ends(trace.rank) or (), 2
+    if part is not None and is_half(part.key):
+        members, n_ranks = ends_of(part.key, trace.rank) or (), 2
     elif isinstance(key, tuple):
         key = key[:-1]  # without the sequence number, which is counted apart
     kind, group = kind_of(str(args["Collective name"])), _group_text((str(about), members))
@@ -192,12 +194,11 @@ def _args_of_rows(rank: RankTrace, rows: Int64) -> dict[int, Mapping[str, Any]]:
 
 def _steps(trace: Trace, moments: Int64) -> Int64:
     """Find the number of the step around each moment (k,); 0 without marked steps."""
-    rows = np.flatnonzero(by_name(trace, step_mark) & ~by_cat(trace, "gpu_user_annotation".__eq__))
+    rows = np.flatnonzero(by_name(trace, is_step_mark) & ~by_cat(trace, "gpu_user_annotation".__eq__))
     if not len(rows):
         return np.zeros(len(moments), np.int64)
     rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
-    marks = [step_mark(trace.names[i]) for i in trace.name_id[rows].tolist()]
-    numbers = [mark.number for mark in marks if mark is not None]
+    numbers = [step_number(trace.names[i]) or 0 for i in trace.name_id[rows].tolist()]
     step = np.searchsorted(trace.ts_ns[rows], moments, side="right")
     return np.array([numbers[0] - 1, *numbers], np.int64)[step]
 

@@ -13,19 +13,21 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from msgspec import Struct
 
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.distributions import median
-from analyzer.base.arrays.numbering import unique
 from analyzer.base.errors import listed
 from analyzer.base.units import in_ms
-from analyzer.reading.dialects.kineto.kineto_device import CALLS_THAT_WAIT, calls_of, integers
-from analyzer.reading.dialects.kineto.lost_work import launches_of, lost_work
+from analyzer.reading.dialects.kineto.launches import (
+    CALLS_THAT_WAIT,
+    are_recorded,
+    launched,
+    launches_of,
+    lost_work,
+)
 from analyzer.reading.dialects.roles import by_cat, by_name
-from analyzer.reading.dialects.step_windows import windows
-from analyzer.reading.dialects.steps import NO_STEPS, Steps, outer_rows, spans
-from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
+from analyzer.reading.dialects.steps import NO_STEPS, Steps, outer_rows, spans, windows
+from analyzer.reading.dialects.system import RUNTIME_CATS
 from analyzer.reading.dialects.tolerances import AGREE_NS, BY_LOOP, FILLS_QUEUE, LOST_LAUNCHES
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.values import FARTHEST_NS
@@ -100,36 +102,8 @@ def chosen_kind(steps: Int64, kinds: Sequence[str], by: str | None = None) -> tu
 # ---- steps on a device
 
 
-class Launched(Struct, frozen=True):
-    """The work of a trace's devices: n kernels and copies by track, then by time."""
-
-    row: Int64  # of the trace
-    track: Int64
-    start_ns: Int64
-    end_ns: Int64
-    call_ns: Int64  # begin of the call that launched it; far in the past without one
-    #: Launched before the recording: without a call, and before all work of its track that has one, as a
-    #: stream is served in order.
-    is_leftover: Mask
-    is_known: bool  # the launches of most of the work are recorded
-    by_loop: bool  # two threads launch most of it: a training loop's own and that of its backward pass
-
-
-def launched(trace: Trace) -> Launched:
-    """List the work of the devices of a trace that was read for `Need.STEPS`."""
-    row = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
-    row = row[np.lexsort((trace.ts_ns[row], trace.track_id[row]))]
-    call = calls_of(trace, row)
-    call_ns = np.where(call >= 0, trace.ts_ns[call], -FARTHEST_NS)
-    track = trace.track_id[row].astype(np.int64)
-    is_first = np.zeros(len(row), np.bool_)
-    for stream in unique(track[call >= 0]).tolist():
-        low, high = np.searchsorted(track, [stream, stream + 1])
-        is_first[low : low + int((call[low:high] >= 0).argmax())] = True
-    is_known = 2 * int((call >= 0).sum()) > len(call)
-    is_leftover = is_first & (integers(trace, "correlation", row) >= 0) & is_known
-    by_loop = np.sort(np.bincount(trace.track_id[call[call >= 0]]))[-2:].sum() > BY_LOOP * (call >= 0).sum()
-    return Launched(row, track, trace.ts_ns[row], trace.end_ns[row], call_ns, is_leftover, is_known, by_loop)
+#: Why a step does not count in means; of several reasons the last.
+COUNTS, PARTIAL, FILLS, LOST, LATE = range(5)
 
 
 def places(steps: Int64, moments: Int64) -> Int64:
@@ -139,39 +113,26 @@ def places(steps: Int64, moments: Int64) -> Int64:
     return np.where((step >= 0) & (moments < np.append(ends, 0)[step]), step, -1)
 
 
-class Completed(Struct, frozen=True):
-    """The n steps of a trace on its device, in order; masks are (n,)."""
-
-    table: Int64  # (n, 3) number, begin and end: from completion to completion
-    is_told: Mask  # the host's step is whole
-    is_late: Mask  # complete no later than the step before, as its work was not recorded; kept as on the host
-    fills: Mask  # fills the device's queue, and is longer than the median of the others
-    is_lost: Mask  # the profiler lost work of the step
-
-    @property
-    def is_whole(self) -> Mask:
-        """Mark the steps (n,) that count in means."""
-        return self.is_told & ~self.is_late & ~self.fills & ~self.is_lost
-
-
-def from_completion(trace: Trace, whole: Int64, partial: Int64, how: Steps) -> Completed | None:
+def from_completion(trace: Trace, whole: Int64, partial: Int64, how: Steps) -> tuple[Int64, Int64] | None:
     """Find the steps of a trace from completion to completion; None where launches are not recorded.
 
-    `whole` and `partial` (n, 3) are those of the host, found as in `how`. The first step, and one after a
-    pause, begins where the host enters it, or as soon as the device has emptied its queue of earlier work.
-    Work of the host between two steps belongs to the earlier one.
+    `whole` and `partial` (n, 3) are those of the host, found as in `how`. Returned are the table (n, 3) of
+    steps in order, and why each does not count (n,), of which late ones are kept as on the host. The first
+    step, and one after a pause, begins where the host enters it, or as soon as the device has emptied its
+    queue of earlier work. Work of the host between two steps belongs to the earlier one.
     """
     host = np.concatenate([whole, partial])
     order = np.lexsort((host[:, 2], host[:, 1]))
-    host, is_told = host[order], order < len(whole)
-    works = launched(trace)
-    if not len(host) or not works.is_known or (how.is_guess and not works.by_loop):
+    host, is_whole = host[order], order < len(whole)
+    rows, calls = launched(trace)
+    if not len(host) or not are_recorded(calls) or (how.is_guess and not _by_loop(trace, calls)):
         return None
-    step = places(host, works.call_ns)
-    turns = _Turns(trace, works, step)
+    launched_ns = np.where(calls >= 0, trace.ts_ns[calls], -FARTHEST_NS)
+    step = places(host, launched_ns)
+    turns = _Turns(trace, rows, launched_ns, step)
     _, begin, host_end = host.T.copy()
     complete, (is_late, fills) = host_end.copy(), np.zeros((2, len(host)), np.bool_)
-    np.maximum.at(complete, step[step >= 0], works.end_ns[step >= 0])
+    np.maximum.at(complete, step[step >= 0], trace.end_ns[rows][step >= 0])
     bounds = windows(host)
     firsts = np.flatnonzero(np.append(True, bounds[:-1, 2] != bounds[1:, 1])).tolist()
     for low, high in pairwise([*firsts, len(host)]):
@@ -184,13 +145,19 @@ def from_completion(trace: Trace, whole: Int64, partial: Int64, how: Steps) -> C
     if 2 * is_late.sum() > len(host):  # work that runs beside several steps
         return None
     is_lost = _lost(trace, host)
-    is_lost &= not (is_lost | is_late)[is_told].all()
-    lengths_ns, usual = complete - begin, is_told & ~is_late & ~is_lost & ~fills
+    is_lost &= not (is_lost | is_late)[is_whole].all()
+    lengths_ns, usual = complete - begin, is_whole & ~is_late & ~is_lost & ~fills
     fills &= lengths_ns > (median(lengths_ns[usual]) if usual.any() else np.inf)
-    table = np.column_stack((host[:, 0], begin, complete))
-    completed = Completed(np.where(is_late[:, None], host, table), is_told, is_late, fills, is_lost)
-    completed.table[completed.is_whole] = windows(completed.table[completed.is_whole])
-    return completed
+    why = np.select([~is_whole, is_late, is_lost, fills], [PARTIAL, LATE, LOST, FILLS], COUNTS)
+    table = np.where(is_late[:, None], host, np.column_stack((host[:, 0], begin, complete)))
+    table[why == COUNTS] = windows(table[why == COUNTS])
+    return table, why
+
+
+def _by_loop(trace: Trace, calls: Int64) -> bool:
+    """Check that two threads launch most work: a training loop's own and that of its backward pass."""
+    threads = np.sort(np.bincount(trace.track_id[calls[calls >= 0]]))
+    return bool(threads[-2:].sum() > BY_LOOP * threads.sum())
 
 
 def _lost(trace: Trace, host: Int64) -> Mask:
@@ -207,22 +174,21 @@ def _lost(trace: Trace, host: Int64) -> Mask:
 
 def goes_on(trace: Trace, host: Int64) -> bool:
     """Check for device work later than a step's length after the host's last step (n, 3)."""
-    works, (_, begin, end) = launched(trace), host.T
-    return len(host) > 0 and int(works.end_ns.max(initial=0)) > int(end.max() + (end - begin).max())
+    (rows, _), (_, begin, end) = launched(trace), host.T
+    return len(host) > 0 and int(trace.end_ns[rows].max(initial=0)) > int(end.max() + (end - begin).max())
 
 
 class _Turns:
     """The moments at which a device turns to steps that follow no other; `step` (n,) is that of each work."""
 
-    def __init__(self, trace: Trace, works: Launched, step: Int64) -> None:
-        self.works = works
+    def __init__(self, trace: Trace, rows: Int64, launched_ns: Int64, step: Int64) -> None:
+        self.start_ns, self.launched_ns, end_ns = trace.ts_ns[rows], launched_ns, trace.end_ns[rows]
         self.order = np.argsort(step, kind="stable")
         self.ordered = step[self.order]
-        self.tracks = np.append(np.flatnonzero(np.diff(works.track, prepend=-1)), len(works.row)).tolist()
+        self.tracks = np.append(np.flatnonzero(np.diff(trace.track_id[rows], prepend=-1)), len(rows)).tolist()
         #: (n,) end of all work of the track up to this one
         self.done_ns = np.concatenate(
-            [np.maximum.accumulate(works.end_ns[low:high]) for low, high in pairwise(self.tracks)]
-            or [works.end_ns]
+            [np.maximum.accumulate(end_ns[low:high]) for low, high in pairwise(self.tracks)] or [end_ns]
         )
         calls = by_cat(trace, RUNTIME_CATS.__contains__)
         waits = np.flatnonzero(by_name(trace, CALLS_THAT_WAIT.fullmatch, calls))
@@ -235,21 +201,20 @@ class _Turns:
         The host enters the step then, unless the work stood in the queue behind that of other steps, or the
         host waited for those before its first launch.
         """
-        works = self.works
         works_of_step = self.order[slice(*np.searchsorted(self.ordered, [step, step + 1]))]
         if not len(works_of_step):
             return begin_ns
-        first_ns = int(works.start_ns[works_of_step].min())
+        first_ns = int(self.start_ns[works_of_step].min())
         until_ns = over_ns = begin_ns
         for low, high in pairwise(self.tracks):
             first = works_of_step[np.searchsorted(works_of_step, low) :][:1]
             if len(first) and low < first[0] < high:
                 before_ns = int(self.done_ns[first[0] - 1])
-                until_ns = before_ns if before_ns > max(works.call_ns[first[0]], until_ns) else until_ns
-            before = low + int(np.searchsorted(works.start_ns[low:high], first_ns))
+                until_ns = before_ns if before_ns > max(self.launched_ns[first[0]], until_ns) else until_ns
+            before = low + int(np.searchsorted(self.start_ns[low:high], first_ns))
             over_ns = max(over_ns, int(self.done_ns[before - 1])) if before > low else over_ns
         starts, ends = self.waits_ns
-        low, high = np.searchsorted(starts, [begin_ns, min(works.call_ns[works_of_step].min(), over_ns)])
+        low, high = np.searchsorted(starts, [begin_ns, min(self.launched_ns[works_of_step].min(), over_ns)])
         if (over_ns <= ends[low:high] + AGREE_NS).any():
             until_ns = over_ns
         return max(first_ns, until_ns) if until_ns > begin_ns else begin_ns

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Mask, NDArray
 from analyzer.reading.dialects.name_rules import is_collective, is_point_to_point
-from analyzer.reading.dialects.owners import Owned, Owner, names_in, split_by_tracks
+from analyzer.reading.dialects.owners import Owned, names_in, split_by_tracks
 from analyzer.reading.dialects.roles import Phase, Role, by_name, is_communication
 from analyzer.reading.dialects.steps import NO_STEPS, STEP_ARGS, Steps, says_step, steps_by_argument
 from analyzer.reading.dialects.system import Metadata, Need, System
@@ -44,7 +44,6 @@ class Pipeline(System):
     args = MappingProxyType({Need.ALWAYS: STEP_ARGS})
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
-        """Look for a thread or process named after a stage of a pipeline."""
         names = (str(event["args"].get("name")) for event in metadata)
         if not any("pp" in name.lower() for name in names):
             return False
@@ -61,8 +60,7 @@ class Pipeline(System):
         distinct = sorted({place for place in places if place is not None})
         index = {place: i for i, place in enumerate(distinct)}
         owner_of = np.array([-1 if place is None else index[place] for place in places], np.int64)
-        ranks = [Owner(None, rank) for rank in range(len(distinct))]
-        owned = split_by_tracks(trace, ranks, owner_of)
+        owned = split_by_tracks(trace, range(len(distinct)), owner_of)
         if not owned:
             return super().split(trace)
         comms = [is_communication(self.recorded_roles(part.trace)) for part in owned]
@@ -70,16 +68,13 @@ class Pipeline(System):
         return [replace(owner, trace=part) for owner, part in zip(owned, parts, strict=True)]
 
     def marked_steps(self, trace: Trace) -> Steps:
-        """Take the steps that the slices' arguments number."""
         key = says_step(trace)
         return steps_by_argument(trace, key) if key else NO_STEPS
 
     def loop_spans(self, trace: Trace) -> Mask:
-        """Accept all slices (n,)."""
         return np.ones(len(trace), np.bool_)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Recognise communication by threads and names; all else computes."""
         from analyzer.reading.dialects.pipeline.pipeline_meetings import COMM_THREAD
 
         names = names_in(trace.metadata, "thread_name")
@@ -92,22 +87,19 @@ class Pipeline(System):
         """Make the graphs of one rank's spans; ranks meet as `parts_of` says."""
         from analyzer.reading.dialects.pipeline.pipeline_meetings import (
             MESSAGE,
-            inputs_of,
             parts_of,
-            side_by_side,
             untransferred,
         )
-        from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
+        from analyzer.reading.dialects.span_graph import Meaning, record_spans
 
         roles = self.roles(rank.trace)
         comm = is_communication(roles)
-        parts, trace = parts_of(rank.trace, comm), untransferred(side_by_side(rank.trace, comm))
+        parts, trace = parts_of(rank.trace, comm), untransferred(rank.trace)
         meets = np.zeros(len(trace), np.bool_)
         meets[list(parts)] = True
         phases = {
             name: phase for name in trace.names for rule, phase in _PHASES[::-1] if re.search(rule, name)
         }
         messages = by_name(trace, lambda name: bool(MESSAGE.match(name)))
-        inputs = inputs_of(rank.trace, comm, says_step(rank.trace))
-        meaning = Meaning(roles, meets, phases, self.category, parts, messages=messages, inputs=inputs)
-        return record_spans(rank, trace, self.find_steps(rank.trace, by).whole, meaning, arrows(trace))
+        meaning = Meaning(roles, meets, phases, self.category, parts, messages=messages, jitters=True)
+        return record_spans(rank, trace, self.find_steps(rank.trace, by).whole, meaning)

@@ -93,38 +93,14 @@ def with_waits(ranks: Sequence[Trace], comms: Sequence[Mask], key: str) -> list[
     return [replace(t, args={**t.args, WAITED: column}) for t, column in zip(ranks, columns, strict=True)]
 
 
-def inputs_of(trace: Trace, comm: Mask, key: str) -> Int64:
-    """Find the slice (row) that each of a rank's slices (n,) waited for; -1 where only times tell.
-
-    In a step, which the argument `key` numbers, the n-th message sent forward follows the n-th forward
-    computation if there are as many: it may be sent long after, when its receiver is ready.
-    """
-    inputs = np.full(len(trace), -1, np.int64)
-    column = trace.args.get(key)
-    if column is None:
-        return inputs
-    groups: dict[tuple[str, bool, str], list[int]] = {}
-    steps = dict(zip(column.rows.tolist(), map(str, column.values), strict=True))
-    for row in np.argsort(trace.ts_ns, kind="stable").tolist():
-        name = trace.names[trace.name_id[row]]
-        way = re.search(r"(?i)forward|backward", name)
-        if way and not (comm[row] and not re.search(r"(?i)send", name)):
-            groups.setdefault((way[0].lower(), bool(comm[row]), steps.get(row, "")), []).append(row)
-    for (way_of, is_sent, step), rows in groups.items():
-        if is_sent and len(made := groups.get((way_of, False, step), [])) == len(rows):
-            inputs[rows] = made
-    return inputs
-
-
 def _ready_ns(trace: Trace, comm: Mask, key: str) -> Int64:
     """Find when the rank was ready for each of `comm` (n,): its input and the one before had ended.
 
     Not before the first slice of the rank, and of its step, which the argument `key` numbers.
     """
-    lines, rows = side_by_side(trace, comm).track_id, np.flatnonzero(comm)
+    lines, rows = trace.track_id, np.flatnonzero(comm)
     ready = np.full(len(trace), trace.ts_ns.min(initial=np.iinfo(np.int64).max))
-    known = inputs_of(trace, comm, key)[rows]
-    source = np.where(known >= 0, known, ended_nearest(trace.ts_ns, trace.end_ns, lines, rows))
+    source = ended_nearest(trace.ts_ns, trace.end_ns, lines, rows)
     ready[rows[source >= 0]] = trace.end_ns[source[source >= 0]]
     order = rows[np.lexsort((trace.ts_ns[rows], lines[rows]))]
     before, after = order[:-1], order[1:]
@@ -148,18 +124,6 @@ def untransferred(trace: Trace) -> Trace:
     ts_ns[column.rows] -= waited
     dur_ns[column.rows] += waited
     return replace(trace, ts_ns=ts_ns, dur_ns=dur_ns)
-
-
-def side_by_side(trace: Trace, comm: Mask) -> Trace:
-    """Give each kind of communication a track of its own: on one thread they overlap without nesting."""
-    rows = np.flatnonzero(comm)
-    pairs = trace.track_id[rows].astype(np.int64) * len(trace.names) + trace.name_id[rows]
-    distinct, place = numbered(pairs.tolist())
-    index = (divmod(pair, len(trace.names)) for pair in distinct)
-    new = [Track(trace.tracks[i].pid, f"{trace.tracks[i].tid} {trace.names[name]}") for i, name in index]
-    track_id = trace.track_id.copy()
-    track_id[rows] = len(trace.tracks) + place
-    return replace(trace, tracks=[*trace.tracks, *new], track_id=track_id)
 
 
 def parts_of(trace: Trace, comm: Mask) -> dict[int, SyncPart]:

@@ -86,11 +86,9 @@ class StepLog(System):
         return next((role for rule, role in _ROLES if re.search(rule, name)), Role.COMPUTE)
 
     def category(self, name: str, cat: str) -> str:
-        """Take the column."""
         return name
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Raise `TraceError`: dependencies are not recorded."""
         raise TraceError(
             f"{rank.trace.path}: a step log, which has no single events; diagnose, statistic, compare and "
             "3dcompare read it"

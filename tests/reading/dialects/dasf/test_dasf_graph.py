@@ -9,7 +9,7 @@ import pytest
 
 from analyzer.model.graph.critical_path import critical_path
 from analyzer.model.graph.join_ranks import join
-from analyzer.reading.dialects.dasf import ARGS, record
+from analyzer.reading.dialects.dasf.dasf_graph import ARGS, record
 from analyzer.reading.dialects.edge_rules import RULES, EdgeKind
 from analyzer.reading.dialects.step_parts import RankSteps
 from analyzer.reading.formats import dasf_records as dasf

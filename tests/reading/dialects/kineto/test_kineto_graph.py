@@ -26,8 +26,7 @@ from analyzer.reading.dialects.edge_rules import RULES, EdgeKind, Rule
 from analyzer.reading.dialects.kineto import Kineto
 from analyzer.reading.dialects.kineto.kineto_graph import record
 from analyzer.reading.dialects.step_parts import Joint, Meetings, RankStep, RankSteps, RankTrace
-from analyzer.reading.dialects.step_windows import windows
-from analyzer.reading.dialects.steps import Step, step_table
+from analyzer.reading.dialects.steps import Step, step_table, windows
 from analyzer.reading.formats.columns import Trace
 from conftest import examples
 from make import span, stretches_of, write

@@ -1,6 +1,8 @@
-"""Device work that the profiler lost or mistimed: launches without a kernel, kernels that run too long."""
+"""Device work and the calls that launched it; what the profiler lost, or mistimed, of both."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 from msgspec.structs import replace
@@ -8,13 +10,73 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import as_of, unique
 from analyzer.reading.dialects.kineto.collectives import collective_kernels
-from analyzer.reading.dialects.kineto.kineto_device import calls_of, integers
 from analyzer.reading.dialects.name_rules import is_capture_begin, is_capture_end, is_launch
 from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
-from analyzer.reading.dialects.tolerances import AGREE_NS, JITTER_NS, LOST_LAUNCHES, OVERLAP
+from analyzer.reading.dialects.tolerances import AGREE_NS, JITTER_NS, LOST_LAUNCHES, OVERLAP, TOLERANCE_NS
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.values import FARTHEST_NS
+
+#: Calls that return only when work on the device is done.
+CALLS_THAT_WAIT = re.compile(
+    r"(?i:\w*synchronize\w*)|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free"
+    r"|(ur|pi)(QueueFinish|Events?Wait)|clFinish|clWaitForEvents|cn(rt)?(QueueSync|SyncDevice)"
+)
+
+
+def integers(trace: Trace, key: str, rows: Int64) -> Int64:
+    """Read an integer argument of `rows`; -1 where it is missing or no number."""
+    numbers = np.full(len(trace) + 1, -1, np.int64)
+    if key in trace.args:
+        column = trace.args[key]
+        try:
+            numbers[column.rows] = np.array(column.values, np.int64)
+        except (TypeError, ValueError, OverflowError):
+            numbers[column.rows] = [
+                value if type(value) is int and value < 1 << 62 else -1 for value in column.values
+            ]
+    return numbers[rows]
+
+
+def calls_of(trace: Trace, rows: Int64, key: str = "correlation") -> Int64:
+    """Find the host's call with the correlation that each of `rows` (k,) has as `key`; -1 for none.
+
+    Files of one rank may each count from the same number: the last call before the row's end is meant.
+    """
+    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
+    numbers, wanted = integers(trace, "correlation", calls), integers(trace, key, rows)
+    last = as_of(numbers, trace.ts_ns[calls], wanted, trace.end_ns[rows] + TOLERANCE_NS)
+    return np.where(wanted >= 0, np.append(calls, -1)[last], -1)
+
+
+def launched(trace: Trace) -> tuple[Int64, Int64]:
+    """List the work of devices by track and time (k rows), and the call that launched each; -1 for none.
+
+    The trace was read for `Need.STEPS`.
+    """
+    rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
+    rows = rows[np.lexsort((trace.ts_ns[rows], trace.track_id[rows]))]
+    return rows, calls_of(trace, rows)
+
+
+def are_recorded(calls: Int64) -> bool:
+    """Check that most work (k,) has its launch, where `calls` are as of `launched`."""
+    return 2 * int((calls >= 0).sum()) > len(calls)
+
+
+def launched_before(trace: Trace) -> Int64:
+    """List the work of devices that was launched before the recording.
+
+    It has no call, and comes before all work of its track that has one, as a stream is served in order.
+    """
+    rows, calls = launched(trace)
+    track, has_call = trace.track_id[rows], calls >= 0
+    is_first = np.zeros(len(rows), np.bool_)
+    for stream in unique(track[has_call]).tolist():
+        low, high = np.searchsorted(track, [stream, stream + 1])
+        is_first[low : low + int(has_call[low:high].argmax())] = True
+    return rows[is_first & (integers(trace, "correlation", rows) >= 0) & are_recorded(calls)]
+
 
 # ---- launches without work
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.reading.dialects.kineto.lost_work import lost_work
+from analyzer.reading.dialects.kineto.launches import lost_work
 from analyzer.reading.formats.columns import Trace
 from conftest import run_cli
 from make import span, write
