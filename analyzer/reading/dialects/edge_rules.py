@@ -66,6 +66,7 @@ class Rule(IntEnum):
     COMPLETE = EdgeKind.SYNCHRONISE, "what waits beyond the step waits until the step is complete"
     SERVER = EdgeKind.MESSAGE, "a partition is pulled after all workers have pushed it"
     RESULT_SENT = EdgeKind.MESSAGE, "a task starts after results of other workers have come"
+    ARROW = EdgeKind.MESSAGE, "an arrow of the trace leads from one slice to another"
     COLLECTIVE = EdgeKind.GROUP, "a collective ends after its last rank has started it"
     READY = EdgeKind.GROUP, "a GPU continues when the others of its worker have come this far"
     LAST_READY = EdgeKind.GROUP, "a negotiation ends when the last rank is ready"

@@ -1,22 +1,28 @@
 """Steps from the spans of threads, for systems whose traces do not record launches.
 
 An operation is a span without its children. It waits for the operation before it on its thread; where the
-thread was idle, for the operation of its rank that ended last before it started. A collective ends only
-after its last member has started.
+thread was idle, for the source of an arrow, or for the operation of its rank that ended last before it
+started. A collective ends only after its last member has started.
+
+An arrow (flow events) leaves the slice in which it begins. The slice at whose begin it ends, or the next on
+that thread, starts after it; a slice in whose middle it ends waited for it. A source that continues after the
+arrow has left is cut there. The two ends of an arrow may be in different ranks of one file.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import innermost, lies_inside
+from analyzer.base.arrays.numbering import as_of, numbered, occurrence_number
 from analyzer.base.errors import TraceError
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.name_rules import may_wait
@@ -43,6 +49,71 @@ from analyzer.reading.dialects.step_windows import (
 from analyzer.reading.dialects.steps import Step, step_table
 from analyzer.reading.formats.columns import Trace
 
+_LEAVES, _ENTERS = "st", "tf"
+
+
+class Arrows(NamedTuple):
+    """The ends (k,) of arrows: those of one `flow` follow each other, by time."""
+
+    path: str
+    names: list[tuple[str, str, str]]  # of flows
+    flow: Int64
+    track: Int64
+    at_ns: Int64
+    leaves: Mask
+    enters: Mask
+
+    def cut(self, track: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64, Int64]:
+        """Cut events (m,) where arrows begin; return the event, start and end of each piece."""
+        event = as_of(track, start, self.track, self.at_ns)
+        inside = ~self.enters & (event >= 0) & (start[event] < self.at_ns) & (self.at_ns < end[event])
+        pieces = np.unique(np.stack([event[inside], self.at_ns[inside]]), axis=1)
+        event = np.append(np.arange(len(start)), pieces[0])
+        start = np.append(start, pieces[1])
+        order = np.lexsort((start, event))
+        event, start = event[order], start[order]
+        is_cut = np.append(event[1:] == event[:-1], False)
+        return event, start, np.where(is_cut, np.roll(start, -1), end[event])
+
+    def edges(self, track: Int64, start: Int64, end: Int64) -> tuple[Int64, list[Meeting]]:
+        """Make the edges (e, 4) between events (m,), and the meetings with arrows of other ranks."""
+        left = as_of(track, start, self.track, self.at_ns)
+        following = as_of(track, -start, self.track, -self.at_ns)
+        is_over = (left < 0) | ((end[left] <= self.at_ns) & (start[left] < self.at_ns))
+        entered = np.where(is_over, following, left)
+        left[end[left] < self.at_ns] = -1
+        joint = np.where(self.at_ns > start[entered], Joint.END_TO_BODY, Joint.END_TO_HEAD)
+        leads_on = self.leaves[:-1] & self.enters[1:] & (self.flow[1:] == self.flow[:-1])
+        begins, ends = self.leaves & ~np.append(leads_on, False), self.enters & ~np.append(False, leads_on)
+        meetings = [*self._meetings(begins, left, joint, True), *self._meetings(ends, entered, joint, False)]
+        here = np.flatnonzero(leads_on & (left[:-1] >= 0) & (entered[1:] >= 0) & (left[:-1] != entered[1:]))
+        source, target = left[here], entered[here + 1]
+        goes_on = end[source] > self.at_ns[here + 1]
+        return edge_rows(source, target, joint[here + 1] + goes_on, Rule.ARROW), meetings
+
+    def _meetings(self, chosen: Mask, event: Int64, joint: Int64, enters: bool) -> Iterator[Meeting]:
+        """Yield the `chosen` ends (k,), each at an `event` (k,), as meetings with another rank."""
+        ends = np.flatnonzero(chosen & (event >= 0))
+        for i, turn in zip(ends.tolist(), occurrence_number(self.flow[ends]).tolist(), strict=True):
+            key = (self.path, *self.names[self.flow[i]])
+            yield Meeting(key, int(event[i]), enters, not enters, Joint(joint[i]), Rule.ARROW, turn)
+
+
+def arrows(trace: Trace) -> Arrows | None:
+    """Collect the ends of the arrows of a trace; None without any."""
+    points, both = trace.points, zip(trace.points.phase, trace.points.ids, strict=True)
+    rows = [i for i, (phase, id_) in enumerate(both) if phase in _LEAVES + _ENTERS and id_ is not None]
+    if not rows or not len(trace):
+        return None
+    ends = points.select(np.array(rows))
+    keys = zip(ends.cat_id.tolist(), ends.name_id.tolist(), ends.ids, strict=True)
+    names, flow = numbered((trace.cats[cat], trace.names[name], id_) for cat, name, id_ in keys)
+    order = np.lexsort((ends.ts_ns, flow))
+    ends = ends.select(order)
+    leaves, enters = (np.array([phase in of for phase in ends.phase]) for of in (_LEAVES, _ENTERS))
+    track = ends.track_id.astype(np.int64)
+    return Arrows(trace.path, names, flow[order].astype(np.int64), track, ends.ts_ns, leaves, enters)
+
 
 class Meaning(Struct, frozen=True):
     """Properties of a system's spans, per slice of the trace (n,)."""
@@ -65,30 +136,40 @@ class Meaning(Struct, frozen=True):
         return is_communication(self.roles)
 
 
-def record_spans(rank: RankTrace, trace: Trace, steps: Sequence[Step], meaning: Meaning) -> RankSteps:
+def record_spans(
+    rank: RankTrace, trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrows | None = None
+) -> RankSteps:
     """Make the steps of a rank from the spans in `trace`; without `steps` the whole recording is one."""
     if not trace.dur_ns.any():
         raise TraceError(f"{trace.path}: no operation with a duration is recorded in it")
     notes = [] if steps else [UNMARKED]
     steps = steps or (Step(1, int(trace.ts_ns.min()), int(trace.end_ns.max())),)
-    events = _events(trace, steps, meaning)
+    events = _events(trace, steps, meaning, arrows)
     check_sizes(trace.path, events.start_ns, events.end_ns, steps)
     some, left = sampled(step_table(steps), rank.most_steps)
     looked_at = [steps[i] for i in some.tolist()]
     return RankSteps(rank.name, *cut_into_steps(events, looked_at), [*notes, *left])
 
 
-def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning) -> RecordedEvents:
+def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrows | None) -> RecordedEvents:
     """Make events of slices, without the time of their children."""
     rows = np.flatnonzero(meaning.roles != Role.IGNORED)
     start, end, track = trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows]
     rows = rows[~lies_inside(start, end, track, meaning.communication[rows])]
     owner, start, end = innermost(trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows])
+    if arrows is not None:
+        event, start, end = arrows.cut(trace.track_id[rows[owner]].astype(np.int64), start, end)
+        owner = owner[event]
     by_start = np.lexsort((end, start))
     row, start, end = rows[owner][by_start], start[by_start], end[by_start]
     kinds, kind = _operations(trace, row, meaning)
+    drawn, meetings = edge_rows(*np.empty((4, 0), np.int64)), _meetings_of(trace, steps, row, meaning)
+    if arrows is not None:
+        drawn, others = arrows.edges(trace.track_id[row].astype(np.int64), start, end)
+        meetings += others
     edges = [
-        _along_threads(trace, row, start, end, meaning.jitters),
+        _along_threads(trace, row, start, end, drawn, meaning.jitters),
+        drawn,
         *_waits(trace, row, start, end, meaning),
     ]
     return RecordedEvents(
@@ -99,7 +180,7 @@ def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning) -> RecordedEv
         issued_ns=start,
         leads=np.zeros(len(row), np.bool_),
         edges=np.concatenate(edges),
-        meetings=meetings_table(_meetings_of(trace, steps, row, meaning)),
+        meetings=meetings_table(meetings),
     )
 
 
@@ -127,10 +208,10 @@ def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operat
     return operations, numbers.reshape(-1)
 
 
-def _along_threads(trace: Trace, row: Int64, start: Int64, end: Int64, jitters: bool) -> Int64:
+def _along_threads(trace: Trace, row: Int64, start: Int64, end: Int64, drawn: Int64, jitters: bool) -> Int64:
     """Let each event wait for the one before it on its thread, and an idle thread for another thread.
 
-    If times jitter, `start` is raised to the end of the source.
+    Edges `drawn` (e, 4) take precedence. If times jitter, `start` is raised to the end of the source.
     """
     track = trace.track_id[row]
     order = np.lexsort((start, track))
@@ -142,7 +223,9 @@ def _along_threads(trace: Trace, row: Int64, start: Int64, end: Int64, jitters: 
         np.maximum(start, np.where(other >= 0, end[other], start), out=start)
     else:
         other = ended_last(end, track, start, track)
-    idle = np.flatnonzero((other >= 0) & ((before < 0) | (end[other] > end[before])))
+    is_idle = (other >= 0) & ((before < 0) | (end[other] > end[before]))
+    is_idle[drawn[drawn[:, 2] < Joint.END_TO_BODY, 1]] = False
+    idle = np.flatnonzero(is_idle)
     along = edge_rows(before[follows], follows, Joint.END_TO_HEAD, Rule.THREAD)
     return np.concatenate([along, edge_rows(other[idle], idle, Joint.END_TO_HEAD, Rule.IDLE_THREAD)])
 

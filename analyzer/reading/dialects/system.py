@@ -341,13 +341,13 @@ class System:
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Build the step graphs of a rank; TraceError without steps. `by`: see `find_steps`."""
-        from analyzer.reading.dialects.span_graph import Meaning, record_spans
+        from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
 
         trace, roles = rank.trace, self.roles(rank.trace)
         meets = is_communication(roles) & ~by_name(trace, is_server_transfer)
         meaning = Meaning(roles, meets, {}, self.category)
         steps = self.find_steps(trace, by)
-        recorded = record_spans(rank, trace, steps.whole, meaning)
+        recorded = record_spans(rank, trace, steps.whole, meaning, arrows(trace))
         return replace(recorded, notes=[*recorded.notes, *filter(None, [steps.note])])
 
     def operation(self, name: str, tid: object) -> str:

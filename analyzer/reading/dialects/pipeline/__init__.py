@@ -90,7 +90,7 @@ class Pipeline(System):
             parts_of,
             untransferred,
         )
-        from analyzer.reading.dialects.span_graph import Meaning, record_spans
+        from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
 
         roles = self.roles(rank.trace)
         comm = is_communication(roles)
@@ -102,4 +102,4 @@ class Pipeline(System):
         }
         messages = by_name(trace, lambda name: bool(MESSAGE.match(name)))
         meaning = Meaning(roles, meets, phases, self.category, parts, messages=messages, jitters=True)
-        return record_spans(rank, trace, self.find_steps(rank.trace, by).whole, meaning)
+        return record_spans(rank, trace, self.find_steps(rank.trace, by).whole, meaning, arrows(trace))
