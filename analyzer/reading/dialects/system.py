@@ -37,8 +37,9 @@ from analyzer.reading.dialects.roles import Role, by_cat, by_name, idle, is_comm
 from analyzer.reading.dialects.span_graph import Meaning, arrows, record_spans
 from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
+from analyzer.reading.formats.chrome import with_known_durations
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.rows import EndRule, with_known_durations
+from analyzer.reading.formats.event import EndRule
 from analyzer.reading.formats.values import NO_TIME
 
 if TYPE_CHECKING:

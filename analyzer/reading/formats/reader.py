@@ -25,7 +25,7 @@ from analyzer.reading.formats.event import (
     members_of,
     tolerant,
 )
-from analyzer.reading.formats.other_files import LONG_ROW, foreign, is_log, kind_of, named
+from analyzer.reading.formats.file_kinds import LONG_ROW, foreign, is_log, kind_of, named
 from analyzer.reading.formats.repair import ENDS_EARLY, EVENT_LIMIT, Damage, Repair
 from analyzer.reading.formats.stream import PIECE, ByteStream
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from analyzer.base.errors import TraceError, listed
 from analyzer.base.inputs import is_digest, is_marked, natural, opened, short_names
+from analyzer.reading.formats import file_kinds
 from analyzer.reading.formats.event import fragment_start
-from analyzer.reading.formats.other_files import foreign
-from analyzer.reading.formats.recorder import recognises
+from analyzer.reading.formats.file_kinds import foreign
 from analyzer.reading.traces.gpu_folders import is_gpu_file, local_rank
 from analyzer.reading.traces.paths import (
     PRODUCTS,
@@ -274,4 +274,4 @@ def is_dump(path: Path) -> bool:
             head = file.read(_DUMP_HEAD)
     except OSError:
         return False
-    return recognises(head_of(path) if head[:2] == b"\x1f\x8b" else head)
+    return file_kinds.is_dump(head_of(path) if head[:2] == b"\x1f\x8b" else head)

@@ -26,8 +26,7 @@ from analyzer.reading.dialects.step_parts import (
 )
 from analyzer.reading.dialects.system import Need, System
 from analyzer.reading.dialects.tolerances import LATE_RESULT_NS
-from analyzer.reading.formats.columns import Trace, Track
-from analyzer.reading.formats.dasf_records import COMPUTE
+from analyzer.reading.formats.columns import COMPUTE, Trace, Track
 
 if TYPE_CHECKING:
     from analyzer.reading.dialects.step_parts import RankSteps, RankTrace

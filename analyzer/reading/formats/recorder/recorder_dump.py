@@ -23,9 +23,8 @@ import numpy as np
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import numbered
 from analyzer.base.errors import TraceError, counted
-from analyzer.reading.formats.columns import ArgColumn, Trace, Track
+from analyzer.reading.formats.columns import BYTES, NUMBER, ArgColumn, Trace, Track
 from analyzer.reading.formats.event import UNDECODABLE
-from analyzer.reading.formats.recorder import BYTES, NUMBER
 from analyzer.reading.formats.recorder.plain_pickle import unpickled
 from analyzer.reading.formats.stream import PIECE, ByteStream
 from analyzer.reading.formats.values import FARTHEST_NS, clean_text
