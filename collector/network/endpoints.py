@@ -11,8 +11,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64
+from collector.network.packets import Capture
 from collector.network.pslite import key_base, server_rank
-from collector.network.transfers import Connection, Traffic
+from collector.network.transfers import Connection
 
 _KEYS_END = 1 << 32  # a partition key has a 16-bit declared key above 16 bits of partition
 _MOST_SERVERS = 4096  # tried if their number is unknown
@@ -20,17 +21,17 @@ _MOST_SERVERS = 4096  # tried if their number is unknown
 NodeKey = tuple[str, int | str]  # role, and ps-lite id or host
 
 
-def named_connections(traffics: Sequence[Traffic], served: Mapping[str, Collection[int]]) -> list[Connection]:
+def named_connections(captures: Sequence[Capture], served: Mapping[str, Collection[int]]) -> list[Connection]:
     """Give the ends of all connections their names.
 
     A node is named after the file or directory of the capture in which it is the only one of its role
     (``worker_0.pcap``), or after the key log with its keys (`served`: partition keys by name of the server);
     other nodes after their ps-lite rank; if files name some nodes, after the remaining number or the id.
     """
-    connections = [connection for traffic in traffics for connection in traffic.connections]
-    workers, servers = _nodes(traffics, connections)
+    connections = [connection for capture in captures for connection in capture.connections]
+    workers, servers = _nodes(captures, connections)
     names = _names("worker", connections, workers, {})
-    by_log = _named_by_logs(connections, servers, served, n_announced(traffics, "server"))
+    by_log = _named_by_logs(connections, servers, served, n_announced(captures, "server"))
     names |= _names("server", connections, servers, by_log)
     return [
         replace(connection, worker=names[worker], server=names[server])
@@ -72,17 +73,17 @@ def _named_by_logs(
     return names
 
 
-def n_announced(traffics: Sequence[Traffic], role: str) -> int:
+def n_announced(captures: Sequence[Capture], role: str) -> int:
     """Count the nodes of a role that the scheduler announced; 0 where that was not captured."""
-    return len({node.id for traffic in traffics for node in traffic.nodes if node.role == role})
+    return len({node.id for capture in captures for node in capture.nodes if node.role == role})
 
 
 def _nodes(
-    traffics: Sequence[Traffic], connections: Sequence[Connection]
+    captures: Sequence[Capture], connections: Sequence[Connection]
 ) -> tuple[list[NodeKey], list[NodeKey]]:
     """Identify worker and server of each connection: by id, else by the only id of the role on its host."""
     ids: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for node in (node for traffic in traffics for node in traffic.nodes):
+    for node in (node for capture in captures for node in capture.nodes):
         ids[node.role, node.host].add(node.id)
     for c in connections:
         ids["worker", c.worker_host].update(() if c.worker_id is None else [c.worker_id])

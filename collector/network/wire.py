@@ -8,74 +8,55 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, NDArray
 from analyzer.base.arrays.numbering import places_by_value
 from analyzer.base.errors import Repairs
 from collector.network.endpoints import index_in_path, n_announced, partition_keys
-from collector.network.transfers import Connection, Traffic, Transfers
+from collector.network.packets import Capture
+from collector.network.transfers import Connection, Wire
 
 UNKNOWN = -1
 
 
-class Wire(Transfers, frozen=True):
-    """The transfers (n,) of a job, in the order of their start."""
+def spans_ns(wire: Wire) -> Int64:
+    """From the first byte of each request to the last of its response (n,)."""
+    return np.asarray(wire.response_end_ns - wire.request_start_ns)
 
-    connection: Int64  # index into the connections of all captures
-    worker: Int64  # index into the names of the nodes, as `server`
-    server: Int64
-    key: Int64  # of the partition; -1 where the key range of the server is not known
-    initial: NDArray[np.bool_]  # a PUSH that only gives the server the tensor's size, before the first step
-    trip_ns: Int64  # the network's round trip within the gap between request and response; 0: not known
-    waiting_ns: Int64  # the server's wait for the PUSH of other workers; -1: not known
 
-    @property
-    def span_ns(self) -> Int64:
-        """From the first byte of the request to the last of the response (n,)."""
-        return self.response_end_ns - self.request_start_ns
-
-    @property
-    def gap_ns(self) -> Int64:
-        """From the last byte of the request to the first of the response (n,)."""
-        gap: Int64 = np.maximum(self.response_start_ns - self.request_end_ns, 0)
-        return gap
+def gaps_ns(wire: Wire) -> Int64:
+    """From the last byte of each request to the first of its response (n,)."""
+    return np.asarray(np.maximum(wire.response_start_ns - wire.request_end_ns, 0))
 
 
 def merge(
-    traffics: Sequence[Traffic], links: Sequence[Connection], repairs: Repairs
+    captures: Sequence[Capture], links: Sequence[Connection], repairs: Repairs
 ) -> tuple[Wire, list[str]]:
     """Put the transfers of all captures in order, a connection in two of them once; name the nodes."""
     nodes = sorted({name for link in links for name in (link.worker, link.server)})
-    n_servers = n_announced(traffics, "server")
+    n_servers = n_announced(captures, "server")
     doubled = _doubled(links)
     unknown: Counter[Path] = Counter()
-    pieces: list[dict[str, Any]] = []
+    pieces = []
     for i, link in enumerate(links):
         if i in doubled:
             continue
-        key = partition_keys(link, n_servers)
-        unknown[link.path] += int((key == UNKNOWN).sum())
-        facts = {
-            "connection": i,
-            "worker": nodes.index(link.worker),
-            "server": nodes.index(link.server),
-            "trip_ns": link.round_trip_ns,
-            "waiting_ns": UNKNOWN,
-        }
-        columns = {name: getattr(link.transfers, name) for name in Transfers.__struct_fields__}
-        pieces.append(columns | {"key": key} | {name: np.full(len(key), n) for name, n in facts.items()})
+        piece = link.transfers.copy()
+        piece.key = partition_keys(link, n_servers)
+        piece.connection, piece.trip_ns = i, link.round_trip_ns
+        piece.worker, piece.server = nodes.index(link.worker), nodes.index(link.server)
+        pieces.append(piece)
+        unknown[link.path] += int((piece.key == UNKNOWN).sum())
     again = Counter(links[i].path for i in doubled)
-    for path in (traffic.capture.path for traffic in traffics):
+    for path in (capture.path for capture in captures):
         if again[path]:
             repairs.add(path, f"{again[path]} connections are in another capture too")
         if unknown[path]:
             repairs.add(path, f"{unknown[path]:,} transfers lie in no server's key range")
-    joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    order = np.argsort(joined["request_start_ns"], kind="stable")
-    joined = {name: column[order] for name, column in joined.items()}
-    initial = initial_pushes(joined["worker"], joined["key"], joined["push"], joined["request_start_ns"])
-    return Wire(**joined, initial=initial), nodes
+    joined = np.concatenate(pieces)
+    wire: Wire = joined[np.argsort(joined["request_start_ns"], kind="stable")].view(np.recarray)
+    wire.initial = initial_pushes(wire.worker, wire.key, wire.push, wire.request_start_ns)
+    return wire, nodes
 
 
 def _doubled(links: Sequence[Connection]) -> set[int]:
@@ -105,17 +86,17 @@ def initial_pushes(
     return initial
 
 
-def job_size(traffics: Sequence[Traffic], wire: Wire) -> int | None:
+def job_size(captures: Sequence[Capture], wire: Wire) -> int | None:
     """Count the workers of the job; None if the captures may not show all of them."""
-    announced, seen = n_announced(traffics, "worker"), len(np.unique(wire.worker))
+    announced, seen = n_announced(captures, "worker"), len(np.unique(wire.worker))
     if announced:
         return max(announced, seen)
-    at_server = any(index_in_path(traffic.capture.path, "server") is not None for traffic in traffics)
+    at_server = any(index_in_path(capture.path, "server") is not None for capture in captures)
     return seen if seen > 1 or at_server else None
 
 
-def with_waiting(wire: Wire, n_workers: int | None) -> Wire:
-    """Add the time that each transfer waited for other workers; -1 if unknown.
+def waiting_ns(wire: Wire, n_workers: int | None) -> Int64:
+    """Time (n,) that each transfer waited for other workers; -1 if unknown.
 
     A server answers a PULL when every worker has pushed the key for that step, and an initial PUSH
     likewise. The last such PUSH is the latest, over the workers, of each one's last PUSH that was complete
@@ -138,5 +119,5 @@ def with_waiting(wire: Wire, n_workers: int | None) -> Wire:
             row = np.searchsorted(pushed_ns, answered_ns, side="right") - 1
             known &= row >= 0
             last_ns = np.maximum(last_ns, pushed_ns[np.maximum(row, 0)])
-        waits[waiters[known]] = np.clip(last_ns - asked_ns, 0, wire.gap_ns[waiters])[known]
-    return replace(wire, waiting_ns=waits)
+        waits[waiters[known]] = np.clip(last_ns - asked_ns, 0, gaps_ns(wire)[waiters])[known]
+    return waits
