@@ -88,12 +88,11 @@ def read(path: Path, rank_by: str | None = None, step_by: str | None = None) -> 
         raise TraceError(f"{path}: not a step log: its rows lack a step's number or a duration")
     kinds = form.kinds
     if rank_by is not None and not kinds.labels:
-        columns = listed(kinds.columns, 20)
-        raise TraceError(f"{path}: --rank_by {rank_by}: no column has this name; there are {columns}")
+        names = listed(kinds.columns, 20)
+        raise TraceError(f"{path}: --rank_by {rank_by}: no column has this name; there are {names}")
     apart = [name for name in kinds.values if name == step_by]
-    rows = RowsByRank(form) if kinds.metric is None else Metrics(form, apart)
-    for table in form.tables(itertools.chain([first], blocks)):
-        rows.add(table)
+    columns = form.columns(itertools.chain([first], blocks))
+    rows = RowsByRank(form, columns) if kinds.metric is None else Metrics(form, columns, apart)
     repairs = [stream.damage] if stream.damage is not None else []
     if form.lost:
         repairs.append(f"{counted(form.lost, 'damaged row')} left out")
@@ -101,7 +100,6 @@ def read(path: Path, rank_by: str | None = None, step_by: str | None = None) -> 
         repairs.append(f"{counted(form.odd, 'cell')} without a number in columns of numbers: taken as empty")
     if kinds.unread:
         repairs.append(f"{listed(kinds.unread, 3)} left out: no plain numbers, such as 12.3")
-    rows.end()
     if kinds.rank is None and rows.labels:
         repairs += rows.number(kinds.step, form.codes, is_asked=rank_by is not None)
     for name in apart:
@@ -186,7 +184,7 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
         first = rows.of(rows.ranks()[0])
         kinds, unit = _with_units(kinds, first)
         kinds = without_counters(kinds, first)
-    sample = rows.sample() if rows.n else dict.fromkeys(rows.names, np.empty(0))
+    sample = rows.sample() if rows.n else rows.columns
     whole = whole_of({name: np.nan_to_num(sample[name]) * ns for name, (_, ns) in kinds.durations.items()})
     kinds = _without_copies(kinds, whole)
     parts = _part_names(kinds, whole)
