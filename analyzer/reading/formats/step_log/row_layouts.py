@@ -47,7 +47,7 @@ class RowsByRank:
     `lost` counts the rows without a sound rank, `added` by rank the rows added to others.
     """
 
-    def __init__(self, form: Form, columns: Mapping[str, Float64]) -> None:
+    def __init__(self, form: Form, columns: dict[str, Float64]) -> None:
         kinds, self.lost = form.kinds, 0
         self.labels = kinds.labels
         self.added: dict[int, int] = {}
@@ -57,14 +57,16 @@ class RowsByRank:
             rank = columns[kinds.rank]
             is_known = (np.abs(rank) < _MOST) & (np.rint(rank) == rank)  # not NaN
             self.lost = int((~is_known).sum())
-            columns, rank = _selected(columns, is_known), rank[is_known]
+            rank = rank[is_known]
+            _select(columns, is_known)
         elif self.labels:  # may be measurements, which a row may lack: such a row stays
             labels = [np.rint(np.nan_to_num(columns[name], nan=-1)) for name in self.labels]
             host, local = (np.clip(label, -1, _MOST) for label in (0 * labels[-1], *labels)[-2:])
             rank = host * _MOST + local
         if (np.diff(rank) < 0).any():
             order = np.argsort(rank, kind="stable")
-            columns, rank = _selected(columns, order), rank[order]
+            rank = rank[order]
+            _select(columns, order)
         self.columns, self.n = columns, len(rank)
         first = np.flatnonzero(np.diff(rank, prepend=np.nan)).tolist()
         slices = map(slice, first, [*first[1:], self.n])
@@ -126,12 +128,13 @@ class RowsByRank:
 class Metrics(RowsByRank):
     """Rows with one metric each, as a row of all metrics for each step."""
 
-    def __init__(self, form: Form, columns: Mapping[str, Float64], apart: Sequence[str]) -> None:
+    def __init__(self, form: Form, columns: dict[str, Float64], apart: Sequence[str]) -> None:
         self._metric, self._measure = str(form.kinds.metric), form.kinds.measure
         self._keys = [str(form.kinds.step), *apart]
         self._codes = form.codes[self._metric]
         is_named = ~np.isnan(columns[self._metric])
-        super().__init__(form, _selected(columns, is_named))
+        _select(columns, is_named)
+        super().__init__(form, columns)
         self.lost += int((~is_named).sum())
 
     def metrics(self) -> list[str]:
@@ -191,7 +194,13 @@ class Metrics(RowsByRank):
         return self.of(self.ranks()[0])
 
 
-def _selected(columns: Mapping[str, Float64], rows: NDArray[Any] | slice) -> dict[str, Float64]:
+def _select(columns: dict[str, Float64], rows: NDArray[Any]) -> None:
+    """Keep some rows of all columns, one after the other to save memory."""
+    for name in columns:
+        columns[name] = columns[name][rows]
+
+
+def _selected(columns: Mapping[str, Float64], rows: slice) -> dict[str, Float64]:
     return {name: column[rows] for name, column in columns.items()}
 
 
