@@ -50,7 +50,7 @@ def read_rows(
     rows = Builder(args, points)
     in_c = scan and not (points and ALL in args)  # args of events that are not slices are decoded in Python
     library = native.library() if in_c else None
-    scanner = None if library is None else native.Scanner(library, args, points).scan
+    scanner = None if library is None else native.scanner(library, args, points)
     reader = EventReader(path, scan=scanner, pieces=pieces)
     consumed = 0
     for part in reader.parts():
@@ -58,10 +58,10 @@ def read_rows(
             rows.add_scanned(part)
         else:
             try:
-                rows.add(part.events)
+                rows.add(part[0])
             except InexactError:
                 reader.use(decode_exact_events)
-                rows.add(decode_exact_events(part.text))
+                rows.add(decode_exact_events(part[1]))
         if on_read is not None:
             on_read(reader.stream.consumed - consumed)
             consumed = reader.stream.consumed

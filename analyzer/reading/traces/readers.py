@@ -159,7 +159,7 @@ def read_document(path: Path) -> dict[str, Any]:
     For files whose events are needed as objects (`temp.json`, `comm.json`, `io.json`).
     """
     reader = EventReader(path, decode_objects)
-    events = [event for piece in reader for event in piece.events]
+    events = [event for piece in reader for event in piece]
     return {**reader.header, "traceEvents": events, "repairs": reader.damage.phrases()}
 
 
@@ -175,6 +175,6 @@ def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> li
     return [
         args_object(event.args)
         for piece in reader
-        for event in piece.events
+        for event in piece
         if event.name in names and (event.ph == "X" if slices else event.ph not in ROLE)
     ]

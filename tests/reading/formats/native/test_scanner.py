@@ -12,7 +12,7 @@ import pytest
 from analyzer.base.errors import TraceError
 from analyzer.reading.formats.chrome import assemble, read_rows
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.native import Scanner
+from analyzer.reading.formats.native import scanner
 from analyzer.reading.formats.reader import CLOSED, MORE, ODD
 
 WANTED = ("correlation", "stream", "input*")
@@ -56,7 +56,7 @@ def contents(trace: Trace) -> dict[str, Any]:
 
 def scanned_alone(library: ctypes.CDLL, text: bytes, args: tuple[str, ...] = ()) -> tuple[int, int, Any]:
     """One call of the scanner: why and where it stopped, and what it found."""
-    return Scanner(library, args, points=True).scan(text, 0)
+    return scanner(library, args, points=True)(text, 0)
 
 
 # ---- what it takes and what it leaves to Python
