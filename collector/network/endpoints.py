@@ -18,7 +18,7 @@ from collector.network.transfers import Connection
 _KEYS_END = 1 << 32  # a partition key has a 16-bit declared key above 16 bits of partition
 _MOST_SERVERS = 4096  # tried if their number is unknown
 
-NodeKey = tuple[str, int | str]  # role, and ps-lite id or host
+NodeKey = int | str  # ps-lite id or host
 
 
 def named_connections(captures: Sequence[Capture], served: Mapping[str, Collection[int]]) -> list[Connection]:
@@ -29,13 +29,26 @@ def named_connections(captures: Sequence[Capture], served: Mapping[str, Collecti
     other nodes after their ps-lite rank; if files name some nodes, after the remaining number or the id.
     """
     connections = [connection for capture in captures for connection in capture.connections]
-    workers, servers = _nodes(captures, connections)
-    names = _names("worker", connections, workers, {})
+    workers, servers = (_nodes(role, captures, connections) for role in ("worker", "server"))
     by_log = _named_by_logs(connections, servers, served, n_announced(captures, "server"))
-    names |= _names("server", connections, servers, by_log)
+    worker_names = _names("worker", connections, workers, {})
+    server_names = _names("server", connections, servers, by_log)
     return [
-        replace(connection, worker=names[worker], server=names[server])
+        replace(connection, worker=worker_names[worker], server=server_names[server])
         for connection, worker, server in zip(connections, workers, servers, strict=True)
+    ]
+
+
+def _nodes(role: str, captures: Sequence[Capture], connections: Sequence[Connection]) -> list[NodeKey]:
+    """Identify the node of a role at each connection: by id, else by the only id of the role on its host."""
+    ends = [(getattr(c, f"{role}_host"), getattr(c, f"{role}_id")) for c in connections]
+    announced = [(node.host, node.id) for capture in captures for node in capture.nodes if node.role == role]
+    ids: dict[str, set[int]] = defaultdict(set)
+    for host, node_id in (*announced, *ends):
+        ids[host].update(() if node_id is None else [node_id])
+    return [
+        next(iter(ids[host])) if node_id is None and len(ids[host]) == 1 else node_id or host
+        for host, node_id in ends
     ]
 
 
@@ -51,7 +64,15 @@ def _names(
         index = index_in_path(path, role)
         if index is not None and len(shown) == 1:
             names.setdefault(next(iter(shown)), f"{role}_{index}")
-    return names | _other_names(role, names, sorted({*nodes} - names.keys(), key=str))
+    others = sorted({*nodes} - names.keys(), key=str)
+    left = {f"{role}_{i}" for i in range(len(names) + 1)} - set(names.values())
+    if names and len(others) == len(left) == 1:  # the only remaining number
+        return names | {others[0]: left.pop()}
+    by_id = f"{role}_ps{{0}}" if names else f"{role}_{{1}}"
+    for node in others:
+        is_host = isinstance(node, str)
+        names[node] = f"{role} {node}" if is_host else by_id.format(node, server_rank(int(node)))
+    return names
 
 
 def _named_by_logs(
@@ -76,39 +97,6 @@ def _named_by_logs(
 def n_announced(captures: Sequence[Capture], role: str) -> int:
     """Count the nodes of a role that the scheduler announced; 0 where that was not captured."""
     return len({node.id for capture in captures for node in capture.nodes if node.role == role})
-
-
-def _nodes(
-    captures: Sequence[Capture], connections: Sequence[Connection]
-) -> tuple[list[NodeKey], list[NodeKey]]:
-    """Identify worker and server of each connection: by id, else by the only id of the role on its host."""
-    ids: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for node in (node for capture in captures for node in capture.nodes):
-        ids[node.role, node.host].add(node.id)
-    for c in connections:
-        ids["worker", c.worker_host].update(() if c.worker_id is None else [c.worker_id])
-        ids["server", c.server_host].update(() if c.server_id is None else [c.server_id])
-
-    def key(role: str, node_id: int | None, host: str) -> NodeKey:
-        on_host = ids[role, host]
-        return role, next(iter(on_host)) if node_id is None and len(on_host) == 1 else node_id or host
-
-    workers = [key("worker", c.worker_id, c.worker_host) for c in connections]
-    return workers, [key("server", c.server_id, c.server_host) for c in connections]
-
-
-def _other_names(role: str, by_file: Mapping[NodeKey, str], others: Sequence[NodeKey]) -> dict[NodeKey, str]:
-    """Name the nodes that no file names; a single node gets the only remaining number."""
-    left = {f"{role}_{i}" for i in range(len(by_file) + 1)} - set(by_file.values())
-    if by_file and len(others) == len(left) == 1:
-        return {others[0]: left.pop()}
-    names: dict[NodeKey, str] = {}
-    for _, node in others:
-        if isinstance(node, str):
-            names[role, node] = f"{role} {node}"
-        else:
-            names[role, node] = f"{role}_ps{node}" if by_file else f"{role}_{server_rank(node)}"
-    return names
 
 
 def index_in_path(path: Path, role: str) -> int | None:
