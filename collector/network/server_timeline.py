@@ -15,9 +15,9 @@ from analyzer.base.errors import Repairs, TraceError, missing
 from analyzer.base.names import split_key
 from analyzer.base.parallel import progress_bar
 from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, write_timeline
-from collector.network.endpoints import index_in_path
 from collector.network.network_evidence import Keys, attempt, lines_of, read_keys, text_files
 from collector.network.pslite import key_base
+from collector.network.wire import index_in_path
 
 _KEY_LOG = re.compile(
     rb"\[(\d\d):(\d\d):(\d\d)\] \S*server\.cc:\d+: "

@@ -1,22 +1,134 @@
-"""The transfers of all captures of a job: each connection once, in order, with keys and waiting times."""
+"""All captures of a job together: names of the nodes, each connection once, keys and waiting times."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, NDArray
 from analyzer.base.arrays.numbering import places_by_value
 from analyzer.base.errors import Repairs
-from collector.network.endpoints import index_in_path, n_announced, partition_keys
 from collector.network.packets import Capture
+from collector.network.pslite import key_base, server_rank
 from collector.network.transfers import Connection, Wire
 
+_KEYS_END = 1 << 32  # a partition key has a 16-bit declared key above 16 bits of partition
+_MOST_SERVERS = 4096  # tried if their number is unknown
 UNKNOWN = -1
+
+NodeKey = int | str  # ps-lite id or host
+
+
+def named_connections(captures: Sequence[Capture], served: Mapping[str, Collection[int]]) -> list[Connection]:
+    """Give the ends of all connections their names.
+
+    A node is named after the file or directory of the capture in which it is the only one of its role
+    (``worker_0.pcap``), or after the key log with its keys (`served`: partition keys by name of the server);
+    other nodes after their ps-lite rank; if files name some nodes, after the remaining number or the id.
+    """
+    connections = [connection for capture in captures for connection in capture.connections]
+    workers, servers = (_nodes(role, captures, connections) for role in ("worker", "server"))
+    by_log = _named_by_logs(connections, servers, served, n_announced(captures, "server"))
+    worker_names = _names("worker", connections, workers, {})
+    server_names = _names("server", connections, servers, by_log)
+    return [
+        replace(connection, worker=worker_names[worker], server=server_names[server])
+        for connection, worker, server in zip(connections, workers, servers, strict=True)
+    ]
+
+
+def _nodes(role: str, captures: Sequence[Capture], connections: Sequence[Connection]) -> list[NodeKey]:
+    """Identify the node of a role at each connection: by id, else by the only id of the role on its host."""
+    ends = [(getattr(c, f"{role}_host"), getattr(c, f"{role}_id")) for c in connections]
+    announced = [(node.host, node.id) for capture in captures for node in capture.nodes if node.role == role]
+    ids: dict[str, set[int]] = defaultdict(set)
+    for host, node_id in (*announced, *ends):
+        ids[host].update(() if node_id is None else [node_id])
+    return [
+        next(iter(ids[host])) if node_id is None and len(ids[host]) == 1 else node_id or host
+        for host, node_id in ends
+    ]
+
+
+def _names(
+    role: str, connections: Sequence[Connection], nodes: Sequence[NodeKey], by_log: Mapping[NodeKey, str]
+) -> dict[NodeKey, str]:
+    """Name the nodes of a role; `nodes` has that of each connection."""
+    names = dict(by_log)
+    in_capture: dict[Path, set[NodeKey]] = defaultdict(set)
+    for connection, node in zip(connections, nodes, strict=True):
+        in_capture[connection.path].add(node)
+    for path, shown in in_capture.items():
+        index = index_in_path(path, role)
+        if index is not None and len(shown) == 1:
+            names.setdefault(next(iter(shown)), f"{role}_{index}")
+    others = sorted({*nodes} - names.keys(), key=str)
+    left = {f"{role}_{i}" for i in range(len(names) + 1)} - set(names.values())
+    if names and len(others) == len(left) == 1:  # the only remaining number
+        return names | {others[0]: left.pop()}
+    by_id = f"{role}_ps{{0}}" if names else f"{role}_{{1}}"
+    for node in others:
+        is_host = isinstance(node, str)
+        names[node] = f"{role} {node}" if is_host else by_id.format(node, server_rank(int(node)))
+    return names
+
+
+def _named_by_logs(
+    connections: Sequence[Connection],
+    servers: Sequence[NodeKey],
+    served: Mapping[str, Collection[int]],
+    n_servers: int,
+) -> dict[NodeKey, str]:
+    """Name servers after the key log that shares most of their keys, more than half of both together."""
+    keys: dict[NodeKey, set[int]] = defaultdict(set)
+    for connection, server in zip(connections, servers, strict=True):
+        keys[server].update(partition_keys(connection, n_servers).tolist())
+    names: dict[NodeKey, str] = {}
+    for name, in_log in served.items():
+        shared = {node: len(of & set(in_log)) / max(len(of | set(in_log)), 1) for node, of in keys.items()}
+        best = max(shared, key=lambda node: shared[node], default=None)
+        if best is not None and shared[best] > 0.5:
+            names.setdefault(best, name)
+    return names
+
+
+def n_announced(captures: Sequence[Capture], role: str) -> int:
+    """Count the nodes of a role that the scheduler announced; 0 where that was not captured."""
+    return len({node.id for capture in captures for node in capture.nodes if node.role == role})
+
+
+def index_in_path(path: Path, role: str) -> int | None:
+    """Find i of the innermost ``<role>_<i>`` in a path's file or directory names."""
+    for part in reversed(path.parts):
+        if match := re.match(rf"{role}[_-]?(\d+)(?![0-9])", part):
+            return int(match[1])
+    return None
+
+
+def partition_keys(connection: Connection, n_servers: int) -> Int64:
+    """Subtract the base of the server's key range from a connection's wire keys (n,); -1 if none fits.
+
+    `n_servers` is the announced number, 0 if unknown.
+    """
+    wire_keys = connection.transfers.wire_key
+    middle = int(np.sort(wire_keys)[len(wire_keys) // 2])  # robust against damaged keys
+    for n in [n_servers] if n_servers else range(1, _MOST_SERVERS):
+        near = middle * n // (2**64 - 1)
+        for rank in (near, near + 1):
+            if connection.server_id is not None and rank != server_rank(connection.server_id):
+                continue
+            base = np.uint64(key_base(rank, n))
+            offsets = wire_keys - base
+            fits = (wire_keys >= base) & (offsets < np.uint64(_KEYS_END))
+            if fits.sum() * 2 > len(fits):
+                return np.where(fits, offsets.astype(np.int64), -1)
+    return np.full(len(wire_keys), -1, np.int64)
 
 
 def spans_ns(wire: Wire) -> Int64:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import traffic as made_traffic
-from collector.network.endpoints import partition_keys
 from collector.network.packets import Capture
 from collector.network.pslite import Node, begins_message, key_base, read_meta
 from collector.network.transfers import TRANSFER, Connection, read_traffic
+from collector.network.wire import partition_keys
 from conftest import examples
 from traffic import (
     NEW,

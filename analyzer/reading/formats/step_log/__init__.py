@@ -62,7 +62,6 @@ _LONGER = 2  # a duration is at most this many times the steps by their times of
 _HEAD_ROWS = 20  # rows by which the kinds of columns are recognised
 _RESOLUTION, _RESOLUTION_NS = 0.05, 2_000_000  # rounding of times of day: of a step, and at least
 _RANK = "rank"
-_PAUSE_STEPS, _PAUSE_NS = 10, 60 * 10**9  # a pause between two steps is longer than both
 
 
 def recognises(head: bytes) -> bool:
@@ -197,7 +196,7 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
     if not ranks:
         raise TraceError(f"{path}: no row tells how long its step took")
     pids = [None if pid < 0 else pid for pid in (rows.known.get(steps.rank, steps.rank) for steps in ranks)]
-    number, begin = ranks[0].number, ranks[0].begin_ns
+    number = ranks[0].number
     is_back = np.append(np.diff(number) < 1, True) if kinds.step else np.ones(1)
     turn = slice(0, 1 + int(is_back.argmax()))
     sizes = [len(steps.number) for steps in ranks]
@@ -214,7 +213,6 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
         lost["epochs"] and "each epoch begins the steps again: they are numbered over all epochs",
         lost["timeless"] and f"{counted(lost['timeless'], 'row')} without a time of day",
         _missing(number[turn]),
-        _pauses(number[turn], begin[turn], ranks[0].whole_ns[turn]),
         lost["cut"]
         and f"the parts of {counted(lost['cut'], 'step')} are longer than the step: cut at its end",
     ]
@@ -380,17 +378,3 @@ def _missing(number: Int64) -> str:
         return f"one step of {usual} is in the log"
     left = int((steps - 1).sum())
     return f"{counted(left, 'step')} between the first and the last not in the log" if left else ""
-
-
-def _pauses(number: Int64, begin: Int64, whole: Int64) -> str:
-    """Count the pauses between steps in words, with the longest; "" if there are none."""
-    after, usual = np.diff(number), np.median(whole)
-    between = np.diff(begin) - whole[:-1] - (after - np.median(after) if len(after) else 0) * usual
-    far = np.flatnonzero(between > max(_PAUSE_NS, _PAUSE_STEPS * usual))
-    if not len(far):
-        return ""
-    longest = far[between[far].argmax()]
-    return (
-        f"{counted(len(far), 'pause')} between steps, as of a restart; the longest takes "
-        f"{between[longest] / 1e9:,.0f} s after step {number[longest]}"
-    )
