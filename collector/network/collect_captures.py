@@ -13,8 +13,8 @@ from analyzer.base.errors import Repairs, TraceError, missing
 from analyzer.base.names import OpName, split_key
 from analyzer.base.parallel import FilePart, OnRead, map_files, progress_bar, size_of
 from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, write_timeline
-from collector.network.network_evidence import Keys, files_below, read_keys
 from collector.network.packets import Capture, is_capture
+from collector.network.partition_keys import Keys, files_below, read_keys
 from collector.network.server_timeline import ServerKey, served_keys
 from collector.network.transfers import Connection, Wire, read_traffic
 from collector.network.wire import UNKNOWN, gaps_ns, job_size, merge, named_connections, spans_ns, waiting_ns

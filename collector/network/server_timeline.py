@@ -15,7 +15,7 @@ from analyzer.base.errors import Repairs, TraceError, missing
 from analyzer.base.names import split_key
 from analyzer.base.parallel import progress_bar
 from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, write_timeline
-from collector.network.network_evidence import Keys, attempt, lines_of, read_keys, text_files
+from collector.network.partition_keys import Keys, attempt, lines_of, read_keys, text_files
 from collector.network.pslite import key_base
 from collector.network.wire import index_in_path
 

@@ -69,8 +69,8 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
 
 def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> Iterator[Result]:
     """Yield a result for the captures and for the logs under `root`; unusable captures are a repair."""
-    from collector.network.network_evidence import files_below
     from collector.network.packets import is_capture
+    from collector.network.partition_keys import files_below
 
     if root.is_dir() and any(is_capture(path) for path in files_below(root)):
         try:

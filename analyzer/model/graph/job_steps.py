@@ -173,7 +173,8 @@ def read_partitions(paths: Sequence[Path], network: NetworkEvidence | None = Non
     Captures and the servers' logs complete them; `network` is that evidence if it is known already.
     """
     from analyzer.base.errors import Repairs
-    from collector.network.network_evidence import read_evidence, read_keys
+    from collector.network.network_evidence import read_evidence
+    from collector.network.partition_keys import read_keys
 
     evidence = network or read_evidence(paths)
     bytes_of = dict(evidence.bytes_of)

@@ -9,7 +9,8 @@ import pytest
 from test_collect_captures import PCAP_JOBS, make_job
 
 from analyzer.base.errors import Repairs
-from collector.network.network_evidence import read_evidence, read_keys
+from collector.network.network_evidence import read_evidence
+from collector.network.partition_keys import read_keys
 from dag_utils import read_partitions
 from make import comm, write
 

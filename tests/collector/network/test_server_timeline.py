@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzer.base.errors import Repairs
-from collector.network.network_evidence import read_keys
+from collector.network.partition_keys import read_keys
 from collector.network.server_timeline import TIMELINE, Log, Served, read_log, read_served, write_served
 from conftest import examples
 from trace_utils import read_trace
