@@ -45,8 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: Namespace) -> int:
-    from analyzer.base.outputs.atomic import Outputs
-    from analyzer.base.outputs.rules import check_named, guard
+    from analyzer.base.outputs.atomic import Outputs, check_named, guard
     from trace_utils import is_input
 
     with Outputs(guard(args, is_input)) as outputs:

@@ -212,7 +212,7 @@ def variant_of(args: Namespace) -> str:
 
 def name_files(args: Namespace, beside: Path) -> None:
     """Name the workbook and the page requested without a name: beside a file, or in a directory."""
-    from analyzer.base.outputs.rules import default_file
+    from analyzer.base.outputs.atomic import default_file
 
     for flag in ("xlsx", "html"):
         if getattr(args, flag) is True:

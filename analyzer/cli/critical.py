@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import TraceError, UsageError, whole_number
-from analyzer.base.lazy_sequence import LazySequence
-from analyzer.base.units import in_ms
+from analyzer.base.units import LazySequence, in_ms
 from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, damage_notes, refuse
 from analyzer.report.result import Cell, Chart, Column, Result, Table, key_of, ms_column, stretch_key
 
@@ -84,7 +83,7 @@ def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
 
 
 def _recorded(args: Namespace) -> Result:
-    from analyzer.base.outputs.rules import NO_FILE
+    from analyzer.base.outputs.atomic import NO_FILE
     from dag_utils import scopes_of, step_operations
 
     loaded, row = recorded_step(args)

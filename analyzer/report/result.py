@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from operator import attrgetter, itemgetter
 from typing import Any, Literal, NamedTuple
 
-from analyzer.base.lazy_sequence import LazySequence
-from analyzer.base.units import ms_of
+from analyzer.base.units import LazySequence, ms_of
 
 #: An id is a number that is never summed or formatted; sentences wrap, names are shortened.
 ColumnKind = Literal["text", "sentence", "int", "id", "float", "percent", "bool"]

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from analyzer.base.errors import AnalyzeError, OutputError, one_line, summed_up
-from analyzer.base.lazy_sequence import LazySequence
-from analyzer.base.outputs.atomic import Outputs, abandon
-from analyzer.base.outputs.rules import default_file
+from analyzer.base.outputs.atomic import Outputs, abandon, default_file
+from analyzer.base.units import LazySequence
 from analyzer.report import FORMATS
 from analyzer.report.result import Result, Table
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -30,7 +30,6 @@ from collector.gpu.parts import (
     Event,
     Inputs,
     PartName,
-    TracePart,
     collect_comm,
     collect_operators,
     count_by_cat,
@@ -53,41 +52,34 @@ _DAG, _SYMBOLS = "dag.gml", "symbol_debug_str.txt"
 _NEW_TRACE = "bps_trace_final.json"
 _LOSS = re.compile(r"loss(\d+)\.txt(\.gz)?")
 
+_ENCODE = msgspec.json.Encoder().encode
+
 T = TypeVar("T")
 
 
-class Collected(Struct, frozen=True):
-    """A new final trace of a GPU."""
+class GpuReport(Struct, frozen=True):
+    """The outcome for one GPU directory; without new files it failed."""
 
-    gpu: GpuDir
-    path: Path  # of the final trace, which need not exist yet
-    events: Sequence[Event]
-    header: Mapping[str, Any]  # the members of the trace's object beside the events
-    new_dag: DiGraph[str] | None  # the DAG to write if the directory has none
-    warnings: Sequence[str]  # lines "path: what", as `notes`
+    new: Mapping[Path, Path]  # target -> present location of its new files, the final trace first
+    events: Mapping[str, int]  # per category
+    warnings: Sequence[str]  # lines "path: what", the reason of a failure last
     notes: Sequence[str]
 
-    def files(self) -> dict[Path, bytes]:
-        """Encode the new files of the directory: the final trace, and the DAG if it lacks one."""
-        encode = msgspec.json.encode
-        lines = b",\n".join(map(encode, self.events))
-        header = b"".join(b",\n" + encode(key) + b":" + encode(value) for key, value in self.header.items())
-        files = {self.path: b'{"traceEvents":[\n' + lines + b"\n]" + header + b"}\n"}
-        if self.new_dag is not None:
-            from networkx import generate_gml
 
-            files[self.gpu.path / _DAG] = "".join(f"{line}\n" for line in generate_gml(self.new_dag)).encode()
-        return files
-
-
-def gather(gpu: GpuDir, parts: Collection[PartName] = PARTS) -> Collected:
-    """Make the final trace of one GPU from its sources; write nothing.
+def gather(gpu: GpuDir, into: Path, parts: Collection[PartName] = PARTS) -> GpuReport:
+    """Make the final trace of one GPU, and its DAG if it has none, in the directory `into`.
 
     `parts` are renewed, the others stay as they are in the existing final trace; without one all parts
     are gathered. A part whose source is missing or unusable stays, too. A missing DAG is made from the symbol
     dumps. Raises TraceError if all sources are missing or unusable.
     """
-    return _Gathering(gpu).run(parts)
+    gathering = _Gathering(gpu)
+    files, events = gathering.run(parts)
+    into.mkdir()
+    new = {path: into / path.name.removesuffix(".gz") for path in files}
+    for path, content in files.items():
+        new[path].write_bytes(content)
+    return GpuReport(new, count_by_cat(events), gathering.repairs.lines, gathering.notes)
 
 
 class _Gathering(Struct, dict=True):
@@ -97,7 +89,8 @@ class _Gathering(Struct, dict=True):
     repairs: Repairs = field(default_factory=Repairs)
     notes: list[str] = field(default_factory=list)
 
-    def run(self, parts: Collection[PartName]) -> Collected:
+    def run(self, parts: Collection[PartName]) -> tuple[dict[Path, bytes], list[Event]]:
+        """Make the new files, and the events of the final trace."""
         path = self.gpu.final_trace()
         old = None if path is None else self._tried(path, partial(read_document, path))
         if old is None and set(parts) != set(PARTS):
@@ -124,15 +117,16 @@ class _Gathering(Struct, dict=True):
             raise TraceError(f"{self.gpu.path}: nothing to collect: {reasons}")
         events.sort(key=lambda event: -math.inf if (time := time_of(event)) is None else time)
         header = {"displayTimeUnit": "ms"} if old is None else old
-        return Collected(
-            gpu=self.gpu,
-            path=path or self.gpu.path / _NEW_TRACE,
-            events=events,
-            header={k: v for k, v in header.items() if k not in ("traceEvents", "repairs")},
-            new_dag=graph if self.gpu.file(_DAG) is None else None,
-            warnings=self.repairs.lines,
-            notes=self.notes,
-        )
+        others = {key: value for key, value in header.items() if key not in ("traceEvents", "repairs")}
+        lines = b",\n".join(map(_ENCODE, events)) + b"\n]"
+        members = b"".join(b",\n" + _ENCODE(key) + b":" + _ENCODE(value) for key, value in others.items())
+        target = path or self.gpu.path / _NEW_TRACE
+        files = {target: b'{"traceEvents":[\n' + lines + members + b"}\n"}
+        if graph is not None and self.gpu.file(_DAG) is None:
+            from networkx import generate_gml
+
+            files[self.gpu.path / _DAG] = "".join(f"{line}\n" for line in generate_gml(graph)).encode()
+        return files, events
 
     def _part(
         self, part: PartName, names: GradientNames | None, inputs: Inputs, n_old: int
@@ -147,32 +141,35 @@ class _Gathering(Struct, dict=True):
                 self.repairs.add(path, f"missing: {fate}")
             return None
         try:
-            new, damage = self._collected(part, names, inputs)
+            new, damage, warnings = self._collected(part, names, inputs)
         except AnalyzeError as error:
             self.repairs.add(path, f"{str(error).removeprefix(f'{path}: ')}; {fate}")
             return None
-        remarks = [*damage, *new.warnings]
-        self.notes += [f"{path}: {line}" for line in new.notes]
-        useless = not new.events or (damage and len(new.events) < n_old)
+        remarks = [*damage, *warnings]
+        useless = not new or (damage and len(new) < n_old)
         if useless and not remarks:
             remarks.append(f"no {content} in it")
         if useless and n_old:
-            remarks.append(f"{len(new.events)} events: {fate}")
+            remarks.append(f"{len(new)} events: {fate}")
         if remarks:
             self.repairs.add(path, *remarks)
-        return None if useless else new.events
+        return None if useless else new
 
     def _collected(
         self, part: PartName, names: GradientNames | None, inputs: Inputs
-    ) -> tuple[TracePart, Sequence[str]]:
-        """Read the events of a part, and list the damage in its source."""
+    ) -> tuple[Sequence[Event], Sequence[str], Sequence[str]]:
+        """Read the events of a part, the damage in its source, and warnings about it."""
         if part == "operator":
-            return collect_operators(self._profile, inputs), self._profile.repairs
+            events, warnings, notes = collect_operators(self._profile, inputs)
+            self.notes += [f"{self._source(part)}: {line}" for line in notes]
+            return events, self._profile.repairs, warnings
         document = read_document(self._source(part))
         events, damage = document["traceEvents"], document["repairs"]
         if part == "comm":
-            return collect_comm(events, names, inputs), damage
-        return of_category(events, "I/O" if part == "io" else "STEP"), damage
+            new, warnings = collect_comm(events, names, inputs)
+        else:
+            new, warnings = of_category(events, "I/O" if part == "io" else "STEP")
+        return new, damage, warnings
 
     def _source(self, part: PartName) -> Path:
         return self.gpu.file(SOURCES[part]) or self.gpu.path / SOURCES[part]
@@ -230,15 +227,6 @@ class _Gathering(Struct, dict=True):
             return None
 
 
-class GpuReport(Struct, frozen=True):
-    """The outcome for one GPU directory; without new files it failed."""
-
-    new: Mapping[Path, Path]  # target -> present location of its new files, the final trace first
-    events: Mapping[str, int]  # per category
-    warnings: Sequence[str]  # lines "path: what", the reason of a failure last
-    notes: Sequence[str]
-
-
 def collect_gpus(
     gpus: Sequence[GpuDir],
     parts: Collection[PartName] = PARTS,
@@ -272,14 +260,7 @@ def renew(reports: Sequence[GpuReport]) -> None:
 def _reported(part: FilePart, on_read: OnRead, parts: Collection[PartName]) -> GpuReport:
     gpu, into = part.about
     try:
-        collected = gather(gpu, parts)
-        into.mkdir()
-        new = {}
-        for path, content in collected.files().items():
-            new[path] = into / path.name.removesuffix(".gz")
-            new[path].write_bytes(content)
-        events = count_by_cat(collected.events)
-        return GpuReport(new, events, collected.warnings, collected.notes)
+        return gather(gpu, into, parts)
     except (AnalyzeError, OSError) as error:
         reason = f"{gpu.path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         return GpuReport({}, {}, [reason], [])

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from msgspec import Struct
 
 from analyzer.base.arrays import Int64
 from analyzer.base.arrays.numbering import unique
@@ -25,14 +24,6 @@ Inputs = Mapping[str, Sequence[str]]  # every node of a DAG and what it depends 
 _LISTED = 6  # names in a remark
 #: The parts in the order of their simultaneous events in the final trace.
 PARTS: tuple[PartName, ...] = ("io", "step", "comm", "operator")
-
-
-class TracePart(Struct, frozen=True):
-    """The complete events of one source."""
-
-    events: Sequence[Event] = ()
-    warnings: Sequence[str] = ()  # about the source
-    notes: Sequence[str] = ()  # about the result
 
 
 def part_of(event: Event) -> PartName | None:
@@ -62,13 +53,13 @@ def _complete(events: Iterable[Event]) -> tuple[list[Event], list[str]]:
     return kept, [warning] if n_dropped else []
 
 
-def of_category(events: Iterable[Event], cat: str) -> TracePart:
-    """Select the complete events of one category."""
+def of_category(events: Iterable[Event], cat: str) -> tuple[list[Event], list[str]]:
+    """Select the complete events of one category; also warnings."""
     kept, warnings = _complete(events)
     chosen = [event for event in kept if OpName.parse(str(event["name"])).cat == cat]
     if len(chosen) < len(kept):
         warnings.append(f"{counted(len(kept) - len(chosen), 'event')} ignored: no {cat}")
-    return TracePart(chosen, warnings)
+    return chosen, warnings
 
 
 def count_by_cat(events: Iterable[Event]) -> dict[str, int]:
@@ -88,8 +79,10 @@ def time_of(event: Event, key: str = "ts") -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def collect_comm(events: Sequence[Event], names: GradientNames | None, inputs: Inputs) -> TracePart:
-    """Convert the events of `comm.json`, main tasks and the stages of their partitions.
+def collect_comm(
+    events: Sequence[Event], names: GradientNames | None, inputs: Inputs
+) -> tuple[list[Event], list[str]]:
+    """Convert the events of `comm.json`, main tasks and the stages of their partitions; also warnings.
 
     They get the parameters' names (BytePS's own without `names`) and their inputs in the DAG.
     """
@@ -102,7 +95,7 @@ def collect_comm(events: Sequence[Event], names: GradientNames | None, inputs: I
     missing = Counter(main for main in map(_main, renamed) if inputs and main not in inputs)
     if missing:
         warnings.append(f"{len(missing)} tensor(s) not in the DAG, without inputs: {counted_names(missing)}")
-    return TracePart(renamed, warnings)
+    return renamed, warnings
 
 
 def _renamed(event: Event, main: str, names: GradientNames | None, inputs: Inputs) -> Event:
@@ -152,8 +145,8 @@ _NAMED = re.compile(r"name=([^;]*)")
 _HOUSEKEEPING = "DeleteVariable"
 
 
-def collect_operators(profile: Trace, inputs: Inputs) -> TracePart:
-    """Convert the operations of the DAG, and add one ``STEP`` a step.
+def collect_operators(profile: Trace, inputs: Inputs) -> tuple[list[Event], list[str], list[str]]:
+    """Convert the operations of the DAG, and add one ``STEP`` a step; also warnings, and notes on the result.
 
     An operation of several profiler processes counts once: in the process that has most of them, or
     in another if it is only there. ``STEP`` spans all operations of this process, except the freeing of
@@ -167,7 +160,7 @@ def collect_operators(profile: Trace, inputs: Inputs) -> TracePart:
             f"none of its {n} operations is in the DAG (names of operator types instead of nodes, or the DAG "
             "of another model): no FW and BW"
         )
-        return TracePart(warnings=[nothing if n else "no operator in it: no FW and BW"])
+        return [], [nothing if n else "no operator in it: no FW and BW"], []
     events = [_operation_event(profile, row, nodes, inputs) for row in rows.tolist()]
     updates = _updates(profile, rows, process, nodes, inputs)
     for update in updates:
@@ -180,7 +173,7 @@ def collect_operators(profile: Trace, inputs: Inputs) -> TracePart:
     doubts = [doubt] if 2 * n_met < len(forward) else []
     outside = Counter(profile.names[i] for i in profile.name_id.tolist() if nodes[i] is None)
     note = f"{outside.total()} events of {len(outside)} operations outside the DAG: {counted_names(outside)}"
-    return TracePart(events, doubts, [note] if outside else [])
+    return events, doubts, [note] if outside else []
 
 
 def node_of(name: str, nodes: Inputs) -> str | None:

@@ -13,12 +13,11 @@ from analyzer.base.errors import Repairs, TraceError, missing
 from analyzer.base.names import OpName, split_key
 from analyzer.base.parallel import FilePart, OnRead, map_files, progress_bar, size_of
 from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, write_timeline
-from collector.network.endpoints import named_connections
-from collector.network.packets import is_capture
+from collector.network.packets import Capture, is_capture
 from collector.network.partition_keys import Keys, files_below, read_keys
 from collector.network.server_timeline import ServerKey, served_keys
-from collector.network.transfers import Connection, Traffic, read_traffic
-from collector.network.wire import UNKNOWN, Wire, job_size, merge, with_waiting
+from collector.network.transfers import Connection, Wire, read_traffic
+from collector.network.wire import UNKNOWN, gaps_ns, job_size, merge, named_connections, spans_ns, waiting_ns
 
 TIMELINE = "comm_timeline.json"
 _PART = "part"  # category of slices within a transfer, which are not counted with it
@@ -27,7 +26,7 @@ _PART = "part"  # category of slices within a transfer, which are not counted wi
 class Captured(Struct, frozen=True):
     """The contents of a job's captures."""
 
-    captures: Sequence[Traffic]
+    captures: Sequence[Capture]
     links: Sequence[Connection]
     nodes: Sequence[str]  # `Wire.worker` and `Wire.server` index it
     wire: Wire
@@ -53,36 +52,36 @@ def read_captures(root: Path, *, progress: bool | None = None, jobs: int | None 
     if not paths:
         raise TraceError(f"{root}: no packet captures (*.pcap, *.pcapng) here; record them with tcpdump")
     repairs = Repairs()
-    traffics = _read_all(paths, repairs, progress, jobs)
-    if not any(traffic.n_transfers for traffic in traffics):
+    captures = _read_all(paths, repairs, progress, jobs)
+    if not any(capture.n_transfers for capture in captures):
         reasons = "; ".join(repairs.lines)
         several = f"{root}: no capture holds a PUSH or PULL ({reasons})"
         raise TraceError(several if len(repairs.lines) > 1 else reasons)
     home = root if root.is_dir() else root.parent
     keys = read_keys(home, repairs)
-    links = named_connections(traffics, served_keys(home))
-    wire, nodes = merge(traffics, links, repairs)
-    wire = with_waiting(wire, job_size(traffics, wire))
-    return Captured(traffics, links, nodes, wire, keys, list(_key_shares(wire, nodes, keys)), repairs.lines)
+    links = named_connections(captures, served_keys(home))
+    wire, nodes = merge(captures, links, repairs)
+    wire.waiting_ns = waiting_ns(wire, job_size(captures, wire))
+    return Captured(captures, links, nodes, wire, keys, list(_key_shares(wire, nodes, keys)), repairs.lines)
 
 
 def _read_all(
     paths: Sequence[Path], repairs: Repairs, progress: bool | None, jobs: int | None
-) -> list[Traffic]:
+) -> list[Capture]:
     """Read captures, large ones in processes; an unusable capture becomes a line of `repairs`."""
     parts = [FilePart(path, size=size_of(path)) for path in paths]
     n_bytes = sum(part.size for part in parts)
     with progress_bar(n_bytes, "B", what="reading captures", enabled=progress) as advance:
         read = list(map_files(_read, parts, jobs=jobs, on_read=advance))
-    for traffic in read:
-        if isinstance(traffic, str):
-            repairs.add(traffic)
-        elif lacks := list(_lacks(traffic)):
-            repairs.add(traffic.capture.path, *lacks)
-    return [traffic for traffic in read if not isinstance(traffic, str)]
+    for capture in read:
+        if isinstance(capture, str):
+            repairs.add(capture)
+        elif lacks := list(_lacks(capture)):
+            repairs.add(capture.path, *lacks)
+    return [capture for capture in read if not isinstance(capture, str)]
 
 
-def _read(part: FilePart, on_read: OnRead) -> Traffic | str:
+def _read(part: FilePart, on_read: OnRead) -> Capture | str:
     try:
         return read_traffic(part.path)
     except TraceError as error:
@@ -91,12 +90,11 @@ def _read(part: FilePart, on_read: OnRead) -> Traffic | str:
         on_read(part.size)
 
 
-def _lacks(traffic: Traffic) -> Iterator[str]:
+def _lacks(capture: Capture) -> Iterator[str]:
     """Yield a phrase for each kind of missing data in a capture."""
-    capture = traffic.capture
     if capture.damage:
         yield capture.damage
-    if not traffic.n_transfers:
+    if not capture.n_transfers:
         yield (
             f"no PUSH or PULL of ps-lite in {capture.n_packets:,} packets "
             f"({capture.n_connections:,} TCP connections); transfers over RDMA or shared memory cannot be "
@@ -160,10 +158,10 @@ def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys) -> Iterator[Server
         steady = rows[~wire.initial[rows]]
         if (wire.waiting_ns[steady[~wire.push[steady]]] != UNKNOWN).any():
             steady = steady[wire.waiting_ns[steady] != UNKNOWN]
-        gap_ns, span_ns, pushed = wire.gap_ns[steady], wire.span_ns[steady], wire.push[steady]
+        gap_ns, span_ns, pushed = gaps_ns(wire)[steady], spans_ns(wire)[steady], wire.push[steady]
         known = not (wire.waiting_ns[steady] == UNKNOWN).any()
-        waiting_ns = wire.waiting_ns[steady] if known else np.zeros_like(gap_ns)
-        trip_ns = np.minimum(wire.trip_ns[steady], gap_ns - waiting_ns)
+        waited_ns = wire.waiting_ns[steady] if known else np.zeros_like(gap_ns)
+        trip_ns = np.minimum(wire.trip_ns[steady], gap_ns - waited_ns)
         yield ServerKey(
             key=key,
             tensor=keys.tensor(key),
@@ -176,6 +174,6 @@ def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys) -> Iterator[Server
             push_ns=int(span_ns[pushed].sum()),
             pull_ns=int(span_ns[~pushed].sum()),
             wire_ns=int((span_ns - gap_ns + trip_ns).sum()),
-            server_ns=int((gap_ns - trip_ns - waiting_ns).sum()),
-            waiting_ns=int(waiting_ns.sum()) if known else None,
+            server_ns=int((gap_ns - trip_ns - waited_ns).sum()),
+            waiting_ns=int(waited_ns.sum()) if known else None,
         )

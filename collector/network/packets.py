@@ -8,16 +8,20 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from msgspec import Struct, field
 
 from analyzer.base.errors import TraceError
 from analyzer.base.inputs import opened, unreadable
 from analyzer.reading.formats.values import FARTHEST_NS
+
+if TYPE_CHECKING:
+    from collector.network.pslite import Node
+    from collector.network.transfers import Connection
 
 _LARGEST = 1 << 20  # bytes of a packet; captures hold at most 512 KiB
 
@@ -38,7 +42,7 @@ SYN, ACK = 2, 16
 
 
 class Capture(Struct):
-    """Counts and damage of a capture, filled while it is read and its streams are put together."""
+    """A capture with its traffic of ps-lite, counts and damage, filled while it is read."""
 
     path: Path
     n_packets: int = 0
@@ -49,6 +53,13 @@ class Capture(Struct):
     lost_bytes: int = 0  # of TCP streams
     n_unanswered: int = 0  # requests without response
     n_unasked: int = 0  # responses without request
+    connections: Sequence[Connection] = ()  # those with transfers
+    nodes: set[Node] = field(default_factory=set)  # as the scheduler announced them, if that was captured
+
+    @property
+    def n_transfers(self) -> int:
+        """Transfers of all connections."""
+        return sum(len(connection.transfers) for connection in self.connections)
 
 
 Ends = tuple[bytes, int, bytes, int]  # source address, source port, destination address, port
@@ -187,76 +198,67 @@ def _segment(ts_ns: int, data: bytes, offset: int, length: int) -> Segment | Non
 _FAR = 1 << 28  # no window reaches so far: another connection, or a pause in the capture
 
 
-class Receiver(Protocol):
-    """Takes the bytes of one direction."""
+class Half(Struct):
+    """One direction of a TCP connection; a subclass takes its bytes."""
 
-    trip_ns: int  # round trip from the capture to the sender and back; 0 if unknown
+    capture: Capture
+    trip_ns: int = 0  # round trip from the capture to the sender and back; 0 if unknown
+    _first_seq: int | None = None  # of the first byte
+    _next_seq: int = 0
+    _syn_ns: int | None = None  # time of the SYN, until it is answered
 
     def feed(self, data: bytes, now_ns: int) -> None:
         """Take the next bytes, captured at `now_ns`."""
+        raise NotImplementedError
 
     def lost(self) -> None:
         """Note that bytes are missing here."""
+        raise NotImplementedError
 
+    def is_reopened(self, segment: Segment) -> bool:
+        """Check whether a segment opens another connection with the ports of this one."""
+        return bool(segment.flags & SYN) and self._first_seq not in (None, segment.seq + 1 & 0xFFFFFFFF)
 
-class _Half(Struct):
-    """One direction of a connection."""
+    def take(self, segment: Segment, back: Half) -> None:
+        """Add a segment; `back` is the other direction."""
+        if segment.flags & ACK and back._syn_ns is not None:
+            self.trip_ns = max(segment.ts_ns - back._syn_ns, 0)
+            back._syn_ns = None
+        seq = segment.seq + bool(segment.flags & SYN)
+        if segment.flags & SYN:
+            self._syn_ns = segment.ts_ns
+        if self._first_seq is None and (segment.flags & SYN or segment.length):
+            self._first_seq = self._next_seq = seq & 0xFFFFFFFF
+        if segment.length:
+            self._add(segment, seq)
 
-    receiver: Receiver
-    capture: Capture
-    first_seq: int | None = None  # of the first byte
-    next_seq: int = 0
-    syn_ns: int | None = None  # time of the SYN, until it is answered
-
-    def begin(self, seq: int) -> None:
-        if self.first_seq is None:
-            self.first_seq = self.next_seq = seq & 0xFFFFFFFF
-
-    def take(self, segment: Segment) -> None:
-        """Add a segment with payload."""
-        seq = segment.seq + 1 if segment.flags & SYN else segment.seq
-        self.begin(seq)
-        ahead = ((seq - self.next_seq + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+    def _add(self, segment: Segment, seq: int) -> None:
+        """Add a segment's payload, which begins at `seq`."""
+        ahead = ((seq - self._next_seq + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
         if ahead > 0 or ahead < -_FAR:
             self.capture.lost_bytes += ahead if 0 < ahead <= _FAR else 0
-            self.receiver.lost()
-            ahead, self.next_seq = 0, seq
+            self.lost()
+            ahead, self._next_seq = 0, seq
         n_new = segment.length + ahead  # the rest was sent before
         if n_new > 0:
             new = segment.payload[-ahead:]
-            self.next_seq = (self.next_seq + n_new) & 0xFFFFFFFF
-            self.receiver.feed(new, segment.ts_ns)
+            self._next_seq = (self._next_seq + n_new) & 0xFFFFFFFF
+            self.feed(new, segment.ts_ns)
             if len(new) < n_new:
-                self.receiver.lost()
+                self.lost()
 
 
-class Streams:
-    """All connections; `make` creates the receivers of a packet's direction and of the other, by its ends."""
-
-    def __init__(self, make: Callable[[Ends], tuple[Receiver, Receiver]], capture: Capture) -> None:
-        self._make, self.capture = make, capture
-        self._flows: dict[Ends, tuple[_Half, _Half]] = {}  # both directions, each with its own half first
-
-    def take(self, segment: Segment) -> None:
-        """Add one segment of any connection."""
-        flow = self._flows.get(segment.ends)
-        opens = segment.flags & SYN
-        first_seq = (segment.seq + 1) & 0xFFFFFFFF
-        if opens and flow is not None and flow[0].first_seq not in (None, first_seq):
-            flow = None  # the ports are used again
-        if flow is None:
-            if not opens and not segment.length:
-                return
-            self.capture.n_connections += 1
-            forth, back = (_Half(receiver, self.capture) for receiver in self._make(segment.ends))
-            flow = self._flows[segment.ends] = forth, back
-            self._flows[segment.ends[2:] + segment.ends[:2]] = back, forth
-        half, back = flow
-        if segment.flags & ACK and back.syn_ns is not None:
-            half.receiver.trip_ns = max(segment.ts_ns - back.syn_ns, 0)
-            back.syn_ns = None
-        if opens:
-            half.begin(first_seq)
-            half.syn_ns = segment.ts_ns
-        if segment.length:
-            half.take(segment)
+def reassemble(
+    segments: Iterable[Segment], make: Callable[[Ends], tuple[Half, Half]], capture: Capture
+) -> None:
+    """Add segments to their connections; `make` creates the halves of a packet's direction and the other."""
+    flows: dict[Ends, tuple[Half, Half]] = {}  # both directions, each with its own half first
+    for segment in segments:
+        flow = flows.get(segment.ends)
+        if flow is None or flow[0].is_reopened(segment):
+            if not segment.flags & SYN and not segment.length:
+                continue
+            capture.n_connections += 1
+            flow = flows[segment.ends] = make(segment.ends)
+            flows[segment.ends[2:] + segment.ends[:2]] = flow[::-1]
+        flow[0].take(segment, flow[1])

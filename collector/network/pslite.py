@@ -11,9 +11,10 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct, field
+from msgspec import field
 
 from analyzer.reading.formats.protobuf_messages import declared
+from collector.network.packets import Half
 
 MORE, LONG, COMMAND = 1, 2, 4
 GREETING = 64  # bytes
@@ -21,21 +22,15 @@ _LARGEST_FRAME = 1 << 30
 _MOST_FRAMES = 16
 
 
-class Message(Struct):
-    """Frames up to the first without MORE."""
+class MessageReader(Half, kw_only=True):
+    """One direction of a connection as ZMTP messages.
 
-    frames: Sequence[bytes]  # their bodies
-    start_ns: int  # capture time of the first byte
-    end_ns: int  # … of the last one
-    wire_bytes: int  # with the frame headers
+    `on_message` takes the bodies of the frames up to the first without MORE, the capture times of the first
+    and the last byte, and the bytes with the frame headers.
+    """
 
-
-class MessageReader(Struct):
-    """One direction of a connection as ZMTP messages (a `packets.Receiver`)."""
-
-    on_message: Callable[[Message], object]
+    on_message: Callable[[Sequence[bytes], int, int, int], object]
     on_identity: Callable[[bytes], object]  # takes the Identity in the peer's READY command
-    trip_ns: int = 0
     _is_framed: bool = False  # the position is at the beginning of a frame
     _greeting: int = 0  # bytes before the first frame
     _held: bytearray = field(default_factory=bytearray)  # the beginning of the next frame
@@ -45,7 +40,7 @@ class MessageReader(Struct):
     _wire_bytes: int = 0
 
     def feed(self, data: bytes, now_ns: int) -> None:
-        """Take the next bytes; see `packets.Receiver`."""
+        """Take the next bytes."""
         if not self._is_framed:
             is_greeting = data[:1] == b"\xff" and data[9:10] == b"\x7f"
             if not is_greeting and not begins_message(data):
@@ -87,9 +82,8 @@ class MessageReader(Struct):
             self._frames.append(body)
             self._wire_bytes += self._needed
             if not flags & MORE:
-                message = Message(self._frames, self._start_ns, now_ns, self._wire_bytes)
+                self.on_message(self._frames, self._start_ns, now_ns, self._wire_bytes)
                 self._frames, self._start_ns, self._wire_bytes = [], now_ns, 0
-                self.on_message(message)
         self._needed = 0
         return True
 
@@ -147,9 +141,8 @@ def key_base(rank: int, n_servers: int) -> int:
     return (2**64 - 1) // n_servers * rank
 
 
-def read_header(message: Message) -> Meta | None:
+def read_header(frames: Sequence[bytes]) -> Meta | None:
     """Decode the header of a ZMTP message with sender, key and size; None if it is not one of ps-lite's."""
-    frames = message.frames
     sender = identity(frames[0]) if len(frames) > 1 else None
     body, *data = frames if sender is None else frames[1:]
     meta = read_meta(body)

@@ -15,9 +15,9 @@ from analyzer.base.errors import Repairs, TraceError, missing
 from analyzer.base.names import split_key
 from analyzer.base.parallel import progress_bar
 from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, write_timeline
-from collector.network.endpoints import index_in_path
 from collector.network.partition_keys import Keys, attempt, lines_of, read_keys, text_files
 from collector.network.pslite import key_base
+from collector.network.wire import index_in_path
 
 _KEY_LOG = re.compile(
     rb"\[(\d\d):(\d\d):(\d\d)\] \S*server\.cc:\d+: "
@@ -29,7 +29,7 @@ _PROFILE = re.compile(
 )
 
 
-class Interval(NamedTuple):
+class _Interval(NamedTuple):
     """One interval of work on a key; an instant has no end."""
 
     name: str
@@ -53,7 +53,7 @@ class Log(Struct):
     node: str = ""
     #: Tracks of a profile, each in the order of its starts. The key of a row is the wire key as a signed
     #: 32-bit number (kvapp) or its lowest 16 bits (van).
-    profile: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
+    profile: dict[str, list[_Interval]] = field(default_factory=lambda: defaultdict(list))
     #: Requests of a key log by ("push" or "pull", second counted from the first midnight).
     seconds: dict[tuple[str, int], _Second] = field(default_factory=lambda: defaultdict(_Second))
     requests: Counter[tuple[int, str]] = field(default_factory=Counter)  # (key, "push" or "pull")
@@ -95,9 +95,9 @@ def _add_profiled(log: Log, pulls: dict[int, deque[int]], event: str, key: int, 
     if event == "server_process_pull":
         pulls[key].append(time_ns)
     elif event != "server_send_pull_response":
-        log.profile[event].append(Interval(event, time_ns, None, key))
+        log.profile[event].append(_Interval(event, time_ns, None, key))
     elif pulls[key]:
-        log.profile["pulls served"].append(Interval("PULL", pulls[key].popleft(), time_ns, key))
+        log.profile["pulls served"].append(_Interval("PULL", pulls[key].popleft(), time_ns, key))
     else:
         log.n_unpaired += 1
 
@@ -237,7 +237,7 @@ def _rows(logs: Sequence[Log], keys: Keys) -> list[ThreadRow]:
     ]
 
 
-def _profiled(row: Interval, decoder: Mapping[int, int], keys: Keys, low_bits: bool) -> Slice:
+def _profiled(row: _Interval, decoder: Mapping[int, int], keys: Keys, low_bits: bool) -> Slice:
     key = None if low_bits else decoder.get(row.key)
     if key is not None:
         args = {"key": key, "partition": split_key(key)[1]}

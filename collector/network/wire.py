@@ -1,9 +1,10 @@
-"""The transfers of all captures of a job: each connection once, in order, with keys and waiting times."""
+"""All captures of a job together: names of the nodes, each connection once, keys and waiting times."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,69 +14,161 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64, NDArray
 from analyzer.base.arrays.numbering import places_by_value
 from analyzer.base.errors import Repairs
-from collector.network.endpoints import index_in_path, n_announced, partition_keys
-from collector.network.transfers import Connection, Traffic, Transfers
+from collector.network.packets import Capture
+from collector.network.pslite import key_base, server_rank
+from collector.network.transfers import Connection, Wire
 
+_KEYS_END = 1 << 32  # a partition key has a 16-bit declared key above 16 bits of partition
+_MOST_SERVERS = 4096  # tried if their number is unknown
 UNKNOWN = -1
 
+NodeKey = int | str  # ps-lite id or host
 
-class Wire(Transfers, frozen=True):
-    """The transfers (n,) of a job, in the order of their start."""
 
-    connection: Int64  # index into the connections of all captures
-    worker: Int64  # index into the names of the nodes, as `server`
-    server: Int64
-    key: Int64  # of the partition; -1 where the key range of the server is not known
-    initial: NDArray[np.bool_]  # a PUSH that only gives the server the tensor's size, before the first step
-    trip_ns: Int64  # the network's round trip within the gap between request and response; 0: not known
-    waiting_ns: Int64  # the server's wait for the PUSH of other workers; -1: not known
+def named_connections(captures: Sequence[Capture], served: Mapping[str, Collection[int]]) -> list[Connection]:
+    """Give the ends of all connections their names.
 
-    @property
-    def span_ns(self) -> Int64:
-        """From the first byte of the request to the last of the response (n,)."""
-        return self.response_end_ns - self.request_start_ns
+    A node is named after the file or directory of the capture in which it is the only one of its role
+    (``worker_0.pcap``), or after the key log with its keys (`served`: partition keys by name of the server);
+    other nodes after their ps-lite rank; if files name some nodes, after the remaining number or the id.
+    """
+    connections = [connection for capture in captures for connection in capture.connections]
+    workers, servers = (_nodes(role, captures, connections) for role in ("worker", "server"))
+    by_log = _named_by_logs(connections, servers, served, n_announced(captures, "server"))
+    worker_names = _names("worker", connections, workers, {})
+    server_names = _names("server", connections, servers, by_log)
+    return [
+        replace(connection, worker=worker_names[worker], server=server_names[server])
+        for connection, worker, server in zip(connections, workers, servers, strict=True)
+    ]
 
-    @property
-    def gap_ns(self) -> Int64:
-        """From the last byte of the request to the first of the response (n,)."""
-        gap: Int64 = np.maximum(self.response_start_ns - self.request_end_ns, 0)
-        return gap
+
+def _nodes(role: str, captures: Sequence[Capture], connections: Sequence[Connection]) -> list[NodeKey]:
+    """Identify the node of a role at each connection: by id, else by the only id of the role on its host."""
+    ends = [(getattr(c, f"{role}_host"), getattr(c, f"{role}_id")) for c in connections]
+    announced = [(node.host, node.id) for capture in captures for node in capture.nodes if node.role == role]
+    ids: dict[str, set[int]] = defaultdict(set)
+    for host, node_id in (*announced, *ends):
+        ids[host].update(() if node_id is None else [node_id])
+    return [
+        next(iter(ids[host])) if node_id is None and len(ids[host]) == 1 else node_id or host
+        for host, node_id in ends
+    ]
+
+
+def _names(
+    role: str, connections: Sequence[Connection], nodes: Sequence[NodeKey], by_log: Mapping[NodeKey, str]
+) -> dict[NodeKey, str]:
+    """Name the nodes of a role; `nodes` has that of each connection."""
+    names = dict(by_log)
+    in_capture: dict[Path, set[NodeKey]] = defaultdict(set)
+    for connection, node in zip(connections, nodes, strict=True):
+        in_capture[connection.path].add(node)
+    for path, shown in in_capture.items():
+        index = index_in_path(path, role)
+        if index is not None and len(shown) == 1:
+            names.setdefault(next(iter(shown)), f"{role}_{index}")
+    others = sorted({*nodes} - names.keys(), key=str)
+    left = {f"{role}_{i}" for i in range(len(names) + 1)} - set(names.values())
+    if names and len(others) == len(left) == 1:  # the only remaining number
+        return names | {others[0]: left.pop()}
+    by_id = f"{role}_ps{{0}}" if names else f"{role}_{{1}}"
+    for node in others:
+        is_host = isinstance(node, str)
+        names[node] = f"{role} {node}" if is_host else by_id.format(node, server_rank(int(node)))
+    return names
+
+
+def _named_by_logs(
+    connections: Sequence[Connection],
+    servers: Sequence[NodeKey],
+    served: Mapping[str, Collection[int]],
+    n_servers: int,
+) -> dict[NodeKey, str]:
+    """Name servers after the key log that shares most of their keys, more than half of both together."""
+    keys: dict[NodeKey, set[int]] = defaultdict(set)
+    for connection, server in zip(connections, servers, strict=True):
+        keys[server].update(partition_keys(connection, n_servers).tolist())
+    names: dict[NodeKey, str] = {}
+    for name, in_log in served.items():
+        shared = {node: len(of & set(in_log)) / max(len(of | set(in_log)), 1) for node, of in keys.items()}
+        best = max(shared, key=lambda node: shared[node], default=None)
+        if best is not None and shared[best] > 0.5:
+            names.setdefault(best, name)
+    return names
+
+
+def n_announced(captures: Sequence[Capture], role: str) -> int:
+    """Count the nodes of a role that the scheduler announced; 0 where that was not captured."""
+    return len({node.id for capture in captures for node in capture.nodes if node.role == role})
+
+
+def index_in_path(path: Path, role: str) -> int | None:
+    """Find i of the innermost ``<role>_<i>`` in a path's file or directory names."""
+    for part in reversed(path.parts):
+        if match := re.match(rf"{role}[_-]?(\d+)(?![0-9])", part):
+            return int(match[1])
+    return None
+
+
+def partition_keys(connection: Connection, n_servers: int) -> Int64:
+    """Subtract the base of the server's key range from a connection's wire keys (n,); -1 if none fits.
+
+    `n_servers` is the announced number, 0 if unknown.
+    """
+    wire_keys = connection.transfers.wire_key
+    middle = int(np.sort(wire_keys)[len(wire_keys) // 2])  # robust against damaged keys
+    for n in [n_servers] if n_servers else range(1, _MOST_SERVERS):
+        near = middle * n // (2**64 - 1)
+        for rank in (near, near + 1):
+            if connection.server_id is not None and rank != server_rank(connection.server_id):
+                continue
+            base = np.uint64(key_base(rank, n))
+            offsets = wire_keys - base
+            fits = (wire_keys >= base) & (offsets < np.uint64(_KEYS_END))
+            if fits.sum() * 2 > len(fits):
+                return np.where(fits, offsets.astype(np.int64), -1)
+    return np.full(len(wire_keys), -1, np.int64)
+
+
+def spans_ns(wire: Wire) -> Int64:
+    """From the first byte of each request to the last of its response (n,)."""
+    return np.asarray(wire.response_end_ns - wire.request_start_ns)
+
+
+def gaps_ns(wire: Wire) -> Int64:
+    """From the last byte of each request to the first of its response (n,)."""
+    return np.asarray(np.maximum(wire.response_start_ns - wire.request_end_ns, 0))
 
 
 def merge(
-    traffics: Sequence[Traffic], links: Sequence[Connection], repairs: Repairs
+    captures: Sequence[Capture], links: Sequence[Connection], repairs: Repairs
 ) -> tuple[Wire, list[str]]:
     """Put the transfers of all captures in order, a connection in two of them once; name the nodes."""
     nodes = sorted({name for link in links for name in (link.worker, link.server)})
-    n_servers = n_announced(traffics, "server")
+    n_servers = n_announced(captures, "server")
     doubled = _doubled(links)
     unknown: Counter[Path] = Counter()
-    pieces: list[dict[str, Any]] = []
+    pieces = []
     for i, link in enumerate(links):
         if i in doubled:
             continue
-        key = partition_keys(link, n_servers)
-        unknown[link.path] += int((key == UNKNOWN).sum())
-        facts = {
-            "connection": i,
-            "worker": nodes.index(link.worker),
-            "server": nodes.index(link.server),
-            "trip_ns": link.round_trip_ns,
-            "waiting_ns": UNKNOWN,
-        }
-        columns = {name: getattr(link.transfers, name) for name in Transfers.__struct_fields__}
-        pieces.append(columns | {"key": key} | {name: np.full(len(key), n) for name, n in facts.items()})
+        piece = link.transfers.copy()
+        piece.key = partition_keys(link, n_servers)
+        piece.connection, piece.trip_ns = i, link.round_trip_ns
+        piece.worker, piece.server = nodes.index(link.worker), nodes.index(link.server)
+        pieces.append(piece)
+        unknown[link.path] += int((piece.key == UNKNOWN).sum())
     again = Counter(links[i].path for i in doubled)
-    for path in (traffic.capture.path for traffic in traffics):
+    for path in (capture.path for capture in captures):
         if again[path]:
             repairs.add(path, f"{again[path]} connections are in another capture too")
         if unknown[path]:
             repairs.add(path, f"{unknown[path]:,} transfers lie in no server's key range")
-    joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    order = np.argsort(joined["request_start_ns"], kind="stable")
-    joined = {name: column[order] for name, column in joined.items()}
-    initial = initial_pushes(joined["worker"], joined["key"], joined["push"], joined["request_start_ns"])
-    return Wire(**joined, initial=initial), nodes
+    joined = np.concatenate(pieces)
+    wire: Wire = joined[np.argsort(joined["request_start_ns"], kind="stable")].view(np.recarray)
+    wire.initial = initial_pushes(wire.worker, wire.key, wire.push, wire.request_start_ns)
+    return wire, nodes
 
 
 def _doubled(links: Sequence[Connection]) -> set[int]:
@@ -105,17 +198,17 @@ def initial_pushes(
     return initial
 
 
-def job_size(traffics: Sequence[Traffic], wire: Wire) -> int | None:
+def job_size(captures: Sequence[Capture], wire: Wire) -> int | None:
     """Count the workers of the job; None if the captures may not show all of them."""
-    announced, seen = n_announced(traffics, "worker"), len(np.unique(wire.worker))
+    announced, seen = n_announced(captures, "worker"), len(np.unique(wire.worker))
     if announced:
         return max(announced, seen)
-    at_server = any(index_in_path(traffic.capture.path, "server") is not None for traffic in traffics)
+    at_server = any(index_in_path(capture.path, "server") is not None for capture in captures)
     return seen if seen > 1 or at_server else None
 
 
-def with_waiting(wire: Wire, n_workers: int | None) -> Wire:
-    """Add the time that each transfer waited for other workers; -1 if unknown.
+def waiting_ns(wire: Wire, n_workers: int | None) -> Int64:
+    """Time (n,) that each transfer waited for other workers; -1 if unknown.
 
     A server answers a PULL when every worker has pushed the key for that step, and an initial PUSH
     likewise. The last such PUSH is the latest, over the workers, of each one's last PUSH that was complete
@@ -138,5 +231,5 @@ def with_waiting(wire: Wire, n_workers: int | None) -> Wire:
             row = np.searchsorted(pushed_ns, answered_ns, side="right") - 1
             known &= row >= 0
             last_ns = np.maximum(last_ns, pushed_ns[np.maximum(row, 0)])
-        waits[waiters[known]] = np.clip(last_ns - asked_ns, 0, wire.gap_ns[waiters])[known]
-    return replace(wire, waiting_ns=waits)
+        waits[waiters[known]] = np.clip(last_ns - asked_ns, 0, gaps_ns(wire)[waiters])[known]
+    return waits

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.base.errors import AnalyzeError, OutputError
-from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.outputs.atomic import Outputs
+from analyzer.base.units import LazySequence
 from analyzer.report import csv as report_csv
 from analyzer.report import json as report_json
 from analyzer.report import show

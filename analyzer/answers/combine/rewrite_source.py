@@ -188,7 +188,7 @@ def rewrite(index: SourcePlace, path: Path) -> Rewritten:
     with open(path, "wb") as file:
         work = _Rewriter(index, file)
         for piece in reader:
-            work.add(piece.events)
+            work.add(piece)
     system = dialects.named(index.dialect, index.comm)
     sync_points = system.sync_points(read_trace(index.path, args=system.args.get(Need.SYNC, ())))
     remarks = [index.axis.remark] if index.axis is not None else []

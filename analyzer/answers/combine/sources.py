@@ -16,6 +16,7 @@ from analyzer.reading import dialects
 from analyzer.reading.dialects.recorded_collectives import SyncPoints, merged
 from analyzer.reading.dialects.system import BASE, SecondAxis
 from analyzer.reading.formats import chrome
+from analyzer.reading.formats.builder import Builder
 from trace_utils import Source, check_chrome
 
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
@@ -65,23 +66,23 @@ def sniffed(path: Path, scan: bool = False) -> Beginning | TraceError:
     """
     try:
         check_chrome(path)
-        part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=scan)
-        if not _has_events(part):
-            part = chrome.read_part(path, dialects.keys_for(()), scan=scan)
-        if not part.rows.keys and part.damage.strays:
+        rows = chrome.read_rows(path, dialects.keys_for(()), pieces=_SNIFFED, scan=scan)
+        if not _has_events(rows):
+            rows = chrome.read_rows(path, dialects.keys_for(()), scan=scan)
+        if not rows.keys and rows.damage.strays:
             raise TraceError(f"{path}: not a trace: nothing in its list is an event")
-        trace = chrome.assemble(path, part)
+        trace = chrome.assemble(path, rows)
         system = dialects.recognise(trace)
         axis = system.second_axis(
-            lambda: chrome.assemble(path, chrome.read_part(path, scan=scan), system.pairing)
+            lambda: chrome.assemble(path, chrome.read_rows(path, scan=scan), system.pairing)
         )
-        return Beginning(system.name, system.rank(trace)[0], _has_events(part), axis)
+        return Beginning(system.name, system.rank(trace)[0], _has_events(rows), axis)
     except TraceError as error:
         return error
 
 
-def _has_events(part: chrome.Part) -> bool:
-    return any(phase != "M" for phase, *_ in part.rows.keys)
+def _has_events(rows: Builder) -> bool:
+    return any(phase != "M" for phase, *_ in rows.keys)
 
 
 def usable(

@@ -20,8 +20,7 @@ from msgspec.structs import replace
 from analyzer.base.errors import TraceError
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need
-from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.dasf_records import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
+from analyzer.reading.formats.columns import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE, Trace
 from trace_utils import Request, read_ranks
 
 #: Uses of the events' args, beside the points.

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.inputs import is_digest
-from analyzer.base.lazy_sequence import LazySequence
-from analyzer.base.units import ms_of
+from analyzer.base.units import LazySequence, ms_of
 from analyzer.cli import READING, above_zero, add_flags, command, damage_notes
 from analyzer.cli.compare.comparison_tables import (
     both_ms,

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
-from analyzer.base.lazy_sequence import LazySequence
-from analyzer.base.units import ms_of
+from analyzer.base.units import LazySequence, ms_of
 from analyzer.report.result import Bars, Cell, Chart, Column, Table, ms_column
 
 if TYPE_CHECKING:

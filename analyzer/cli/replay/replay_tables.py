@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from analyzer.base.lazy_sequence import LazySequence
-from analyzer.base.units import ms_of
+from analyzer.base.units import LazySequence, ms_of
 from analyzer.cli.critical import BY_NAME, PATH
 from analyzer.cli.step_timeline import step_timeline
 from analyzer.model.graph.step_graph import Recording

@@ -12,7 +12,7 @@ import numpy as np
 from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.names import brief
-from analyzer.base.outputs.rules import NO_FILE
+from analyzer.base.outputs.atomic import NO_FILE
 from analyzer.base.units import in_ms, in_percent, ms_of
 from analyzer.cli import WHAT_IF, command, damage_notes
 from analyzer.cli.critical import records

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.inputs import is_digest
-from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.names import brief
-from analyzer.base.units import in_ms, in_percent
+from analyzer.base.units import LazySequence, in_ms, in_percent
 from analyzer.cli import (
     READING,
     add_flags,

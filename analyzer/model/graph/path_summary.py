@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64
 from analyzer.base.errors import listed
-from analyzer.base.lazy_sequence import LazySequence
 from analyzer.base.names import brief
-from analyzer.base.units import in_ms, in_percent
+from analyzer.base.units import LazySequence, in_ms, in_percent
 from analyzer.model.graph.critical_path import CATS, GAP, NO_EVENT, WAIT, CriticalPath, CriticalPaths
 from analyzer.model.graph.model import Dag
 from analyzer.model.graph.step_graph import Recording, StepGraph

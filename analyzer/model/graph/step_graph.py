@@ -23,7 +23,7 @@ from analyzer.base.arrays.intervals import overlap_groups
 from analyzer.base.arrays.numbering import numbered, places_by_value, unique
 from analyzer.base.arrays.spill import Spill
 from analyzer.base.errors import NoteKind, TraceError, listed, notes_of
-from analyzer.base.lazy_sequence import LazySequence
+from analyzer.base.units import LazySequence
 from analyzer.reading.dialects.step_parts import Joint, Operation, OperationTable, from_start
 from analyzer.reading.dialects.system import Frames
 

@@ -24,6 +24,7 @@ from analyzer.reading.dialects.roles import Role, is_communication
 from analyzer.reading.dialects.step_log import StepLog
 from analyzer.reading.dialects.system import Need, System
 from analyzer.reading.formats import chrome as files
+from analyzer.reading.formats.builder import ALL, Builder
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.values import FARTHEST_NS
 
@@ -49,7 +50,7 @@ def keys_for(needs: Iterable[Need]) -> tuple[str, ...]:
     """List the keys of the events' args to decode for `needs` and for `Need.ALWAYS`, in any system."""
     asked = {Need.ALWAYS, *needs}
     if Need.ALL in asked:
-        return (files.ALL,)
+        return (ALL,)
     keys = (key for system in SYSTEMS for need in Need if need in asked for key in system.args.get(need, ()))
     return tuple(dict.fromkeys(keys))
 
@@ -74,11 +75,10 @@ def recognise(trace: Trace) -> System:
     return next(system for system in SYSTEMS if system.recognises(known))
 
 
-def finish(path: Path, part: files.Part) -> Trace:
+def finish(path: Path, rows: Builder) -> Trace:
     """Make a trace of a file's rows, its times since the epoch if that is known."""
-    metadata = part.rows.metadata
-    by_metadata = next((system for system in SYSTEMS if system.recognises_metadata(metadata)), SYSTEMS[-1])
-    return recognised(files.assemble(path, part, by_metadata.pairing))
+    named = (system for system in SYSTEMS if system.recognises_metadata(rows.metadata))
+    return recognised(files.assemble(path, rows, next(named, SYSTEMS[-1]).pairing))
 
 
 def epoch_ns(system: System, trace: Trace) -> int:

@@ -16,7 +16,7 @@ from analyzer.reading.dialects.roles import Role, by_name
 from analyzer.reading.dialects.steps import Steps, steps_by_updates
 from analyzer.reading.dialects.system import System, framed
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.rows import EndRule
+from analyzer.reading.formats.event import EndRule
 
 _DEVICE = r"(?:/job:[^/]+(?:/[^/]+)*?)?/(?:device:)?(?:GPU|gpu|TPU):\d+"
 _COPY = re.compile(r"(?i)mem(?:cpy|set).*")

@@ -35,8 +35,9 @@ from analyzer.reading.dialects.recorded_collectives import (
 )
 from analyzer.reading.dialects.roles import Role, by_cat, by_name, idle, is_communication
 from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
+from analyzer.reading.formats.chrome import with_known_durations
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.rows import EndRule, with_known_durations
+from analyzer.reading.formats.event import EndRule
 from analyzer.reading.formats.values import NO_TIME
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Rows of events, with each distinct (phase, name, category, pid, tid) interned."""
+"""The events of a file as rows, with each distinct (phase, name, category, pid, tid) interned."""
 
 from __future__ import annotations
 
@@ -17,8 +17,20 @@ import numpy as np
 from msgspec import Struct
 
 from analyzer.base.arrays import Int32, Int64, NDArray
-from analyzer.reading.formats.event import KEY, UNDECODABLE, Event, args_object
-from analyzer.reading.formats.rows import END, LONGEST_NS, META, OTHER_PHASE, ROLE, SLICE, Rows, numbers
+from analyzer.reading.formats.event import (
+    END,
+    KEY,
+    LONGEST_NS,
+    META,
+    OTHER_PHASE,
+    ROLE,
+    SLICE,
+    UNDECODABLE,
+    Event,
+    Key,
+    args_object,
+)
+from analyzer.reading.formats.repair import Damage
 from analyzer.reading.formats.values import NO_TIME, cleaned, to_ns
 
 _KEY = attrgetter(*KEY)
@@ -45,24 +57,35 @@ class Scanned(Struct, frozen=True):
 
 
 class Builder:
-    """Collects pieces of events in `Rows`."""
+    """Collects the events of a file: each distinct key has a number, each slice (X, B and E) is a row.
+
+    `key`, `ts_ns` and `dur_ns` have the slices; `args` has for each wanted key the rows with it and their
+    values; `point_*` have the other timed events, if requested. `header` and `damage` are the file's.
+    """
 
     def __init__(self, wanted: Collection[str] = (), points: bool = False) -> None:
         self.wanted = frozenset(wanted)
         self.with_points = points
+        self.header: dict[str, Any] = {}
+        self.damage = Damage()
+        self.counts = np.empty(0, np.int64)  # events of each key
+        self.key, self.ts_ns, self.dur_ns = array("i"), array("q"), array("q")
+        self.args: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("q"), []))
+        self.point_key, self.point_ts_ns = array("i"), array("q")
+        self.point_ids: list[str | None] = []
+        self.point_args: list[dict[str, Any]] = []
+        self.metadata: list[dict[str, Any]] = []
+        self.repairs: Counter[tuple[str, str]] = Counter()  # by noun and fate
         self._prefixes = tuple(key[:-1] for key in wanted if key.endswith("*"))
-        self._ids = numbers()
+        self._ids: defaultdict[Key, int] = defaultdict(itertools.count().__next__)
         self._scanned_ids = np.empty(0, np.int32)  # of the keys as the scanner numbers them
         self._kinds = np.empty(0, np.int8)
-        self._counts = np.empty(0, np.int64)
-        self._key, self._ts, self._dur = array("i"), array("q"), array("q")
-        self._args: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("q"), []))
-        self._point_key, self._point_ts = array("i"), array("q")
-        self._point_ids: list[str | None] = []
-        self._point_args: list[dict[str, Any]] = []
-        self._metadata: list[dict[str, Any]] = []
-        self._repairs: Counter[tuple[str, str]] = Counter()
         self._arg_fields, self._arg_decoder, self._args_decoder = _decoders(self.wanted)
+
+    @property
+    def keys(self) -> list[Key]:
+        """The distinct keys, in the order of their numbers."""
+        return list(self._ids)
 
     def add(self, events: Sequence[Event]) -> None:
         """Append the events of one piece.
@@ -74,19 +97,19 @@ class Builder:
         self._learn_roles()
         kinds = self._kinds[ids]
         ts, dur = to_ns(list(map(_TS, events))), to_ns(list(map(_DUR, events)))
-        first = len(self._key)
+        first = len(self.key)
         rows = self._add_slices(ids, kinds, ts, dur)
         if (kinds == META).any():
             for event in events:
                 if event.ph == "M":
                     members = {key: getattr(event, key) for key in ("name", "pid", "tid")}
-                    self._metadata.append(cleaned({**members, "args": args_object(event.args)}))
+                    self.metadata.append(cleaned({**members, "args": args_object(event.args)}))
         if self.with_points:
             points = np.flatnonzero((kinds == OTHER_PHASE) & (ts != NO_TIME))
             timed = [events[i] for i in points.tolist()]
             self._add_points(ids[points], ts[points], map(_id_of, timed))
             if ALL in self.wanted:
-                self._point_args.extend(self._decode_args(timed))
+                self.point_args.extend(self._decode_args(timed))
         if self.wanted:
             args = self._decode_args([events[i] for i in rows.tolist()])
             self._add_args(range(first, first + len(rows)), args)
@@ -100,7 +123,7 @@ class Builder:
         ids, ts = self._scanned_ids[scanned.key], scanned.ts_ns
         self._learn_roles()
         kinds = self._kinds[ids]
-        first = len(self._key)
+        first = len(self.key)
         rows = self._add_slices(ids, kinds, ts, scanned.dur_ns)
         if scanned.ids:
             points = np.flatnonzero(kinds == OTHER_PHASE)
@@ -115,45 +138,28 @@ class Builder:
             self._add_args(args_row.tolist(), self._args_decoder.decode(_as_list(scanned.args)))
 
     def _add_points(self, ids: Int32, ts: Int64, texts: Iterable[str | None]) -> None:
-        self._point_key.frombytes(ids.tobytes())
-        self._point_ts.frombytes(ts.tobytes())
-        self._point_ids.extend(texts)
+        self.point_key.frombytes(ids.tobytes())
+        self.point_ts_ns.frombytes(ts.tobytes())
+        self.point_ids.extend(texts)
 
     def _add_slices(self, ids: Int32, kinds: NDArray[np.int8], ts: Int64, dur: Int64) -> Int64:
         """Count events by key and append the X, B and E events with a time; return their rows."""
-        self._counts = _grown(self._counts, len(self._ids)) + np.bincount(ids, minlength=len(self._ids))
+        new = np.bincount(ids, minlength=len(self._ids))
+        new[: len(self.counts)] += self.counts
+        self.counts = new
         is_slice = kinds <= END
         rows = np.flatnonzero(is_slice & (ts != NO_TIME))
         if untimed := int(np.count_nonzero(is_slice)) - len(rows):
-            self._repairs["event", "without a time ignored"] += untimed
+            self.repairs["event", "without a time ignored"] += untimed
         if len(rows) < len(ids):
             ids, kinds, ts, dur = ids[rows], kinds[rows], ts[rows], dur[rows]
         if kinds.any() or dur.min(initial=0) < 0 or dur.max(initial=0) > LONGEST_NS:  # SLICE is 0
             is_x = kinds == SLICE
             dur = np.where(is_x, np.where((dur < 0) | (dur > LONGEST_NS), LONGEST_NS, dur), 0)
-        self._key.frombytes(ids.view(np.uint8).data)
-        self._ts.frombytes(ts.view(np.uint8).data)
-        self._dur.frombytes(dur.view(np.uint8).data)
+        self.key.frombytes(ids.view(np.uint8).data)
+        self.ts_ns.frombytes(ts.view(np.uint8).data)
+        self.dur_ns.frombytes(dur.view(np.uint8).data)
         return rows
-
-    def rows(self) -> Rows:
-        """Make the rows of the events so far."""
-        return Rows(
-            keys=list(self._ids),
-            counts=_grown(self._counts, len(self._ids)),
-            key=np.frombuffer(self._key, np.int32),
-            ts_ns=np.frombuffer(self._ts, np.int64),
-            dur_ns=np.frombuffer(self._dur, np.int64),
-            args={k: (np.frombuffer(r, np.int64), v) for k, (r, v) in self._args.items()},
-            points=(
-                np.frombuffer(self._point_key, np.int32),
-                np.frombuffer(self._point_ts, np.int64),
-                self._point_ids,
-                self._point_args,
-            ),
-            metadata=self._metadata,
-            repairs=self._repairs,
-        )
 
     def _learn_roles(self) -> None:
         known, n = len(self._kinds), len(self._ids)
@@ -179,7 +185,7 @@ class Builder:
                 values = list(map(attrgetter(name), args))
                 present = list(map(is_not, values, itertools.repeat(None)))
                 if any(present):
-                    of_rows, recorded = self._args[key]
+                    of_rows, recorded = self.args[key]
                     of_rows.extend(itertools.compress(rows, present))
                     recorded.extend(itertools.compress(values, present))
             return
@@ -190,7 +196,7 @@ class Builder:
                     continue
                 if key not in columns:
                     is_wanted = key in self.wanted or key.startswith(self._prefixes)
-                    columns[key] = self._args[key] if is_wanted else None
+                    columns[key] = self.args[key] if is_wanted else None
                 if (column := columns[key]) is not None:
                     column[0].append(row)
                     column[1].append(value)
@@ -219,7 +225,3 @@ def _id_of(event: Event) -> str | None:
         return str(value)
     text = bytes(event.id2)
     return text.decode("utf-8", "replace") if text else None
-
-
-def _grown(counts: Int64, n: int) -> Int64:
-    return np.append(counts, np.zeros(n - len(counts), np.int64)) if len(counts) < n else counts

@@ -21,6 +21,10 @@ Objects = NDArray[np.object_]
 
 Id = str | int | float | None
 
+#: DASF's names of tasks and of samples; columns of a recorder's dump: a call's number, its bytes in and out.
+COMPUTE, RESOURCE_USAGE, MANAGED_MEMORY = "Compute", "Resource Usage", "Managed Memory"
+NUMBER, BYTES = "collective_seq_id", ("input", "output")
+
 
 class Track(NamedTuple):
     """Process and thread of an event as recorded: integers or texts, None if missing."""

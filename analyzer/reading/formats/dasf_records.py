@@ -30,28 +30,16 @@ from msgspec.structs import replace
 from analyzer.base.errors import TraceError
 from analyzer.base.inputs import opened, unreadable
 from analyzer.reading.formats.builder import Builder
-from analyzer.reading.formats.columns import Trace, Track
-from analyzer.reading.formats.event import UNDECODABLE, ExactEvent
-from analyzer.reading.formats.rows import ROLE, EndRule, columns
+from analyzer.reading.formats.chrome import columns
+from analyzer.reading.formats.columns import COMPUTE, Trace, Track
+from analyzer.reading.formats.event import ROLE, UNDECODABLE, EndRule, ExactEvent
+from analyzer.reading.formats.file_kinds import is_dasf
 from analyzer.reading.formats.stream import GZIP, ByteStream
 from analyzer.reading.formats.values import FARTHEST_NS, cleaned, microseconds
 
-COMPUTE = "Compute"
-RESOURCE_USAGE = "Resource Usage"
-MANAGED_MEMORY = "Managed Memory"
-
 _BATCH = 10_000  # records
 _HEAD = 8  # bytes of length before each record
-_MAX_RECORD = 1 << 32  # bytes; a larger length is damaged
 _MAX_SECONDS = FARTHEST_NS / 2e9  # of a time, and of a duration: their sum is within the border
-
-
-def recognises(head: bytes) -> bool:
-    """Check whether a file that begins with `head` (9 bytes or more) holds DASF's records."""
-    if len(head) <= _HEAD:
-        return False
-    length = int.from_bytes(head[:_HEAD], "big")
-    return 0 < length < _MAX_RECORD and _is_map(head[_HEAD])
 
 
 def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
@@ -73,7 +61,7 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
             samples += [cleaned(record.args or {}) for record in batch if record.phase not in ROLE]
     if is_empty and len(data):
         raise TraceError(f"{path}: not a DASF profile: none of its records is an event")
-    trace = columns(builder.rows(), EndRule.NESTED_BY_NAME)
+    trace = columns(builder, EndRule.NESTED_BY_NAME)
     header = {"point_args": samples} if points else {}
     return replace(trace, path=str(path), dialect="dasf", header=header, repairs=[*repairs, *trace.repairs])
 
@@ -94,10 +82,6 @@ def function_of(key: object) -> str:
 
 def _tuples(value: object) -> object:
     return tuple(_tuples(part) for part in value) if isinstance(value, list) else value
-
-
-def _is_map(first: int) -> bool:
-    return first >> 4 == 0x8 or first in (0xDE, 0xDF)
 
 
 class _Record(msgspec.Struct):
@@ -161,7 +145,7 @@ def _next_record(data: bytes | mmap.mmap, position: int) -> int | None:
     while mark >= 0:
         start = mark - 1 - _HEAD
         length = int.from_bytes(data[start : start + _HEAD], "big")
-        if start >= position and _is_map(data[mark - 1]) and 0 < length <= len(data) - start - _HEAD:
+        if start >= position and is_dasf(data[start:mark]) and length <= len(data) - start - _HEAD:
             return start
         mark = data.find(b"\xa4name", mark + 1)
     return None

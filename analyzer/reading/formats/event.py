@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -16,6 +17,18 @@ from analyzer.reading.formats.values import cleaned, cleaned_scalar
 Scalar = str | int | float | bool | None
 NO_ARGS = msgspec.Raw(b"")
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last: nested too deeply
+
+
+class EndRule(Enum):
+    """The begin that an end closes."""
+
+    NESTED = "the innermost open begin of its track"
+    #: For files that begin inside a nest (Composer): their first ends have no begins. Elsewhere an end's name
+    #: is not reliable.
+    NESTED_BY_NAME = "the innermost open begin of its name, or none"
+    #: For MXNet's profiler, whose operations on one thread may overlap: an asynchronous operation ends long
+    #: after the next has begun.
+    NEIGHBOURS = "the begin right before it in the file, of its track and name; else the innermost open begin"
 
 
 class Event(msgspec.Struct, gc=False):
@@ -40,7 +53,12 @@ class ExactEvent(Event, gc=False):
     dur: msgspec.Raw = NO_ARGS  # type: ignore[assignment]
 
 
+Key = tuple[Any, Any, Any, Any, Any]
 KEY = ("ph", "name", "cat", "pid", "tid")  # shared by many events
+SLICE, BEGIN, END, META, OTHER_PHASE = range(5)
+ROLE = {"X": SLICE, "B": BEGIN, "E": END, "M": META}
+SPANS = {"b": BEGIN, "S": BEGIN, "e": END, "F": END}  # of asynchronous spans, now and in older files
+LONGEST_NS = 1 << 61  # 73 years: no slice is longer; the duration of an X event without a sound one
 decode_events: Callable[[bytes], list[Event]] = msgspec.json.Decoder(list[Event]).decode
 decode_exact_events: Callable[[bytes], list[ExactEvent]] = msgspec.json.Decoder(list[ExactEvent]).decode
 

@@ -13,7 +13,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from analyzer.base.errors import Note, NoteKind, TraceError
 from analyzer.reading.formats.builder import Scanned
@@ -25,7 +25,7 @@ from analyzer.reading.formats.event import (
     members_of,
     tolerant,
 )
-from analyzer.reading.formats.other_files import LONG_ROW, foreign, is_log, kind_of, named
+from analyzer.reading.formats.file_kinds import LONG_ROW, foreign, is_log, kind_of, named
 from analyzer.reading.formats.repair import ENDS_EARLY, EVENT_LIMIT, Damage, Repair
 from analyzer.reading.formats.stream import PIECE, ByteStream
 
@@ -50,14 +50,8 @@ _WINDOW = 32 << 10
 MORE, ODD, FULL, CLOSED = range(4)  # why a scan stopped, as in scan.c
 
 
-class Piece(NamedTuple):
-    """Events of a file, decoded, and the JSON list of them."""
-
-    events: list[Any]
-    text: bytes
-
-
-#: `formats.native.Scanner.scan`: from data and an offset to why it stopped, where, and the events.
+Piece = tuple[list[Any], bytes]  # decoded events of a file, and the JSON list of them
+#: `formats.native.scanner`: from data and an offset to why it stopped, where, and the events.
 Scan = Callable[[bytes, int], tuple[int, int, Scanned]]
 
 
@@ -97,9 +91,9 @@ class EventReader:
         """Decode the following pieces by `decode`."""
         self._repair.decode = decode
 
-    def __iter__(self) -> Iterator[Piece]:
-        """Yield the pieces of a file without a scanner."""
-        return (part for part in self.parts() if isinstance(part, Piece))
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Yield the events of a file, piece by piece, without a scanner."""
+        return (part[0] for part in self.parts() if isinstance(part, tuple))
 
     def parts(self) -> Iterator[Scanned | Piece]:
         """Yield the events in the order of the file; scanned ones are valid until the next."""
@@ -140,7 +134,7 @@ class EventReader:
                 part = part[:least]
                 piece, used = self._mended(part, at_end=at_end and self._end + len(part) == len(data))
             self._end += used
-            if piece.events:
+            if piece[0]:
                 yield piece
             if used:
                 size, least = 2 * len(part), _WINDOW
@@ -155,7 +149,7 @@ class EventReader:
         with contextlib.suppress(*UNDECODABLE):
             if cut:
                 text = b"[%b]" % data[:cut].lstrip(b", \n\r\t")
-                return Piece(self._repair.decode(text), text), cut
+                return (self._repair.decode(text), text), cut
         return None, 0
 
     def _mended(self, data: bytes, *, at_end: bool) -> tuple[Piece, int]:
@@ -167,7 +161,7 @@ class EventReader:
                 f"{self.path}: not a trace: {damaged:,} things in it are damaged or are not events"
             )
         text = b"[%b]" % b",".join(texts)
-        return Piece(self._repair.decode(text), text), used
+        return (self._repair.decode(text), text), used
 
     def _read_head(self, chunks: Iterator[bytes]) -> bytes:
         text = beginning = next(chunks, b"").removeprefix(_BOM)

@@ -83,11 +83,11 @@ class ByteStream:
 
     def _from_packets(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the JSON of a Perfetto trace."""
-        from analyzer.reading.formats.perfetto.packets_to_json import PacketStream
+        from analyzer.reading.formats.perfetto.packets_to_json import as_json
 
-        packets = PacketStream(pieces)
-        yield from self._limited(packets)
-        self.damage = "; ".join(filter(None, (self.damage, packets.damage))) or None
+        repairs: list[str] = []
+        yield from self._limited(as_json(pieces, repairs))
+        self.damage = "; ".join(filter(None, (self.damage, *repairs))) or None
 
     def _limited(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         most = min(max(_ALWAYS_UNPACKED, _USUAL_TIMES * self.size), max(PIECE, _NEVER_TIMES * self.size))

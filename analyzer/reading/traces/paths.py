@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from analyzer.base.errors import Note, NoteKind, TraceError, in_words, listed
 from analyzer.base.inputs import natural, short_names
-from analyzer.reading.formats.other_files import foreign, named
+from analyzer.reading.formats.file_kinds import foreign, named
 from analyzer.reading.formats.stream import ByteStream
 
 #: Files beside a job that no option reads, by their names.

@@ -10,7 +10,7 @@ from pathlib import Path
 from analyzer.base.errors import TraceError, listed
 from analyzer.base.inputs import is_digest, is_marked, natural, short_names
 from analyzer.reading.formats.event import fragment_start
-from analyzer.reading.formats.other_files import foreign
+from analyzer.reading.formats.file_kinds import foreign
 from analyzer.reading.formats.stream import find_file
 from analyzer.reading.traces.gpu_folders import is_gpu_file, local_rank
 from analyzer.reading.traces.paths import (

@@ -10,19 +10,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from msgspec.structs import replace
-
 from analyzer.base import parallel
 from analyzer.base.errors import TraceError, listed
 from analyzer.base.inputs import absent, is_marked, natural, opened
 from analyzer.base.parallel import FilePart, OnRead
 from analyzer.reading import dialects
-from analyzer.reading.formats import chrome, native, nsight, other_files, recorder
-from analyzer.reading.formats import dasf_records as dasf
+from analyzer.reading.formats import chrome, file_kinds, native
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.event import args_object, decode_objects
+from analyzer.reading.formats.event import ROLE, args_object, decode_objects
 from analyzer.reading.formats.reader import EventReader
-from analyzer.reading.formats.rows import ROLE, SPANS, with_spans
 from analyzer.reading.traces.paths import MERGED, PRODUCTS, head_of
 
 _FIRST = 64  # bytes with the first character of a file
@@ -56,17 +52,18 @@ class Reader(NamedTuple):
 
 
 def _read_chrome(path: Path, decoding: Decoding) -> Trace:
-    part = chrome.read_part(
+    rows = chrome.read_rows(
         path, decoding.args, decoding.points, on_read=decoding.on_read, scan=decoding.scan
     )
-    if not len(part.rows.key) and any(key[0] in SPANS for key in part.rows.keys):
-        part = chrome.read_part(path, decoding.args, points=True)
-        part = replace(part, rows=with_spans(part.rows))
-    return dialects.finish(path, part)
+    if chrome.has_only_spans(rows) and not decoding.points:
+        rows = chrome.read_rows(path, decoding.args, points=True)
+    return dialects.finish(path, rows)
 
 
 def _read_dasf(path: Path, decoding: Decoding) -> Trace:
-    return dasf.read(path, decoding.args, decoding.points)
+    from analyzer.reading.formats import dasf_records
+
+    return dasf_records.read(path, decoding.args, decoding.points)
 
 
 def _read_dump(path: Path, decoding: Decoding) -> Trace:
@@ -100,19 +97,19 @@ def _read_nsight(path: Path, decoding: Decoding) -> Trace:
 #: It also reads, or refuses with a reason, what no reader recognises. A Perfetto trace comes as a chrome
 #: trace (`formats.stream`).
 CHROME = Reader(
-    chrome.recognises,
+    file_kinds.is_chrome,
     _read_chrome,
     (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".gz", ".trace", ".pftrace", ".perfetto-trace"),
 )
 READERS: Sequence[Reader] = (
-    Reader(recorder.recognises, _read_dump, (".pickle", ".pkl"), "calls", "a dump of a flight recorder"),
+    Reader(file_kinds.is_dump, _read_dump, (".pickle", ".pkl"), "calls", "a dump of a flight recorder"),
     Reader(
-        nsight.recognises,
+        file_kinds.is_database,
         _read_nsight,
         (".sqlite", ".sqlite3", ".db"),
         what="a database, as of Nsight Systems",
     ),
-    Reader(dasf.recognises, _read_dasf, (".msgpack",), what="a DASF profile"),
+    Reader(file_kinds.is_dasf, _read_dasf, (".msgpack",), what="a DASF profile"),
     Reader(
         _is_step_log,
         _read_step_log,
@@ -132,7 +129,7 @@ def may_be_read(name: str, *, steps: bool = True) -> bool:
 
 def reader_of(head: bytes) -> Reader | None:
     """Find the reader of a file that begins with `head`; None if it is not a trace."""
-    if other_files.foreign(head):
+    if file_kinds.foreign(head):
         return None
     return next((reader for reader in READERS if reader.recognises(head)), None)
 
@@ -168,7 +165,7 @@ def read_document(path: Path) -> dict[str, Any]:
     For files whose events are needed as objects (`temp.json`, `comm.json`, `io.json`).
     """
     reader = EventReader(path, decode_objects)
-    events = [event for piece in reader for event in piece.events]
+    events = [event for piece in reader for event in piece]
     return {**reader.header, "traceEvents": events, "repairs": reader.damage.phrases()}
 
 
@@ -184,7 +181,7 @@ def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> li
     return [
         args_object(event.args)
         for piece in reader
-        for event in piece.events
+        for event in piece
         if event.name in names and (event.ph == "X" if slices else event.ph not in ROLE)
     ]
 
@@ -210,7 +207,7 @@ def is_dump(path: Path) -> bool:
             head = file.read(_DUMP_HEAD)
     except OSError:
         return False
-    return recorder.recognises(head_of(path) if head[:2] == b"\x1f\x8b" else head)
+    return file_kinds.is_dump(head_of(path) if head[:2] == b"\x1f\x8b" else head)
 
 
 def holding(path: Path, most: int, known: Container[Path] = ()) -> str:

@@ -100,7 +100,7 @@ def write_gpu(path: Path) -> Path:
 def operators(events: Sequence[Event], tmp_path: Path) -> list[Event]:
     from trace_utils import read_trace
 
-    return list(collect_operators(read_trace(write(tmp_path / "p.json", events)), NODES).events)
+    return collect_operators(read_trace(write(tmp_path / "p.json", events)), NODES)[0]
 
 
 def rows(events: Iterable[Event]) -> list[tuple[str, int, int]]:
@@ -148,7 +148,7 @@ def test_what_several_profiler_processes_report_counts_once(tmp_path: Path) -> N
 
 def test_gradients_get_their_parameters_names_and_inputs() -> None:
     names = GradientNames(Path("names"), ["conv_weight", "dense_weight"])
-    events = collect_comm(comm_events([0]), names, NODES).events
+    events = collect_comm(comm_events([0]), names, NODES)[0]
     assert events[3] == {
         "ph": "X",
         "args": {"name": "Comm.dense_weight", "input0": "BW.dense"},
@@ -383,7 +383,8 @@ def test_equal_to_the_profilers_own_trace(
     trace = next(path.glob("bps_trace*"))
     expected = as_texts(json.loads(trace.read_text())["traceEvents"])
     trace.unlink()  # else what cannot be collected would be kept from it
-    found = as_texts(gather(find_gpus(path)[0]).events)
+    report = gather(find_gpus(path)[0], tmp_path / "made")
+    found = as_texts(json.loads(next(iter(report.new.values())).read_bytes())["traceEvents"])
     assert not expected - found
     more = [json.loads(text) for text in (found - expected).elements()]
     assert [event["name"] for event in more] == ["STEP"] * steps_it_missed
@@ -405,7 +406,8 @@ def test_the_dag_from_symbols_is_byte_for_byte_the_profilers(
     path = copied(shared_data, case, tmp_path, "*.pcap", "*log*.txt") / rest
     recorded = (path / "dag.gml").read_bytes()
     (path / "dag.gml").unlink()
-    assert gather(find_gpus(path)[0]).files()[path / "dag.gml"] == recorded
+    new = gather(find_gpus(path)[0], tmp_path / "made").new
+    assert new[path / "dag.gml"].read_bytes() == recorded
 
 
 def test_stock_operator_names_leave_communication_and_loads(shared_data: Path, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import traffic as made_traffic
-from collector.network.endpoints import partition_keys
+from collector.network.packets import Capture
 from collector.network.pslite import Node, begins_message, key_base, read_meta
-from collector.network.transfers import Connection, Traffic, Transfers, read_traffic
+from collector.network.transfers import TRANSFER, Connection, read_traffic
+from collector.network.wire import partition_keys
 from conftest import examples
 from traffic import (
     NEW,
@@ -88,8 +89,8 @@ def test_random_bytes_hold_no_message(data: bytes) -> None:
 
 def sent(wire_keys: NDArray[np.uint64], server_id: int | None) -> Connection:
     """A connection on which transfers of these keys were captured."""
-    none = np.zeros(len(wire_keys), np.int64)
-    transfers = Transfers(none > 0, wire_keys, *[none] * 7)
+    transfers = np.zeros(len(wire_keys), TRANSFER).view(np.recarray)
+    transfers.wire_key = wire_keys
     return Connection(Path(), "w", 1, "s", 2, None, server_id, 0, transfers)
 
 
@@ -136,16 +137,16 @@ def job(dialect: Dialect) -> tuple[list[made_traffic.Connection], list[Expected]
     return [first, second], made
 
 
-def read(tmp_path: Path, packets: list[Packet], **how: int) -> Traffic:
+def read(tmp_path: Path, packets: list[Packet], **how: int) -> Capture:
     path = tmp_path / "x.pcap"
     path.write_bytes(b"".join(pcap(packets, ns=True, **how)))  # type: ignore[arg-type]
     return read_traffic(path)
 
 
-def rows(traffic: Traffic) -> Counter[Expected]:
+def rows(capture: Capture) -> Counter[Expected]:
     return Counter(
         Expected(*row)
-        for connection in traffic.connections
+        for connection in capture.connections
         for row in zip(*(getattr(connection.transfers, name).tolist() for name in _FIELDS), strict=True)
     )
 
@@ -159,7 +160,7 @@ def test_every_transfer_with_its_times(tmp_path: Path, dialect: Dialect) -> None
     connections, made = job(dialect)
     traffic = read(tmp_path, in_order(connections))
     assert rows(traffic) == Counter(made)
-    assert (traffic.capture.n_unanswered, traffic.capture.n_unasked) == (0, 0)
+    assert (traffic.n_unanswered, traffic.n_unasked) == (0, 0)
 
 
 @DIALECTS
@@ -181,7 +182,7 @@ def test_lost_packets_cost_the_messages_they_belong_to(tmp_path: Path, dialect: 
     found, all_made = what(rows(traffic)), what(Counter(made))
     assert not found - all_made
     assert found.total() > 0.7 * len(made)
-    assert traffic.capture.lost_bytes > 0
+    assert traffic.lost_bytes > 0
 
 
 @DIALECTS
@@ -241,6 +242,6 @@ def test_the_verbose_log_of_a_recorded_job_has_the_same_transfers(shared_data: P
 )
 def test_the_recorded_captures_match_without_remainder(shared_data: Path, case: str, worker: int) -> None:
     traffic = read_traffic(shared_data / "byteps" / case / f"worker_{worker}.pcap")
-    assert (traffic.n_transfers, traffic.capture.n_unanswered, traffic.capture.n_unasked) == (448, 0, 0)
+    assert (traffic.n_transfers, traffic.n_unanswered, traffic.n_unasked) == (448, 0, 0)
     assert {c.server_id for c in traffic.connections} == {8, 10}
     assert {c.worker_id for c in traffic.connections} == {11 if worker == 0 else 9}

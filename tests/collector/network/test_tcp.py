@@ -7,38 +7,25 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import field
 
-from collector.network.packets import ACK, SYN, Capture, Segment, Streams, read_segments
+from collector.network.packets import ACK, SYN, Capture, Ends, Half, Segment, read_segments, reassemble
 from conftest import examples
 
 C, S = (b"\x0a\0\0\1", 40_000), (b"\x0a\0\0\2", 9_000)
 FORTH, BACK = (*C, *S), (*S, *C)
 
 
-class Recorder:
-    """A receiver that keeps everything; a hole shows as ``|``."""
+class Recorder(Half, kw_only=True):
+    """A half that keeps everything; a hole shows as ``|``."""
 
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.times: list[int] = []
-        self.trip_ns = 0
+    data: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes, now_ns: int) -> None:
         self.data += data
-        self.times.append(now_ns)
 
     def lost(self) -> None:
         self.data += b"|"
-
-
-def streams() -> tuple[Streams, list[tuple[Recorder, Recorder]]]:
-    made: list[tuple[Recorder, Recorder]] = []
-
-    def make(ends: object) -> tuple[Recorder, Recorder]:
-        made.append((Recorder(), Recorder()))
-        return made[-1]
-
-    return Streams(make, Capture(Path())), made
 
 
 def segment(
@@ -47,19 +34,24 @@ def segment(
     return Segment(ts_ns, ends, seq % 2**32, flags, data, len(data) + cut)  # type: ignore[arg-type]
 
 
-def feed(*segments: Segment) -> list[tuple[Recorder, Recorder]]:
-    all_streams, made = streams()
-    for item in segments:
-        all_streams.take(item)
+def feed(*segments: Segment, capture: Capture | None = None) -> list[tuple[Recorder, Recorder]]:
+    made: list[tuple[Recorder, Recorder]] = []
+    into = capture or Capture(Path())
+
+    def make(ends: Ends) -> tuple[Half, Half]:
+        made.append((Recorder(into), Recorder(into)))
+        return made[-1]
+
+    reassemble(segments, make, into)
     return made
 
 
 def test_a_hole_is_counted_and_what_fills_it_later_is_dropped() -> None:
-    all_streams, made = streams()
-    for item in (segment(0, flags=SYN), segment(4, b"def"), segment(1, b"abc"), segment(5, b"efg")):
-        all_streams.take(item)
+    capture = Capture(Path())
+    pieces = (segment(0, flags=SYN), segment(4, b"def"), segment(1, b"abc"), segment(5, b"efg"))
+    made = feed(*pieces, capture=capture)
     assert bytes(made[0][0].data) == b"|defg"
-    assert all_streams.capture.lost_bytes == 3
+    assert capture.lost_bytes == 3
 
 
 def test_a_packet_cut_by_the_snapshot_length_leaves_a_hole() -> None:
@@ -110,13 +102,15 @@ def test_a_recorded_connection_as_scapy_gives_it(shared_data: Path) -> None:
                 if size:
                     at[p[TCP].seq] = bytes(p[TCP].payload)[:size]
     streams_of_scapy = {ends: b"".join(v for _, v in sorted(at.items())) for ends, at in wanted.items()}
-    all_streams, made = streams()
     seen: dict[tuple[int, int], Recorder] = {}
-    for item in read_segments(Capture(path)):
-        n = len(made)
-        all_streams.take(item)
-        if len(made) > n:
-            seen[item.ends[1], item.ends[3]], seen[item.ends[3], item.ends[1]] = made[-1]
+    capture = Capture(path)
+
+    def make(ends: Ends) -> tuple[Half, Half]:
+        halves = Recorder(capture), Recorder(capture)
+        seen[ends[1], ends[3]], seen[ends[3], ends[1]] = halves
+        return halves
+
+    reassemble(read_segments(capture), make, capture)
     big = {ends: data for ends, data in streams_of_scapy.items() if len(data) > 1000}
     assert len(big) == 4
     assert {ends: bytes(seen[ends].data) for ends in big} == big

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from collector.network.wire import UNKNOWN, Wire, initial_pushes, with_waiting
+from collector.network.transfers import TRANSFER
+from collector.network.wire import UNKNOWN, initial_pushes, waiting_ns
 
 
 def array(*values: int) -> NDArray[np.int64]:
@@ -22,16 +23,9 @@ def test_a_push_before_another_push_of_the_key_is_initial() -> None:
 def waits(rows: list[tuple[int, bool, int, int]], n_workers: int | None) -> list[int]:
     """Rows are (worker, is a push, end of the request, start of the response), all of one key."""
     worker, push, sent, answered = (np.array(column) for column in zip(*rows, strict=True))
-    others = {name: np.zeros(len(rows), np.int64) for name in Wire.__struct_fields__}
-    columns = {
-        "worker": worker,
-        "push": push,
-        "request_end_ns": sent,
-        "response_start_ns": answered,
-        "initial": np.zeros(len(rows), np.bool_),
-    }
-    waited = with_waiting(Wire(**others | columns), n_workers)
-    return [int(ns) for ns in waited.waiting_ns]
+    wire = np.zeros(len(rows), TRANSFER).view(np.recarray)
+    wire.worker, wire.push, wire.request_end_ns, wire.response_start_ns = worker, push, sent, answered
+    return [int(ns) for ns in waiting_ns(wire, n_workers)]
 
 
 def test_a_pull_waits_until_the_last_worker_has_pushed() -> None:

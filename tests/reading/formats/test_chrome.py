@@ -22,7 +22,7 @@ def test_a_decoder_does_not_outlive_its_file(tmp_path: Path, scan: bool) -> None
     gc.collect()
     gc.disable()  # as good as disabled it is in a process that reads hundreds of files
     try:
-        chrome.read_part(path, scan=scan)
+        chrome.read_rows(path, scan=scan)
         assert not [one for one in gc.get_objects() if type(one) is Builder]
     finally:
         gc.enable()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from analyzer.base.errors import TraceError
 from analyzer.reading.formats import dasf_records as dasf
+from analyzer.reading.formats.file_kinds import is_dasf
 from conftest import examples
 from make import DASF_KEY as KEY
 from make import dasf_bytes as packed
@@ -107,7 +108,7 @@ def test_a_file_of_something_else_is_refused_in_a_line(tmp_path: Path, content: 
     ],
 )
 def test_the_dialect_is_known_by_its_first_bytes(content: bytes, answer: bool) -> None:
-    assert dasf.recognises(content[:64]) is answer
+    assert is_dasf(content[:64]) is answer
 
 
 times = st.floats(0, 1e6, allow_nan=False)

@@ -16,8 +16,8 @@ import pytest
 
 from analyzer.base.errors import TraceError
 from analyzer.reading import dialects
-from analyzer.reading.formats import recorder
-from analyzer.reading.formats.columns import Trace
+from analyzer.reading.formats.columns import BYTES, Trace
+from analyzer.reading.formats.file_kinds import is_dump
 from analyzer.reading.formats.recorder import recorder_dump
 from conftest import REPO, THOROUGH, run_cli
 
@@ -51,7 +51,7 @@ def test_a_dump_has_a_slice_for_each_completed_call(tmp_path: Path, protocol: in
     text = json.dumps(value).encode() if isinstance(protocol, str) else pickle.dumps(value, protocol)
     path = tmp_path / "dump_3"
     path.write_bytes(text)
-    assert recorder.recognises(text[:4096])
+    assert is_dump(text[:4096])
     trace = recorder_dump.read(path)
     assert (list(trace.names), list(trace.cats), sum(trace.phases.values())) == (
         ["all_reduce"],
@@ -69,8 +69,8 @@ def test_the_bytes_of_a_call_are_those_of_its_elements(tmp_path: Path, dtype: st
     value = document(1)
     value["entries"][0] |= {"input_dtypes": [dtype], "output_dtypes": [dtype]}
     (tmp_path / "d").write_bytes(pickle.dumps(value))
-    args = recorder_dump.read(tmp_path / "d", recorder.BYTES).args
-    assert [list(args[key].values) for key in recorder.BYTES] == [[8 * size]] * len(recorder.BYTES)
+    args = recorder_dump.read(tmp_path / "d", BYTES).args
+    assert [list(args[key].values) for key in BYTES] == [[8 * size]] * len(BYTES)
 
 
 def test_a_call_that_ends_before_it_begins_is_left_out(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_lists_of_exponential_size_are_not_written_out(tmp_path: Path) -> None:
     value["entries"][4] |= {"input_sizes": nested, "input_dtypes": nested, "state": "scheduled"}
     path = tmp_path / "nccl_trace_rank_0"
     path.write_bytes(pickle.dumps(value, 2))
-    trace = dialects.recognised(recorder_dump.read(path, recorder.BYTES))
+    trace = dialects.recognised(recorder_dump.read(path, BYTES))
     standing = dialects.of(trace).standing(trace)
     assert standing is not None
     assert [call.data for call in standing.lanes["0"].first] == [" [-1, -1], [-1, -1] -> [4, 2]"]
@@ -139,7 +139,7 @@ def test_a_repeated_text_or_list_is_read_once(tmp_path: Path) -> None:
     tensors = [[2] * 60] * 10_000
     entries = [{**entry(0), "frames": [{"name": "f" * 10**6}] * 10**4, "input_sizes": tensors}] * 1000
     (tmp_path / "d").write_bytes(pickle.dumps({"entries": entries}))
-    trace = dialects.recognised(recorder_dump.read(tmp_path / "d", recorder.BYTES))
+    trace = dialects.recognised(recorder_dump.read(tmp_path / "d", BYTES))
     assert dialects.of(trace).standing(trace) is not None
 
 

@@ -291,7 +291,7 @@ def test_rows_of_all_ranks_in_several_pieces_are_those_of_each_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("analyzer.reading.formats.stream.PIECE", 200)
-    monkeypatch.setattr("analyzer.reading.formats.step_log.row_layouts._PIECE_ROWS", 30)
+    monkeypatch.setattr("analyzer.reading.formats.step_log.lines._BLOCK_ROWS", 30)
     rows = [f"{step},{rank},{1 + step + 100 * rank}\n" for step in range(300) for rank in (2, 0, 5)]
     trace = log(tmp_path / "a.csv", "step,rank,step_ms\n" + "".join(rows) + "7,5,9\nx")
     took = (trace.dur_ns // 1_000_000).reshape(3, 300)

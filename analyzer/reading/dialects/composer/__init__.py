@@ -33,7 +33,7 @@ from analyzer.reading.dialects.system import (
     without_recording,
 )
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.rows import EndRule
+from analyzer.reading.formats.event import EndRule
 
 if TYPE_CHECKING:
     from analyzer.reading.dialects.step_parts import RankSteps, RankTrace

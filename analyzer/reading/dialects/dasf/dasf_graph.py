@@ -21,8 +21,7 @@ from analyzer.reading.dialects.step_parts import (
     RankSteps,
 )
 from analyzer.reading.dialects.tolerances import LATE_RESULT_NS
-from analyzer.reading.formats.columns import Trace, Track
-from analyzer.reading.formats.dasf_records import COMPUTE
+from analyzer.reading.formats.columns import COMPUTE, Trace, Track
 
 #: Keys of the records' args that this module needs.
 ARGS = ("key", "dependencies", "dependents")

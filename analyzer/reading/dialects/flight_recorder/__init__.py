@@ -16,8 +16,7 @@ from analyzer.reading.dialects.recorded_collectives import Collectives, SyncPoin
 from analyzer.reading.dialects.recorded_collectives import kind_of as kind_of_collective
 from analyzer.reading.dialects.roles import Role, by_name
 from analyzer.reading.dialects.system import Need, System
-from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.recorder import BYTES, NUMBER
+from analyzer.reading.formats.columns import BYTES, NUMBER, Trace
 
 if TYPE_CHECKING:
     from analyzer.reading.dialects.step_parts import RankSteps, RankTrace

@@ -12,7 +12,7 @@ import logging
 import os
 import platform
 import shlex
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from weakref import finalize
 from zlib import crc32
@@ -121,52 +121,46 @@ class _Columns(ctypes.Structure):
     )
 
 
-class Scanner:
-    """The state of the scan of one file: the keys so far, and buffers for the events of one call.
+def scanner(
+    library: ctypes.CDLL, wanted: Collection[str] = (), points: bool = False
+) -> Callable[[bytes, int], tuple[int, int, Scanned]]:
+    """Make the function that scans the events of one file, with the keys so far and buffers for one call.
 
-    `wanted` are keys of the events' `args` (``input*``: all that begin so); `points`: find the ids of events
-    that are not slices.
+    It scans from a byte on, and returns the reason to stop, the offset, and the events before. `wanted` are
+    keys of the events' `args` (``input*``: all that begin so); `points`: find the ids of other events.
     """
+    names = b"".join(name.encode("utf-8", "replace") + b"\0" for name in wanted)
+    state: int | None = library.new_scanner(names, len(names), points)
+    if not state:
+        raise MemoryError
+    out, stop = _Columns(most=_MOST), ctypes.c_uint64()
+    key, args_row = np.empty(_MOST, np.int32), np.empty(_MOST, np.int32)
+    ts_ns, dur_ns = np.empty(_MOST, np.int64), np.empty(_MOST, np.int64)
+    out.key, out.args_row = key.ctypes.data, args_row.ctypes.data
+    out.ts_ns, out.dur_ns = ts_ns.ctypes.data, dur_ns.ctypes.data
+    has_texts = bool(wanted) or points
+    args = ids = np.empty(_SLACK, np.uint8)
+    out.args = out.ids = args.ctypes.data
 
-    def __init__(self, library: ctypes.CDLL, wanted: Collection[str] = (), points: bool = False) -> None:
-        self._scan = library.scan_events
-        names = b"".join(name.encode("utf-8", "replace") + b"\0" for name in wanted)
-        state: int | None = library.new_scanner(names, len(names), points)
-        if not state:
-            raise MemoryError
-        finalize(self, library.free_scanner, state)
-        self._state = state
-        self._out, self._at = _Columns(most=_MOST), ctypes.c_uint64()
-        self._key, self._args_row = np.empty(_MOST, np.int32), np.empty(_MOST, np.int32)
-        self._ts, self._dur = np.empty(_MOST, np.int64), np.empty(_MOST, np.int64)
-        self._out.key, self._out.args_row = self._key.ctypes.data, self._args_row.ctypes.data
-        self._out.ts_ns, self._out.dur_ns = self._ts.ctypes.data, self._dur.ctypes.data
-        self._has_texts = bool(wanted) or points
-        self._args = self._ids = np.empty(_SLACK, np.uint8)
-        self._out.args = self._out.ids = self._args.ctypes.data
-
-    def scan(self, data: bytes, position: int) -> tuple[int, int, Scanned]:
-        """Scan events from byte `at` on; return the reason to stop, the offset, and the events before."""
-        if self._has_texts and len(self._args) < len(data) + _SLACK:
-            self._args, self._ids = (np.empty(len(data) * 5 // 4 + _SLACK, np.uint8) for _ in range(2))
-            self._out.args, self._out.ids = self._args.ctypes.data, self._ids.ctypes.data
-        self._at.value = position
-        text, out = np.frombuffer(data, np.uint8), self._out
-        why = self._scan(
-            self._state,
-            text.ctypes.data,
-            len(data),
-            ctypes.byref(self._at),
-            ctypes.byref(out),
-        )
+    def scan(data: bytes, position: int) -> tuple[int, int, Scanned]:
+        nonlocal args, ids
+        if has_texts and len(args) < len(data) + _SLACK:
+            args, ids = (np.empty(len(data) * 5 // 4 + _SLACK, np.uint8) for _ in range(2))
+            out.args, out.ids = args.ctypes.data, ids.ctypes.data
+        stop.value = position
+        text = np.frombuffer(data, np.uint8)
+        why = library.scan_events(state, text.ctypes.data, len(data), ctypes.byref(stop), ctypes.byref(out))
         n = out.n
         scanned = Scanned(
             new_keys=ctypes.string_at(out.new_keys, out.new_size) if out.new_size else b"",
-            key=self._key[:n],
-            ts_ns=self._ts[:n],
-            dur_ns=self._dur[:n],
-            args_row=self._args_row[: out.n_args],
-            args=self._args[: out.args_size].tobytes(),
-            ids=self._ids[: out.ids_size].tobytes(),
+            key=key[:n],
+            ts_ns=ts_ns[:n],
+            dur_ns=dur_ns[:n],
+            args_row=args_row[: out.n_args],
+            args=args[: out.args_size].tobytes(),
+            ids=ids[: out.ids_size].tobytes(),
         )
-        return why, self._at.value, scanned
+        return why, stop.value, scanned
+
+    finalize(scan, library.free_scanner, state)
+    return scan

@@ -28,7 +28,7 @@ from analyzer.base.errors import TraceError, counted
 from analyzer.base.inputs import opened
 from analyzer.reading.formats.builder import ALL
 from analyzer.reading.formats.columns import ArgColumn, Points, Trace, Track, concatenate
-from analyzer.reading.formats.nsight import newest_versions, other_database, recognises
+from analyzer.reading.formats.file_kinds import TABLE, is_database
 from analyzer.reading.formats.values import FARTHEST_NS, clean_text
 
 _PIECE = 1 << 16  # rows at a time
@@ -55,6 +55,12 @@ _ON_DEVICE = (*_TIMES, "deviceId", "contextId", "streamId", "correlationId", "gl
 _BY_HOST = (*_TIMES, "globalTid", "nameId", "correlationId")
 _KERNEL_NAMES = ("demangledName", "shortName", "mangledName")
 
+#: A table's name, and the version of its layout, as CUPTI numbers its records.
+_VERSIONED = re.compile(r"(.+?)_?V(\d{1,3})")
+#: Beginnings of the names of tables that only Nsight Systems writes.
+_OF_NSIGHT = ("StringIds", "NVTX_EVENTS", "TARGET_INFO_", "ANALYSIS_", "EXPORT_META_DATA", "META_DATA_")
+_OF_NVPROF = ("StringTable", "CUPTI_ACTIVITY_KIND_")
+
 _Rows = dict[str, Int64]  # the columns of a table (n,)
 _Names = tuple[Sequence[str], NDArray[np.integer]]  # distinct names, and the index of each row's name (n,)
 
@@ -67,7 +73,7 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
     """
     with opened(path) as file:
         head = file.read(32)
-    if not recognises(head):
+    if not is_database(head):
         raise TraceError(f"{path}: a packed database; unpack it with gunzip first")
     per_page, n_pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
     n_bytes = (1 << 16 if per_page == 1 else per_page) * n_pages
@@ -104,9 +110,9 @@ class _Export:
         self.pids: Sequence[int] = ()  # of the processes, by their numbers here
         self.devices: dict[str, int] = {}  # the pid of each device's process
         self.tables = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_master ORDER BY name")]
-        if other := other_database(self.tables):
+        if other := _other_database(self.tables):
             raise TraceError(f"{path}: not a trace: {other}")
-        self.table_of = newest_versions(self.tables)
+        self.table_of = _newest_versions(self.tables)
         if "StringIds" not in self.table_of or not {_KERNELS, _CALLS, _NVTX}.intersection(self.table_of):
             lacks = f"{_KERNELS}, {_CALLS} or {_NVTX}" if "StringIds" in self.table_of else "StringIds"
             raise TraceError(f"{path}: an export of Nsight Systems without a table {lacks}; {_EXPORT}")
@@ -389,3 +395,36 @@ def _as_points(marks: Trace) -> Trace:
     phase, ids = np.full(len(marks), "i", np.object_), np.full(len(marks), None, np.object_)
     points = Points(phase, marks.name_id, marks.cat_id, marks.track_id, marks.ts_ns, ids)
     return replace(marks.select(np.empty(0, np.int64)), points=points)
+
+
+def _other_database(tables: Collection[str]) -> str:
+    """Name the database with these tables, and the remedy; "" for an export of Nsight Systems."""
+
+    def has_any(*beginnings: str) -> bool:
+        return any(table.startswith(beginnings) for table in tables)
+
+    if has_any("rocpd_kernel_dispatch", "rocpd_info_"):
+        return "a database of rocprofv3; record with rocprofv3 --output-format pftrace"
+    if has_any("rocpd_"):
+        return "a database of rocmProfileData; write a trace of it: rpd2tracing.py FILE.rpd trace.json"
+    if has_any(*_OF_NSIGHT):
+        return ""
+    if has_any(*_OF_NVPROF):
+        return "a profile of nvprof (.nvvp); record with nsys profile, then nsys export --type sqlite"
+    if {"experiments", "runs", "metrics"} <= {*tables}:
+        return TABLE
+    return "a database without a table of Nsight Systems" if tables else "an empty database"
+
+
+def _newest_versions(tables: Sequence[str]) -> Mapping[str, str]:
+    """Map the names of tables without a version to the newest version of each.
+
+    >>> _newest_versions(["NVTX_EVENTS_V2", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_KERNELV3"])
+    {'CUPTI_ACTIVITY_KIND_KERNEL': 'CUPTI_ACTIVITY_KIND_KERNELV3', 'NVTX_EVENTS': 'NVTX_EVENTS_V2'}
+    """
+    versions: dict[str, tuple[int, str]] = {}
+    for table in sorted(tables):
+        match = _VERSIONED.fullmatch(table)
+        name, version = (match[1], int(match[2])) if match else (table, 1)
+        versions[name] = max(versions.get(name, (0, "")), (version, table))
+    return {name: table for name, (_, table) in versions.items()}

@@ -66,62 +66,56 @@ def _varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
     return -1, position
 
 
-class PacketStream:
-    """Iterates over the JSON of a file's `pieces`; `damage` then describes the missing parts."""
+def as_json(pieces: Iterator[bytes], repairs: list[str]) -> Iterator[bytes]:
+    """Yield the JSON of a file's `pieces`; `repairs` then describes the missing parts."""
+    events = _Events()
+    texts = itertools.chain.from_iterable(map(events.of, _packets(pieces, events, repairs)))
+    before = b'{"traceEvents":['
+    for batch in _batches(itertools.chain(texts, events.unfinished())):
+        yield before + batch
+        before = b","
+    yield b"]}" if before == b"," else before + b"]}"
+    repairs += [f"{counted(n, noun)} {fate}" for (noun, fate), n in events.left_out.items()]
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self.damage: str | None = None
-        self._packet = messages()["TracePacket"]
 
-    def __iter__(self) -> Iterator[bytes]:
-        events = _Events()
-        texts = itertools.chain.from_iterable(map(events.of, self._packets(events)))
-        before = b'{"traceEvents":['
-        for batch in _batches(itertools.chain(texts, events.unfinished())):
-            yield before + batch
-            before = b","
-        yield b"]}" if before == b"," else before + b"]}"
-        phrases = [f"{counted(n, noun)} {fate}" for (noun, fate), n in events.left_out.items()]
-        self.damage = "; ".join([*([self.damage] if self.damage else []), *phrases]) or None
+def _packets(pieces: Iterator[bytes], events: _Events, repairs: list[str]) -> Iterator[Any]:
+    """Yield the whole packets of each piece."""
+    data = bytearray()
+    done = 0
+    for piece in pieces:
+        data += piece
+        position = 0
+        spans: list[tuple[int, int]] = []
+        while position < len(data):
+            begin = position + 2
+            size = data[position + 1] if begin <= len(data) else 0x80
+            if size > 0x7F:  # most packets are shorter
+                size, begin = _varint(data, position + 1)
+            if data[position] != _PACKET or size > _LARGEST or (size < 0 and len(data) - position > 10):
+                yield _parsed(bytes(data[:position]), spans, events)
+                repairs.append(f"damaged after {done + position:,} bytes: the rest is left out")
+                return
+            if size < 0 or begin + size > len(data):
+                break
+            spans.append((begin, begin + size))
+            position = begin + size
+        yield _parsed(bytes(data[:position]), spans, events)
+        del data[:position]
+        done += position
+    if data:
+        repairs.append(f"cut off inside a packet, after {done:,} bytes")
 
-    def _packets(self, events: _Events) -> Iterator[Any]:
-        """Yield the whole packets of each piece."""
-        data = bytearray()
-        done = 0
-        for piece in self._pieces:
-            data += piece
-            position = 0
-            spans: list[tuple[int, int]] = []
-            while position < len(data):
-                begin = position + 2
-                size = data[position + 1] if begin <= len(data) else 0x80
-                if size > 0x7F:  # most packets are shorter
-                    size, begin = _varint(data, position + 1)
-                if data[position] != _PACKET or size > _LARGEST or (size < 0 and len(data) - position > 10):
-                    yield self._parsed(bytes(data[:position]), spans, events)
-                    self.damage = f"damaged after {done + position:,} bytes: the rest is left out"
-                    return
-                if size < 0 or begin + size > len(data):
-                    break
-                spans.append((begin, begin + size))
-                position = begin + size
-            yield self._parsed(bytes(data[:position]), spans, events)
-            del data[:position]
-            done += position
-        if data:
-            self.damage = f"cut off inside a packet, after {done:,} bytes"
 
-    def _parsed(self, data: bytes, spans: list[tuple[int, int]], events: _Events) -> list[Any]:
-        from google.protobuf.message import DecodeError
+def _parsed(data: bytes, spans: list[tuple[int, int]], events: _Events) -> list[Any]:
+    from google.protobuf.message import DecodeError
 
-        packets: list[Any] = []
-        for begin, end in spans:
-            with contextlib.suppress(DecodeError):
-                packets.append(self._packet.FromString(data[begin:end]))
-        if n := len(spans) - len(packets):
-            events.left_out["damaged packet", "left out"] += n
-        return packets
+    parse, packets = messages()["TracePacket"].FromString, []
+    for begin, end in spans:
+        with contextlib.suppress(DecodeError):
+            packets.append(parse(data[begin:end]))
+    if n := len(spans) - len(packets):
+        events.left_out["damaged packet", "left out"] += n
+    return packets
 
 
 def _batches(texts: Iterator[bytes]) -> Iterator[bytes]:

@@ -7,7 +7,6 @@ Completed entries with known times become slices; ``header["recorder"]`` is the 
 
 from __future__ import annotations
 
-import gc
 import math
 import re
 from array import array
@@ -23,9 +22,8 @@ import numpy as np
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import numbered
 from analyzer.base.errors import TraceError, counted
-from analyzer.reading.formats.columns import ArgColumn, Trace, Track
+from analyzer.reading.formats.columns import BYTES, NUMBER, ArgColumn, Trace, Track
 from analyzer.reading.formats.event import UNDECODABLE
-from analyzer.reading.formats.recorder import BYTES, NUMBER
 from analyzer.reading.formats.recorder.plain_pickle import unpickled
 from analyzer.reading.formats.stream import PIECE, ByteStream
 from analyzer.reading.formats.values import FARTHEST_NS, clean_text
@@ -65,17 +63,6 @@ def read(path: Path, args: Collection[str] = ()) -> Trace:
 
     TraceError for other files, and for a pickle of more than plain values.
     """
-    is_collected = gc.isenabled()
-    gc.disable()  # searching a dump's many lists for cycles takes as long as reading them
-    try:
-        return _read(path, args)
-    finally:
-        if is_collected:
-            gc.freeze()  # excludes the lists from later searches
-            gc.enable()
-
-
-def _read(path: Path, args: Collection[str]) -> Trace:
     repairs: list[str] = []
     document = _document(path, repairs)
     recorded = document.get("entries", [])

@@ -62,7 +62,6 @@ _LONGER = 2  # a duration is at most this many times the steps by their times of
 _HEAD_ROWS = 20  # rows by which the kinds of columns are recognised
 _RESOLUTION, _RESOLUTION_NS = 0.05, 2_000_000  # rounding of times of day: of a step, and at least
 _RANK = "rank"
-_PAUSE_STEPS, _PAUSE_NS = 10, 60 * 10**9  # a pause between two steps is longer than both
 
 
 def recognises(head: bytes) -> bool:
@@ -88,12 +87,11 @@ def read(path: Path, rank_by: str | None = None, step_by: str | None = None) -> 
         raise TraceError(f"{path}: not a step log: its rows lack a step's number or a duration")
     kinds = form.kinds
     if rank_by is not None and not kinds.labels:
-        columns = listed(kinds.columns, 20)
-        raise TraceError(f"{path}: --rank_by {rank_by}: no column has this name; there are {columns}")
+        names = listed(kinds.columns, 20)
+        raise TraceError(f"{path}: --rank_by {rank_by}: no column has this name; there are {names}")
     apart = [name for name in kinds.values if name == step_by]
-    rows = RowsByRank(form) if kinds.metric is None else Metrics(form, apart)
-    for table in form.tables(itertools.chain([first], blocks)):
-        rows.add(table)
+    columns = form.columns(itertools.chain([first], blocks))
+    rows = RowsByRank(form, columns) if kinds.metric is None else Metrics(form, columns, apart)
     repairs = [stream.damage] if stream.damage is not None else []
     if form.lost:
         repairs.append(f"{counted(form.lost, 'damaged row')} left out")
@@ -101,7 +99,6 @@ def read(path: Path, rank_by: str | None = None, step_by: str | None = None) -> 
         repairs.append(f"{counted(form.odd, 'cell')} without a number in columns of numbers: taken as empty")
     if kinds.unread:
         repairs.append(f"{listed(kinds.unread, 3)} left out: no plain numbers, such as 12.3")
-    rows.end()
     if kinds.rank is None and rows.labels:
         repairs += rows.number(kinds.step, form.codes, is_asked=rank_by is not None)
     for name in apart:
@@ -186,7 +183,7 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
         first = rows.of(rows.ranks()[0])
         kinds, unit = _with_units(kinds, first)
         kinds = without_counters(kinds, first)
-    sample = rows.sample() if rows.n else dict.fromkeys(rows.names, np.empty(0))
+    sample = rows.sample() if rows.n else rows.columns
     whole = whole_of({name: np.nan_to_num(sample[name]) * ns for name, (_, ns) in kinds.durations.items()})
     kinds = _without_copies(kinds, whole)
     parts = _part_names(kinds, whole)
@@ -199,7 +196,7 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
     if not ranks:
         raise TraceError(f"{path}: no row tells how long its step took")
     pids = [None if pid < 0 else pid for pid in (rows.known.get(steps.rank, steps.rank) for steps in ranks)]
-    number, begin = ranks[0].number, ranks[0].begin_ns
+    number = ranks[0].number
     is_back = np.append(np.diff(number) < 1, True) if kinds.step else np.ones(1)
     turn = slice(0, 1 + int(is_back.argmax()))
     sizes = [len(steps.number) for steps in ranks]
@@ -216,7 +213,6 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
         lost["epochs"] and "each epoch begins the steps again: they are numbered over all epochs",
         lost["timeless"] and f"{counted(lost['timeless'], 'row')} without a time of day",
         _missing(number[turn]),
-        _pauses(number[turn], begin[turn], ranks[0].whole_ns[turn]),
         lost["cut"]
         and f"the parts of {counted(lost['cut'], 'step')} are longer than the step: cut at its end",
     ]
@@ -382,17 +378,3 @@ def _missing(number: Int64) -> str:
         return f"one step of {usual} is in the log"
     left = int((steps - 1).sum())
     return f"{counted(left, 'step')} between the first and the last not in the log" if left else ""
-
-
-def _pauses(number: Int64, begin: Int64, whole: Int64) -> str:
-    """Count the pauses between steps in words, with the longest; "" if there are none."""
-    after, usual = np.diff(number), np.median(whole)
-    between = np.diff(begin) - whole[:-1] - (after - np.median(after) if len(after) else 0) * usual
-    far = np.flatnonzero(between > max(_PAUSE_NS, _PAUSE_STEPS * usual))
-    if not len(far):
-        return ""
-    longest = far[between[far].argmax()]
-    return (
-        f"{counted(len(far), 'pause')} between steps, as of a restart; the longest takes "
-        f"{between[longest] / 1e9:,.0f} s after step {number[longest]}"
-    )

@@ -62,7 +62,7 @@ def cells_of(line: bytes, delimiter: str) -> list[str]:
 class Form:
     """The columns of a log and how its rows are written.
 
-    The tables have the columns `names`; those of texts have `codes` and come last. `lost` counts damaged
+    `names` are the columns; those of texts have `codes` and come last. `lost` counts damaged
     rows, `odd` cells without a number in columns of numbers. A CSV file has a `header` and a `delimiter`;
     JSON has neither. `by_rank` has the columns in the file of each rank, if a row is of all ranks.
     """
@@ -87,20 +87,22 @@ class Form:
             self.numbers = [*dict.fromkeys(full)]
         self.lost = self.odd = 0
 
-    def tables(self, blocks: Iterable[bytes]) -> Iterator[Float64]:
-        """Yield tables (rows, columns) of the numbers; times of day are in seconds, other cells NaN."""
+    def columns(self, blocks: Iterable[bytes]) -> dict[str, Float64]:
+        """Read the numbers (n,) of each column; times of day are in seconds, other cells NaN."""
         import duckdb
 
+        pieces = {name: [np.empty(0)] for name in self.names}
         with temporary_directory() as folder:
             path = folder / "rows"
-            if not self._write(path, blocks):
-                return
-            with duckdb.connect(folder / "table", config={"memory_limit": _MEMORY}) as database:
-                database.execute("SET TimeZone = 'UTC'")
-                self._load(database, path)
-                (n_rows,) = database.execute("SELECT count(*) FROM cells").fetchone() or (0,)
-                for first in range(0, n_rows, _BLOCK_ROWS):
-                    yield self._block(database, first)
+            if self._write(path, blocks):
+                with duckdb.connect(folder / "table", config={"memory_limit": _MEMORY}) as database:
+                    database.execute("SET TimeZone = 'UTC'")
+                    self._load(database, path)
+                    (n_rows,) = database.execute("SELECT count(*) FROM cells").fetchone() or (0,)
+                    for first in range(0, n_rows, _BLOCK_ROWS):
+                        for name, column in self._block(database, first):
+                            pieces[name].append(column)
+        return {name: np.concatenate(pieces.pop(name)) for name in self.names}
 
     def _write(self, path: Path, blocks: Iterable[bytes]) -> int:
         """Write the lines for DuckDB as UTF-8, and count the bytes.
@@ -181,8 +183,8 @@ class Form:
         cells = (f"trim(h{i}) IS NOT DISTINCT FROM {_text(name)}" for i, name in enumerate(self.header))
         return " AND ".join(cells)
 
-    def _block(self, database: DuckDBPyConnection, first: int) -> Float64:
-        """Read a block of rows (rows, columns) from row `first` on."""
+    def _block(self, database: DuckDBPyConnection, first: int) -> Iterator[tuple[str, Float64]]:
+        """Yield the columns of a block of rows from row `first` on, of each rank if a row is of all."""
         rows = f"FROM cells WHERE rowid >= {first} AND rowid < {first + _BLOCK_ROWS} AND NOT damaged"
         cells = database.execute(f"SELECT * EXCLUDE (odd, damaged) {rows}").fetchnumpy()
         columns: dict[str, Any] = {
@@ -191,15 +193,10 @@ class Form:
         }
         for i, name in enumerate(self.codes):
             columns[name] = self._coded(name, np.ma.filled(cells[f"t{i}"], None).tolist())
-        if not self.by_rank:
-            return np.column_stack([columns[name] for name in self.names])
-        tables = [
-            np.column_stack(
-                np.broadcast_arrays(*(columns.get(full.get(name, name), rank) for name in self.names))
-            )
-            for rank, full in self.by_rank.items()
-        ]
-        return np.concatenate(tables, dtype=np.float64)
+        n_rows = len(next(iter(columns.values())))
+        for rank, full in (self.by_rank or {0: {}}).items():
+            for name in self.names:
+                yield name, np.broadcast_to(columns.get(full.get(name, name), rank), n_rows)
 
     def _coded(self, name: str, texts: Sequence[str | None]) -> Float64:
         """Replace the texts of a column (n,) by their codes; NaN where there is no text."""

@@ -20,7 +20,6 @@ from analyzer.reading.formats.values import as_ranks
 #: A column of one rank, in rows of all ranks: ``rank3_data_ms``, ``data_ms/rank3``, ``rank3 - step_ms``.
 _OF_RANK = re.compile(r"(?i)(?P<before>.*?)(?<![a-z])rank[ _:=#-]?(?P<rank>\d{1,7})(?!\d)(?P<after>.*)")
 _SAMPLE_ROWS = 100_000  # rows by which the whole step is recognised
-_PIECE_ROWS = 250_000  # rows that are sorted together
 _MOST_METRICS = 1_000  # each becomes a column of every step; a column of more texts names something else
 _MOST = 1 << 31  # ranks, and numbers that are labels
 _SHARED_STEPS = 0.5  # two ranks have at least this share of their steps in common
@@ -43,56 +42,39 @@ def columns_by_rank(rows: Sequence[Mapping[str, Any]]) -> Mapping[int, Mapping[s
 
 
 class RowsByRank:
-    """The numbers in rows of a log, by their rank.
+    """The numbers in rows of a log: `columns` (n,), sorted by rank, else in the order of the file.
 
-    `n` counts the rows, `lost` the rows without a sound rank, `added` by rank the rows added to others.
+    `lost` counts the rows without a sound rank, `added` by rank the rows added to others.
     """
 
-    def __init__(self, form: Form) -> None:
-        self.names, self.n, self.lost = form.names, 0, 0
-        self._rank_column, self.labels = form.kinds.rank, form.kinds.labels
+    def __init__(self, form: Form, columns: dict[str, Float64]) -> None:
+        kinds, self.lost = form.kinds, 0
+        self.labels = kinds.labels
         self.added: dict[int, int] = {}
         self.known: dict[int, int] = {}  # the rank for each number in the rows, if they differ
-        self._blocks: list[Float64] = []  # (rows, columns) that are in no piece yet
-        self._pieces: list[tuple[dict[int, slice], Float64]] = []  # the rows of each rank, all rows
-
-    def add(self, table: Float64) -> None:
-        """Add rows (n, columns)."""
-        self._blocks.append(table)
-        if sum(map(len, self._blocks)) >= _PIECE_ROWS:
-            self.end()
-
-    def end(self) -> None:
-        """Sort the rows added so far by their rank."""
-        if not self._blocks:
-            return
-        table = np.concatenate(self._blocks)
-        self._blocks = []
-        rank = np.full(len(table), -1.0)
-        if self._rank_column is not None:
-            rank = table[:, self.names.index(self._rank_column)].copy()  # contiguous, for several passes
+        rank = np.full(len(next(iter(columns.values()))), -1.0)
+        if kinds.rank is not None:
+            rank = columns[kinds.rank]
+            is_known = (np.abs(rank) < _MOST) & (np.rint(rank) == rank)  # not NaN
+            self.lost = int((~is_known).sum())
+            rank = rank[is_known]
+            _select(columns, is_known)
         elif self.labels:  # may be measurements, which a row may lack: such a row stays
-            labels = [
-                np.rint(np.nan_to_num(table[:, self.names.index(name)], nan=-1)) for name in self.labels
-            ]
+            labels = [np.rint(np.nan_to_num(columns[name], nan=-1)) for name in self.labels]
             host, local = (np.clip(label, -1, _MOST) for label in (0 * labels[-1], *labels)[-2:])
             rank = host * _MOST + local
-        if self._rank_column is not None:
-            is_known = (np.abs(rank) < _MOST) & (np.rint(rank) == rank)  # not NaN
-            self.lost += int((~is_known).sum())
-            table, rank = table[is_known], rank[is_known]
         if (np.diff(rank) < 0).any():
             order = np.argsort(rank, kind="stable")
-            table, rank = table.take(order, axis=0), rank[order]
-        first = np.flatnonzero(np.diff(rank, prepend=np.nan))
-        slices = map(slice, first.tolist(), [*first[1:].tolist(), len(rank)])
-        self._pieces.append((dict(zip(rank[first].astype(np.int64).tolist(), slices, strict=True)), table))
-        self.n += len(rank)
+            rank = rank[order]
+            _select(columns, order)
+        self.columns, self.n = columns, len(rank)
+        first = np.flatnonzero(np.diff(rank, prepend=np.nan)).tolist()
+        slices = map(slice, first, [*first[1:], self.n])
+        self._rows_of = dict(zip(rank[first].astype(np.int64).tolist(), slices, strict=True))
 
     def ranks(self) -> list[int]:
         """Numbers of the ranks in the rows, in the order of the ranks."""
-        numbers = {rank for slices, _ in self._pieces for rank in slices}
-        return sorted(numbers, key=lambda rank: self.known.get(rank, rank))
+        return sorted(self._rows_of, key=lambda rank: self.known.get(rank, rank))
 
     def kinds(self, path: Path, of_file: Kinds) -> Kinds:
         """Kinds of the rows' columns, from the kinds of the file's columns."""
@@ -100,11 +82,9 @@ class RowsByRank:
 
     def translate(self, name: str, numbers: Sequence[int]) -> None:
         """Replace the codes in a column by the `numbers` that they stand for."""
-        column = self.names.index(name)
-        for _, table in self._pieces:
-            is_known = ~np.isnan(table[:, column])
-            codes = table[is_known, column].astype(np.int64)
-            table[is_known, column] = np.array(numbers, np.float64)[codes]
+        codes = self.columns[name]
+        is_known = ~np.isnan(codes)
+        codes[is_known] = np.array(numbers, np.float64)[codes[is_known].astype(np.int64)]
 
     def number(
         self, step: str | None, codes: Mapping[str, Mapping[str, int]], *, is_asked: bool
@@ -118,7 +98,7 @@ class RowsByRank:
         first, second = (self.of(rank)[step] if step else np.zeros(0) for rank in (ranks * 2)[:2])
         is_shared = len(first) and np.isin(first, second).mean() >= _SHARED_STEPS
         if not is_asked and (len(ranks) < 2 or not is_shared):
-            self._pieces = [({-1: slice(len(table))}, table) for _, table in self._pieces]
+            self._rows_of = {-1: slice(self.n)}
             return []
         texts = [{code: text for text, code in codes.get(name, {}).items()} for name in self.labels]
 
@@ -138,35 +118,28 @@ class RowsByRank:
 
     def sample(self) -> dict[str, Float64]:
         """Columns of a sample of all ranks' rows."""
-        every = 1 + self.n // _SAMPLE_ROWS
-        return self._columns([table[::every] for _, table in self._pieces])
+        return _selected(self.columns, slice(None, None, 1 + self.n // _SAMPLE_ROWS))
 
     def of(self, rank: int) -> dict[str, Float64]:
         """Columns of a rank's rows, in the order of the file."""
-        return self._columns([table[slices[rank]] for slices, table in self._pieces if rank in slices])
-
-    def _columns(self, tables: Sequence[Float64]) -> dict[str, Float64]:
-        return dict(zip(self.names, np.concatenate(tables).T.copy(), strict=True))
+        return _selected(self.columns, self._rows_of[rank])
 
 
 class Metrics(RowsByRank):
     """Rows with one metric each, as a row of all metrics for each step."""
 
-    def __init__(self, form: Form, apart: Sequence[str]) -> None:
-        super().__init__(form)
+    def __init__(self, form: Form, columns: dict[str, Float64], apart: Sequence[str]) -> None:
         self._metric, self._measure = str(form.kinds.metric), form.kinds.measure
         self._keys = [str(form.kinds.step), *apart]
         self._codes = form.codes[self._metric]
-
-    def add(self, table: Float64) -> None:
-        """Add rows (n, columns); rows without a metric are lost."""
-        is_named = ~np.isnan(table[:, self.names.index(self._metric)])
+        is_named = ~np.isnan(columns[self._metric])
+        _select(columns, is_named)
+        super().__init__(form, columns)
         self.lost += int((~is_named).sum())
-        super().add(table[is_named])
 
     def metrics(self) -> list[str]:
         """Names of the metrics as columns, in the order of their codes."""
-        return [name if name not in self.names else f"{name} {self._measure}" for name in self._codes]
+        return [name if name not in self.columns else f"{name} {self._measure}" for name in self._codes]
 
     def kinds(self, path: Path, of_file: Kinds) -> Kinds:
         """Sort the metrics into durations, by their names or that of the number, and values."""
@@ -219,6 +192,16 @@ class Metrics(RowsByRank):
     def sample(self) -> dict[str, Float64]:
         """Columns of the first rank."""
         return self.of(self.ranks()[0])
+
+
+def _select(columns: dict[str, Float64], rows: NDArray[Any]) -> None:
+    """Keep some rows of all columns, one after the other to save memory."""
+    for name in columns:
+        columns[name] = columns[name][rows]
+
+
+def _selected(columns: Mapping[str, Float64], rows: slice) -> dict[str, Float64]:
+    return {name: column[rows] for name, column in columns.items()}
 
 
 def _changes(keys: Sequence[NDArray[Any]]) -> Mask:

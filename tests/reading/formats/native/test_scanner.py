@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from analyzer.base.errors import TraceError
-from analyzer.reading.formats.chrome import assemble, read_part
+from analyzer.reading.formats.chrome import assemble, read_rows
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.native import Scanner
+from analyzer.reading.formats.native import scanner
 from analyzer.reading.formats.reader import CLOSED, MORE, ODD
 
 WANTED = ("correlation", "stream", "input*")
@@ -22,7 +22,7 @@ X = '{"ph":"X","name":"a","pid":1,"tid":2,"ts":10,"dur":5}'
 def seen(path: Path, *, scan: bool, args: tuple[str, ...] = (), points: bool = False) -> Any:
     """All that a file's trace says, but for the order of its tables; or why there is none."""
     try:
-        trace = assemble(path, read_part(path, args, points, scan=scan))
+        trace = assemble(path, read_rows(path, args, points, scan=scan))
     except TraceError as error:
         return str(error)
     return contents(trace)
@@ -56,7 +56,7 @@ def contents(trace: Trace) -> dict[str, Any]:
 
 def scanned_alone(library: ctypes.CDLL, text: bytes, args: tuple[str, ...] = ()) -> tuple[int, int, Any]:
     """One call of the scanner: why and where it stopped, and what it found."""
-    return Scanner(library, args, points=True).scan(text, 0)
+    return scanner(library, args, points=True)(text, 0)
 
 
 # ---- what it takes and what it leaves to Python
@@ -90,7 +90,7 @@ def test_args_of_one_key(tmp_path: Path, values: list[str], expected: list[Any])
     events = [f'{X[:-1]},"args":{{"kind": "a", "correlation": {value}}}}}' for value in values]
     path = tmp_path / "trace.json"
     path.write_text(f'{{"traceEvents":[{X},{",".join(events)}]}}')
-    trace = assemble(path, read_part(path, WANTED, scan=True))
+    trace = assemble(path, read_rows(path, WANTED, scan=True))
     found = [trace.args["correlation"].as_dict().get(row) for row in range(len(trace))]
     assert list(map(repr, found)) == list(map(repr, [None, *expected]))
     kept = trace.select(np.array([0, *range(2, len(trace))])).args["correlation"].as_dict()

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.reading.formats.rows import EndRule, pair
+from analyzer.reading.formats.event import EndRule
+from analyzer.reading.formats.pairing import pair
 
 Row = tuple[str, int, int]  # B or E, track, ts
 

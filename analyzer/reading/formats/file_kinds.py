@@ -1,4 +1,4 @@
-"""Files that are not traces: the kind of each, by its content, and a remedy.
+"""The kind of a file by its beginning: a format that is read, or the words on what it is and the remedy.
 
 `foreign` comes before all readers, because some of these files look like traces: a table of totals like a
 step log, an old checkpoint like the pickle of a flight recorder.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from analyzer.reading.formats.event import fragment_start
 from analyzer.reading.formats.protobuf_messages import is_xla_profile
 from analyzer.reading.formats.stream import PIECE
 
@@ -32,6 +33,12 @@ NCCL_EXAMPLE = (
 )
 XLA_PROFILE = "a profile in protobuf (.xplane.pb); give the .trace.json.gz beside it"
 TRAINER_STATE = f"the state of a trainer, which has no durations of steps; {WRITE_ROWS}"
+_RECORD_HEAD, _LONGEST_RECORD = 8, 1 << 32  # bytes of length before a DASF record, and of a record
+_DUMP_HEAD = (
+    rb'\s*\{\s*"(?:version|entries|pg_config|pg_status|nccl_version|comm_lib_version|nccl_comm_state'
+    rb'|rank)"\s*:'
+)
+_DUMP_KEYS = (b'"pg_status"', b'"pg_config"', b'"collective_seq_id"')
 _ARCHIVE = "an archive; unpack it and give what was in it"
 _SAMPLES = (
     "samples of {}, without steps; open it at speedscope.app; for steps, record with torch.profiler or "
@@ -86,6 +93,35 @@ _BY_NAME = (
     ((".nsys-rep", ".qdrep", ".qdstrm"), NSIGHT_SYSTEMS),
     ((".ncu-rep", ".ncu-repz"), NSIGHT_COMPUTE),
 )
+
+
+def is_chrome(head: bytes) -> bool:
+    """Check whether a file begins like a chrome trace (object, array or lines), or a part of one."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] == b"{" and (b'"traceEvents"' in text or b'"ph"' in text.split(b"\n", 1)[0]):
+        return True
+    if text[:1] == b"[":
+        return b'"ph"' in text or text[1:].lstrip()[:1] in (b"]", b"")
+    return b'"ph"' in text and fragment_start(text) is not None
+
+
+def is_dump(head: bytes) -> bool:
+    """Check whether a file begins like a pickle, or a flight recorder's dump in JSON."""
+    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return True
+    is_json = b'"traceEvents"' not in head and re.match(_DUMP_HEAD, head) is not None
+    return is_json and any(key in head for key in _DUMP_KEYS)
+
+
+def is_database(head: bytes) -> bool:
+    """Check whether a file is a database of SQLite, as of Nsight Systems."""
+    return head.startswith(b"SQLite format 3\0")
+
+
+def is_dasf(head: bytes) -> bool:
+    """Check whether a file begins (by 9 bytes or more) like DASF's records, which are maps of MessagePack."""
+    length, first = int.from_bytes(head[:_RECORD_HEAD], "big"), head[_RECORD_HEAD : _RECORD_HEAD + 1]
+    return 0 < length < _LONGEST_RECORD and (b"\x80" <= first < b"\x90" or first in (b"\xde", b"\xdf"))
 
 
 def is_log(head: bytes) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.base.errors import TraceError
-from analyzer.reading.formats.other_files import (
+from analyzer.reading.formats.file_kinds import (
     CHAKRA,
     CHECKPOINT,
     NCCL_EXAMPLE,
