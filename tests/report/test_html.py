@@ -26,7 +26,6 @@ from analyzer.report.result import (
     GraphNode,
     HeatMap,
     Network,
-    OnPath,
     Result,
     Span,
     Table,
@@ -281,7 +280,10 @@ LINKED = Timeline(
         Span("rank0", "FW.a", 0.0, 50.0, "FW", ("rank0.FW.a",)),
         Span("rank1", "BW.b", 50.0, 50.0, "BW", ("rank1.BW.b",)),
     ],
-    path=[OnPath(0, 0.0, 50.0, "FW.a", keys=("rank0.FW.a",)), OnPath(1, 50.0, 50.0, "BW.b", keys=("#1",))],
+    path=[
+        Span("", "FW.a", 0.0, 50.0, "FW", ("rank0.FW.a",), on=0),
+        Span("", "BW.b", 50.0, 50.0, "BW", ("#1",), on=1),
+    ],
 )
 ABOUT = Table("t", "T", (NAME,), [("FW.a",), ("BW.b",)], about=[("rank0.FW.a",), ("#1", "rank1.BW.b")])
 MARKED = "return [...document.querySelectorAll('tr.marked')].map(row => row.textContent)"
