@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: Namespace) -> int:
     from analyzer.base.outputs.atomic import Outputs, check_named, guard
+    from analyzer.report.result import Result
     from trace_utils import is_input
 
     with Outputs(guard(args, is_input)) as outputs:
@@ -57,7 +58,7 @@ def _run(args: Namespace) -> int:
 
                 workers = stack.enter_context(cluster.connected(cluster.checked_address(args.cluster)))
                 stack.enter_context(parallel.working_on(workers))
-            result = cli.load(args.option).run(args)
+            result: Result = cli.load(args.option).run(args)
         from analyzer.report.show import show
 
         show(result, args, outputs)

@@ -1,7 +1,8 @@
 """The registry: every value of `--option` and its module, in the order of `--help`.
 
-A module is an `Option`. It imports heavy modules inside `run`, so that `--help` and a wrong argument answer
-at once.
+A module has a line `HELP`, a command `EXAMPLE`, `add_arguments(parser)`, which declares its flags (those of
+`SHARED` with `add_flags`), and `run(args) -> Result`, which raises `AnalyzeError` for the user's mistakes. It
+imports heavy modules inside `run`, so that `--help` and a wrong argument answer at once.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import PROGRAM, NoteKind, UsageError, counted, listed, notes_of, whole_number
 from analyzer.base.units import in_ms
-from analyzer.report.result import Command, Result
+from analyzer.report.result import Command
 
 if TYPE_CHECKING:
     from dag_utils import LoadedSteps
@@ -53,22 +55,9 @@ def option_of(name: str) -> str:
     return SHORT[name][0] if name in SHORT else name
 
 
-class Option(Protocol):
-    """The names that each module of this package defines."""
-
-    HELP: str  # one line
-    EXAMPLE: str  # one command
-
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the option's flags; flags of `SHARED` with `add_flags`."""
-
-    def run(self, args: Namespace) -> Result:
-        """Answer; raise `AnalyzeError` for the user's mistakes."""
-
-
-def load(name: str) -> Option:
+def load(name: str) -> ModuleType:
     """Import the module that answers ``--option name``, one of `NAMES`."""
-    return cast("Option", importlib.import_module(MODULES[option_of(name)]))
+    return importlib.import_module(MODULES[option_of(name)])
 
 
 # ---- shared flags

@@ -70,7 +70,7 @@ def with_real(
     costs = [dialects.named(name).profiler_cost for name in job.dialects]
     if getattr(args, "as_recorded", False) or not len(job.iteration_ns) or not (told or any(map(any, costs))):
         return job
-    from analyzer.answers.compare.real_change import real_steps
+    from analyzer.answers.diagnose.steps.detectors.dominant_kernels import real_steps
     from dag_utils import load_steps
     from replay.real_step import real_job
 

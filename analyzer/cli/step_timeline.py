@@ -12,7 +12,7 @@ from analyzer.base.names import brief
 from analyzer.base.units import in_ms
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.step_parts import Operation
-from analyzer.report.result import OnPath, Span, Timeline, key_of, stretch_key
+from analyzer.report.result import IDLE, Span, Timeline, key_of, stretch_key
 from dag_utils import CriticalPath, NamedPath, step_length
 
 #: Most ranks and boxes in a drawing.
@@ -46,7 +46,7 @@ def step_timeline(
     lanes, lane_of = _lanes(recording, step, owners)
     marks = _marks(recording, step, path, parts)
     on_path = np.zeros(len(step), np.bool_)
-    on_path[[mark.span for mark in marks]] = True
+    on_path[[mark.on for mark in marks]] = True
     is_drawn = np.isin(step.owner, owners) & (_is_part(recording)[step.operation] | on_path)
     is_drawn &= (step.end_ns > step.start_ns) | on_path
     events = np.flatnonzero(is_drawn)
@@ -61,9 +61,9 @@ def step_timeline(
         start, end = int(step.start_ns[event]), int(step.end_ns[event])
         times = ((start - zero) / 1e6, (end - start) / 1e6)
         keys = dict.fromkeys((key_of(owner, operation.main), key_of(owner, operation.label)))
-        spans.append(Span(lane, brief(operation.label), *times, group_of(operation), (*keys,)))
+        spans.append(Span(lane, brief(operation.label), *times, operation.stage_or_kind, (*keys,)))
     index = {event: i for i, event in enumerate(events.tolist())}
-    drawn = [mark._replace(span=index[mark.span]) for mark in marks if mark.span in index]
+    drawn = [mark._replace(on=index[mark.on]) for mark in marks if mark.on in index]
     title = f"{title}: {step_length(recording, step, path, lasts_ns)}"
     return Timeline(title, spans, path=drawn, note=" ".join(_notes(recording, owners, path, left_out)))
 
@@ -146,16 +146,11 @@ def _words(name: str, operation: Operation, *, is_idle: bool) -> str:
     return name
 
 
-def group_of(operation: Operation) -> str:
-    """Choose the group that decides the colour: the stage of a transfer, else the kind of work."""
-    return operation.transfer.stage or operation.kind_of_work or "other"
-
-
 # ---- the path
 
 
-def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: bool) -> list[OnPath]:
-    """Choose the stretches to draw; their `span` is still the number of an event.
+def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: bool) -> list[Span]:
+    """Choose the stretches to draw; each is still `on` the number of an event.
 
     A stretch without an event is drawn beside the next event, or the last.
     """
@@ -179,5 +174,6 @@ def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: boo
     ):
         operation = recording.operations[step.operation[event]]
         words = _words(named.labels[label].name, operation, is_idle=idle)
-        marks.append(OnPath(event, start, duration, words, idle, (keys[label], stretch_key(number))))
+        group = IDLE if idle else operation.stage_or_kind
+        marks.append(Span("", words, start, duration, group, (keys[label], stretch_key(number)), on=event))
     return marks

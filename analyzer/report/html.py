@@ -18,13 +18,13 @@ from analyzer.report.json import encode
 from analyzer.report.pictures import colours, heat_map, plot
 from analyzer.report.pictures.svg import SMALL, WIDTH
 from analyzer.report.result import (
+    IDLE,
     Bars,
     Card,
     Chart,
     Command,
     HeatMap,
     Network,
-    OnPath,
     Result,
     Span,
     Table,
@@ -149,7 +149,7 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
         "kind": "drawing",
         "title": chart.title,
         "narrow": is_small,
-        "svg": plot.painted(chart, SMALL if is_small else WIDTH).svg,
+        "svg": plot.painted(chart, SMALL if is_small else WIDTH)[0],
         "large": isinstance(chart, Network),
         "figure": heat_map.figure(chart) if _is_in_3d(chart) else None,
     }
@@ -168,8 +168,8 @@ def _timeline(chart: Timeline, keys: Mapping[str, int]) -> dict[str, Any]:
         for span in chart.spans
     ]  # fmt: skip
     path = [
-        (part.span, *_times(part), names[bounded(part.name, _LONGEST)],
-         int(part.is_idle), *_known(part.keys, keys))
+        (part.on, *_times(part), names[bounded(part.name, _LONGEST)],
+         int(part.group == IDLE), *_known(part.keys, keys))
         for part in chart.path
     ]  # fmt: skip
     shades = list(colours.assign(groups).values())
@@ -186,7 +186,7 @@ def _timeline(chart: Timeline, keys: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _times(box: Span | OnPath) -> tuple[float, float]:
+def _times(box: Span) -> tuple[float, float]:
     """Round start and duration to 10 ns so that touching boxes still touch."""
     start = round(box.start_ms, 5)
     return start, round(round(box.start_ms + box.dur_ms, 5) - start, 5)

@@ -132,8 +132,15 @@ def stretch_key(number: int) -> str:
     return f"#{number}"
 
 
+#: The group of the stretches of a path where nothing ran.
+IDLE = "gap"
+
+
 class Span(NamedTuple):
-    """One coloured box of a timeline; its `keys` link it to rows of tables (`Table.about`)."""
+    """One coloured box of a timeline, or a stretch of the path through the boxes.
+
+    Its `keys` link it to rows of tables (`Table.about`).
+    """
 
     lane: str
     name: str
@@ -141,17 +148,7 @@ class Span(NamedTuple):
     dur_ms: float
     group: str  # decides the colour; shown in the legend
     keys: Sequence[str] = ()
-
-
-class OnPath(NamedTuple):
-    """A stretch of a path through the boxes of a timeline."""
-
-    span: int  # the box around the stretch, or the next box
-    start_ms: float
-    dur_ms: float
-    name: str
-    is_idle: bool = False  # a gap or a wait, not work
-    keys: Sequence[str] = ()  # as of a `Span`
+    on: int = -1  # of a stretch: the number of the box around it, or of the next box
 
 
 class Timeline(NamedTuple):
@@ -162,7 +159,7 @@ class Timeline(NamedTuple):
 
     title: str
     spans: Sequence[Span]
-    path: Sequence[OnPath] = ()
+    path: Sequence[Span] = ()
     note: str = ""
     step: str = ""
 

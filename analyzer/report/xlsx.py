@@ -169,11 +169,8 @@ def _width(table: Table, index: int) -> int:
 def _shortened(name: str, suffix: str) -> str:
     """Shorten `name` so that it has 31 of the format's characters (UTF-16 units) with `suffix`."""
     room = _NAME_CHARACTERS - len(suffix)
-    for width in range(room, 0, -1):
-        text = shorten(name, width)
-        if len(text.encode("utf-16-le")) // 2 <= room:
-            return text.strip(" '") + suffix
-    return "Sheet" + suffix
+    units = shorten(name, room).encode("utf-16-le")[: 2 * room]
+    return units.decode("utf-16-le", "ignore").strip(" '") + suffix
 
 
 def _legal(text: str) -> str:

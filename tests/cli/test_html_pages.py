@@ -45,7 +45,8 @@ def result_of(option: str, inputs: list[Path], words: list[str]) -> Result:
     """Run an option on copies of `inputs` in the current directory."""
     copies = [str(shutil.copytree(path, Path.cwd() / path.name, dirs_exist_ok=True)) for path in inputs]
     args = arguments.parse(["--option", option, "--path", *copies, *words])
-    return cli.load(option).run(args)
+    result: Result = cli.load(option).run(args)
+    return result
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def test_every_event_is_where_it_was_and_the_path_goes_through_who_was_waited_fo
         ("rank0 computation", "work", 0, 10), ("rank0 computation", "reduce", 10, 65),
         ("rank1 computation", "work", 0, 70), ("rank1 computation", "reduce", 70, 5),
     ]  # fmt: skip
-    stops = [(chart.spans[part.span].lane, part.name, part.start_ms, part.dur_ms) for part in chart.path]
+    stops = [(chart.spans[part.on].lane, part.name, part.start_ms, part.dur_ms) for part in chart.path]
     assert stops == [("rank1 computation", "work", 0, 70), ("rank0 computation", "reduce", 70, 5)]
     assert chart.path[0].keys == (key_of("rank1", "work"), stretch_key(0))
     assert chart.spans[2].keys == (key_of("rank1", "work"),)

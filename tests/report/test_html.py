@@ -26,7 +26,6 @@ from analyzer.report.result import (
     GraphNode,
     HeatMap,
     Network,
-    OnPath,
     Result,
     Span,
     Table,
@@ -237,10 +236,7 @@ def test_the_pictures_of_the_picked_step_are_shown(browser: Chrome, tmp_path: Pa
     assert shown() == ["Step 7"]
     Select(browser.find_element(By.CSS_SELECTOR, ".picker select")).select_by_visible_text("8")
     assert shown() == ["Step 8"]
-    (end,) = browser.execute_script(
-        "return timelines.filter(one => one.state.width).map(one => one.range()[1])"
-    )
-    assert end == pytest.approx(9, rel=0.05)
+    assert browser.execute_script("return sight.to") == pytest.approx(9, rel=0.05)
 
 
 def test_a_finding_shows_the_box_that_it_names_in_the_step_that_it_names(
@@ -258,9 +254,8 @@ def test_a_finding_shows_the_box_that_it_names_in_the_step_that_it_names(
     html.write(Result("diagnose", "T", {}, charts=charts, cards=[card]), tmp_path / "a.html")
     assert open_page(browser, tmp_path / "a.html") == []
     browser.find_element(By.CSS_SELECTOR, ".cards button").click()
-    shown = "return timelines.filter(one => one.state.width).map(one => one.range())"
-    for left, right in browser.execute_script(shown):  # the box and a quarter of it on either side
-        assert (left, right) == (pytest.approx(38.75, abs=0.3), pytest.approx(46.25, abs=0.3))
+    in_sight = browser.execute_script("return [sight.from, sight.to]")
+    assert in_sight == pytest.approx([38.75, 46.25], abs=0.3)  # the box and a quarter of it on either side
     (own,) = (one for one in browser.find_elements(By.TAG_NAME, "section") if one.text.startswith("Step 9"))
     assert own.find_element(By.CSS_SELECTOR, ".detail").text.startswith("p · PUSH · r0")
     assert browser.execute_script(
@@ -285,7 +280,10 @@ LINKED = Timeline(
         Span("rank0", "FW.a", 0.0, 50.0, "FW", ("rank0.FW.a",)),
         Span("rank1", "BW.b", 50.0, 50.0, "BW", ("rank1.BW.b",)),
     ],
-    path=[OnPath(0, 0.0, 50.0, "FW.a", keys=("rank0.FW.a",)), OnPath(1, 50.0, 50.0, "BW.b", keys=("#1",))],
+    path=[
+        Span("", "FW.a", 0.0, 50.0, "FW", ("rank0.FW.a",), on=0),
+        Span("", "BW.b", 50.0, 50.0, "BW", ("#1",), on=1),
+    ],
 )
 ABOUT = Table("t", "T", (NAME,), [("FW.a",), ("BW.b",)], about=[("rank0.FW.a",), ("#1", "rank1.BW.b")])
 MARKED = "return [...document.querySelectorAll('tr.marked')].map(row => row.textContent)"
@@ -297,7 +295,7 @@ def test_a_row_goes_to_what_it_is_about_and_a_box_to_its_rows(browser: Chrome, t
     assert sections == ["chart-1", "table-2", "table-1"]  # the table below what it is linked with
     rows = browser.find_elements(By.CSS_SELECTOR, "tr.linked")
     rows[1].click()
-    start, end = browser.execute_script("return timelines[0].range()")
+    start, end = browser.execute_script("return [sight.from, sight.to]")
     assert 0 < start < 50  # the first box is out of sight but for its end
     assert end > 100
     assert browser.execute_script(MARKED) == ["BW.b"]
@@ -305,9 +303,10 @@ def test_a_row_goes_to_what_it_is_about_and_a_box_to_its_rows(browser: Chrome, t
     until(browser, PAINTED)
     canvas = browser.find_element(By.CSS_SELECTOR, "canvas")
     at = browser.execute_script(
-        "const {view, width, height} = timelines[0].state;"
-        "const top = laidOut(data.charts[0]).lanes[0].top;"
-        "return [Math.round(25 * view.scale + view.x - width / 2), Math.round(top + 9 - height / 2)]"
+        "const { clientWidth: width, clientHeight: height } = document.querySelector('canvas');"
+        "const top = laidOut(data.charts[0]).lanes[0].top, left = Math.min(190, width * 0.28);"
+        "const x = left + 25 / (sight.to - sight.from) * (width - left);"
+        "return [Math.round(x - width / 2), Math.round(top + 9 - height / 2)]"
     )
     ActionChains(browser, 0).move_to_element_with_offset(canvas, *at).click().perform()
     assert browser.execute_script(MARKED) == ["FW.a"]
@@ -329,7 +328,7 @@ def test_a_graph_is_searched_and_zoomed(browser: Chrome, tmp_path: Path) -> None
     wide = "return document.querySelector('.drawing svg').clientWidth"
     before = browser.execute_script(wide)
     browser.find_element(By.CSS_SELECTOR, "[aria-label='Zoom in']").click()
-    assert browser.execute_script(wide) == pytest.approx(1.4 * before, rel=0.01)
+    assert browser.execute_script(wide) == pytest.approx(1.5 * before, rel=0.01)
 
 
 def test_a_large_timeline_loads_and_moves(browser: Chrome, tmp_path: Path) -> None:

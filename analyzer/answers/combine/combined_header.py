@@ -10,9 +10,10 @@ import msgspec
 
 from analyzer.answers.combine.distinct_ids import SourceProcess, SourceThread, frame_id
 from analyzer.answers.combine.rewrite_source import Rewritten
-from analyzer.answers.combine.sources import Member, Timing
+from analyzer.answers.combine.sources import Member
 from analyzer.base.errors import PROGRAM
 from analyzer.base.inputs import MEMBER, natural
+from analyzer.model.clocks.offsets import Clock
 from analyzer.reading import dialects
 from analyzer.reading.dialects.system import BASE, System
 from analyzer.reading.formats.chrome_writer import metadata
@@ -125,11 +126,13 @@ def _meta(name: str, pid: int, tid: int, value: str | float) -> bytes:
     return _ENCODE(metadata(name, pid, tid, value))
 
 
-def merged_header(labels: Labels, sources: Sequence[Rewritten], times: Timing) -> bytes:
+def merged_header(
+    labels: Labels, sources: Sequence[Rewritten], clocks: Sequence[Clock], aligned_by: str, base_ns: int
+) -> bytes:
     """Write the members of the combined object beside its events, as JSON without the last brace.
 
     A member that is equal in all files stays; others are under ``otherData`` for each source, beside the
-    shift of its times.
+    shift of its times. `base_ns` is the zero of the file's times.
     """
     headers = [source.about.header for source in sources]
     common = {MEMBER: PROGRAM} | {
@@ -138,21 +141,21 @@ def merged_header(labels: Labels, sources: Sequence[Rewritten], times: Timing) -
         if key not in _OWN and all(key in header and header[key] == value for header in headers)
     }
     common.setdefault("displayTimeUnit", headers[0].get("displayTimeUnit", "ms"))
-    if times.base_ns:
-        common[BASE] = times.base_ns
+    if base_ns:
+        common[BASE] = base_ns
     if frames := _stack_frames(headers):
         common["stackFrames"] = frames
     others = [
         {
             "source": labels.texts[i].rstrip("."),
-            "offset_us": times.clocks[i].offset_us,
-            "bound_us": times.clocks[i].bound_us,
+            "offset_us": clocks[i].offset_us,
+            "bound_us": clocks[i].bound_us,
             "drift_ppm": 0.0,  # for scripts: drifts are not corrected
             **{key: value for key, value in headers[i].items() if key not in common},
         }
         for i in labels.order
     ]
-    common["otherData"] = {"aligned_by": times.aligned_by, "combined": others}
+    common["otherData"] = {"aligned_by": aligned_by, "combined": others}
     return _ENCODE(common)[:-1]
 
 

@@ -20,7 +20,7 @@ _LARGEST = 1 << 31  # Perfetto reads larger or negative process ids as 0
 
 
 class SourcePlace(Struct, frozen=True):
-    """The numbers and names of one source in the combined file; picklable.
+    """One source: what its beginning tells, and its numbers and names in the combined file; picklable.
 
     Its process ids are `first_pid` to `first_pid` + `n_pids` - 1; a Composer source has the only pid
     `only_pid`, its rank. If names have a `prefix` (BytePS), processes of the file are tensors, and become
@@ -28,13 +28,15 @@ class SourcePlace(Struct, frozen=True):
     """
 
     path: Path
-    number: int
     dialect: str
-    prefix: str  # of names: "wk0.rank1."
-    first_pid: int
-    n_pids: int
-    only_pid: int | None = None
+    rank: int | None
+    has_events: bool  # other than metadata
     axis: SecondAxis | None = None  # of times by a second clock
+    number: int = 0
+    prefix: str = ""  # of names: "wk0.rank1."
+    first_pid: int = 0
+    n_pids: int = 0
+    only_pid: int | None = None
     names: tuple[str, ...] = ()  # --filter
     comm: tuple[str, ...] = ()  # --comm
     owner: str = ""  # the prefix of names for this source only: "rank1."

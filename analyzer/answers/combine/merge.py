@@ -17,16 +17,18 @@ from typing import IO, TYPE_CHECKING, TypeVar
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzer.answers.combine.combined_header import Labels, merged_header, metadata_events
 from analyzer.answers.combine.distinct_ids import SourcePlace
 from analyzer.answers.combine.rewrite_source import Rewritten, read_columns, rewrite
-from analyzer.answers.combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
+from analyzer.answers.combine.sources import Member, clocks_of, sniffed, usable, with_ranks
 from analyzer.base.arrays import Int64
 from analyzer.base.outputs.atomic import as_output_error, check_output, open_output, temporary_directory
 from analyzer.base.parallel import FilePart, cores, process_pool, progress_bar, size_of, unpacked_size
 from analyzer.model.clocks.offsets import Clock
 from analyzer.reading import dialects
+from analyzer.reading.dialects.system import BASE
 from analyzer.reading.formats import native
 from analyzer.reading.formats.values import FLOAT_LIMIT_US
 from analyzer.reading.formats.values import microseconds as exact_us
@@ -92,9 +94,8 @@ def combine(
         spill = stack.enter_context(temporary_directory(beside))
         pool = stack.enter_context(process_pool(n)) if n > 1 else None
         beginnings = _run(pool, sniffed, [(member.file, scan) for member in members])
-        members, kinds, left_out = usable(members, beginnings, skip_broken=skip_broken)
-        dialect = kinds[0].dialect
-        parts = _places(members, kinds, names, comm)
+        members, parts, left_out = usable(members, beginnings, skip_broken=skip_broken)
+        dialect, parts = parts[0].dialect, _places(members, parts, names, comm)
         with progress_bar(
             sum(size_of(member.file) for member in members), "B", what="reading", enabled=progress
         ) as advance:
@@ -107,51 +108,59 @@ def combine(
             for member, source in zip(members, sources, strict=True)
             if source.repairs
         ]
-        times = timing(members, sources, align=align)
+        epochs_ns = [dialects.epoch_ns(dialects.named(dialect), source.about) for source in sources]
+        base_ns = (
+            epochs_ns[0] if all(BASE in source.about.header for source in sources) and all(epochs_ns) else 0
+        )
+        clocks, aligned_by, warnings = [Clock()] * len(members), "none", list[str]()
+        if align:
+            clocks, aligned_by, warnings = clocks_of(members, sources, epochs_ns)
         labels = Labels(members, dialect, sources)
-        head = merged_header(labels, sources, times)
+        head = merged_header(labels, sources, clocks, aligned_by, base_ns)
         metadata = metadata_events(labels, sources)
         metadata += [text for source in sources for text in source.untimed]
+        shifts_ns = [
+            epoch - base_ns + clock.offset_ns for epoch, clock in zip(epochs_ns, clocks, strict=True)
+        ]
         n_timed = sum(s.n_events - len(s.untimed) for s in sources)
         writing = progress_bar(n_timed, "events", what="writing", enabled=progress)
         with open_output(output) as file, writing as advance:
-            _write(file, head, metadata, _texts(sources, times.shifts_ns, advance))
+            _write(file, head, metadata, _texts(sources, shifts_ns, advance))
     return Combined(
         members=members,
         n_events=len(metadata) + n_timed,
         dialect=dialect,
-        clocks=times.clocks,
+        clocks=clocks,
         ranks=labels.ranks,
         world_size=labels.world_size,
-        aligned_by=times.aligned_by,
+        aligned_by=aligned_by,
         damaged=[m.source.path for m, source in zip(members, sources, strict=True) if source.repairs],
-        warnings=[*left_out, *repairs, *times.warnings],
+        warnings=[*left_out, *repairs, *warnings],
     )
 
 
 def _places(
     members: Sequence[Member],
-    kinds: Sequence[Beginning],
+    parts: Sequence[SourcePlace],
     names: Sequence[str],
     comm: Sequence[str],
 ) -> list[SourcePlace]:
+    """Give the sources and their processes numbers."""
     stride = min(_STRIDE, _MAX_PID // len(members))
-    system = dialects.named(kinds[0].dialect)
+    system = dialects.named(parts[0].dialect)
     return [
-        SourcePlace(
-            path=member.file,
+        replace(
+            part,
             number=i,
-            dialect=kinds[0].dialect,
             prefix=member.prefix if system.names_by_rank else "",
             first_pid=1 + i * stride,
             n_pids=stride,
-            only_pid=(i if kinds[i].rank is None else kinds[i].rank) if system.pid_is_rank else None,
-            axis=kinds[i].axis,
+            only_pid=(i if part.rank is None else part.rank) if system.pid_is_rank else None,
             names=tuple(names),
             comm=tuple(comm),
-            owner=member.of_rank(kinds[i].rank).source.prefix,
+            owner=member.of_rank(part.rank).source.prefix,
         )
-        for i, member in enumerate(members)
+        for i, (member, part) in enumerate(zip(members, parts, strict=True))
     ]
 
 

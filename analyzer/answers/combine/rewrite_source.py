@@ -37,7 +37,7 @@ from analyzer.reading.formats.values import NO_TIME, InexactError, cleaned, text
 from analyzer.reading.formats.whole import WholeEvent, decode, encode
 from trace_utils import CommFilter, read_trace
 
-_REMEMBERED = 1 << 17  # names with their tracks, and arguments
+_REMEMBERED = 1 << 17  # names with their tracks
 _LONGEST_NS = 10**18  # a duration that is longer is sorted like this one
 KEPT, LEFT_OUT, DROPPED = range(3)  # fates of events of a kind; dropped ones are counted
 #: Metadata that is written again at the head of the combined file.
@@ -68,8 +68,6 @@ class _Rewriter:
         self.columns = [(empty, empty, empty.astype(np.int32))]  # times, durations and lengths, by pieces
         self.tables = Tables(place)
         self.filter = CommFilter(self._system, place.names, place.owner)
-        self.packs_args = bool(place.prefix)  # BytePS writes four short lines of them for each event
-        self._packed = lru_cache(_REMEMBERED)(_packed)
         self._placed = lru_cache(_REMEMBERED)(self._newly_placed)
         self.untimed: list[bytes] = []
         self.n_events = 0
@@ -87,10 +85,6 @@ class _Rewriter:
         rows = self._place_events(events)
         kept = [events[row] for row in rows.tolist()]
         self.n_events += len(kept)
-        if self.packs_args:
-            for event in kept:
-                if bytes(event.args):
-                    event.args = msgspec.Raw(self._packed(bytes(event.args)))
         make_unique(kept, self._place.number)
         texts = list(map(encode, kept))
         is_timed = ts[rows] != NO_TIME
@@ -223,11 +217,3 @@ def _ns(times: Sequence[msgspec.Raw]) -> Int64:
         return to_ns(msgspec.json.decode(b"[%b]" % b",".join(texts)))
     except (InexactError, *UNDECODABLE):
         return text_to_ns(times)
-
-
-def _packed(text: bytes) -> bytes:
-    """Strip the white space between the members of JSON."""
-    try:
-        return msgspec.json.format(text, indent=-1)
-    except msgspec.DecodeError:
-        return text

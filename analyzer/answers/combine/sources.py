@@ -8,13 +8,13 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from analyzer.answers.combine.distinct_ids import SourcePlace
 from analyzer.answers.combine.rewrite_source import Rewritten
 from analyzer.base.errors import TraceError
 from analyzer.model.clocks.job_clocks import doubts
 from analyzer.model.clocks.offsets import Clock, align
 from analyzer.reading import dialects
 from analyzer.reading.dialects.recorded_collectives import SyncPoints, merged
-from analyzer.reading.dialects.system import BASE, SecondAxis
 from analyzer.reading.formats import chrome
 from analyzer.reading.formats.builder import Builder
 from trace_utils import Source, check_chrome
@@ -40,26 +40,7 @@ class Member(Struct, frozen=True):
         return replace(self.source, rank=self.source.rank or 0).prefix
 
 
-class Beginning(Struct, frozen=True):
-    """The beginning of a file: the system that wrote it, and its rank."""
-
-    dialect: str
-    rank: int | None
-    has_events: bool  # other than metadata
-    axis: SecondAxis | None = None
-
-
-class Timing(Struct, frozen=True):
-    """The alignment of the sources to one clock: `shifts_ns` and `clocks` are per source."""
-
-    shifts_ns: Sequence[int]
-    base_ns: int  # zero of the combined file's times
-    clocks: Sequence[Clock]
-    aligned_by: str  # basis of the alignment
-    warnings: Sequence[str]
-
-
-def sniffed(path: Path, scan: bool = False) -> Beginning | TraceError:
+def sniffed(path: Path, scan: bool = False) -> SourcePlace | TraceError:
     """Find the system and rank of a file by its first pieces, or why the file cannot be combined.
 
     All of it is read if the first pieces are only metadata. `scan`: in C.
@@ -76,7 +57,7 @@ def sniffed(path: Path, scan: bool = False) -> Beginning | TraceError:
         axis = system.second_axis(
             lambda: chrome.assemble(path, chrome.read_rows(path, scan=scan), system.pairing)
         )
-        return Beginning(system.name, system.rank(trace)[0], _has_events(rows), axis)
+        return SourcePlace(path, system.name, system.rank(trace)[0], _has_events(rows), axis)
     except TraceError as error:
         return error
 
@@ -86,8 +67,8 @@ def _has_events(rows: Builder) -> bool:
 
 
 def usable(
-    members: Sequence[Member], beginnings: Sequence[Beginning | TraceError], *, skip_broken: bool
-) -> tuple[list[Member], list[Beginning], list[str]]:
+    members: Sequence[Member], beginnings: Sequence[SourcePlace | TraceError], *, skip_broken: bool
+) -> tuple[list[Member], list[SourcePlace], list[str]]:
     """Select the members with events and their beginnings; also a line for each member left out.
 
     A rank that was killed before it wrote leaves a trace without events, dialect and clock. With
@@ -97,7 +78,7 @@ def usable(
     TraceError if a member is not a trace, nothing is left, or the rest is of several dialects.
     """
     pairs = list(zip(members, beginnings, strict=True))
-    kept = [(member, kind) for member, kind in pairs if isinstance(kind, Beginning) and kind.has_events]
+    kept = [(member, kind) for member, kind in pairs if isinstance(kind, SourcePlace) and kind.has_events]
     errors = [error for error in beginnings if isinstance(error, TraceError)]
     if errors and not (skip_broken and kept):
         raise errors[0]
@@ -147,20 +128,14 @@ def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewrit
     return ranked
 
 
-def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bool) -> Timing:
-    """Align the sources on one clock."""
-    bases = [dialects.epoch_ns(dialects.named(source.about.dialect), source.about) for source in sources]
-    base_ns = bases[0] if all(BASE in source.about.header for source in sources) and all(bases) else 0
-    hosts = _hosts(members, sources, bases)
-    clocks, by, warnings = _clocks(hosts) if align else ([Clock() for _ in hosts], "none", [])
+def clocks_of(
+    members: Sequence[Member], sources: Sequence[Rewritten], epochs_ns: Sequence[int]
+) -> tuple[list[Clock], str, list[str]]:
+    """Estimate the clock of each source; also the basis of the comparison, and warnings."""
+    hosts = _hosts(members, sources, epochs_ns)
+    clocks, by, warnings = _host_clocks(hosts)
     of_host = {host.number: clock for host, clock in zip(hosts, clocks, strict=True)}
-    return Timing(
-        [base - base_ns + of_host[m.host].offset_ns for m, base in zip(members, bases, strict=True)],
-        base_ns,
-        [of_host[member.host] for member in members],
-        by,
-        warnings,
-    )
+    return [of_host[member.host] for member in members], by, warnings
 
 
 class _Host(Struct, frozen=True):
@@ -189,7 +164,7 @@ def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Seque
     return hosts
 
 
-def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
+def _host_clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
     """Estimate the clocks of the hosts; also the basis of the comparison, and warnings."""
     if len(hosts) < 2:
         return [Clock()], "none", []

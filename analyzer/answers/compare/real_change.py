@@ -9,23 +9,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.answers.compare.significance import Change, changes, sample
-from analyzer.answers.diagnose.steps.causes import causes_of
-from analyzer.answers.diagnose.steps.detectors.dominant_kernels import by_kind_of_kernel
-from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64
 from analyzer.model.figures.job_figures import RealSteps
-from replay.real_step import RealJob, mean_step_ns, step_lengths
 from replay.uncertainty import Z_95
-
-
-def real_steps(job: RealJob) -> RealSteps:
-    """Collect what a comparison needs of a job without its profiler."""
-    recording = job.loaded.recording
-    view = JobView(job.loaded)
-    most, least = map(mean_step_ns, job.extremes or (recording, recording))
-    kinds = by_kind_of_kernel(view, types=True)
-    device_ns = np.array([*kinds.values()]).reshape(len(kinds), len(view.rows))
-    return RealSteps(step_lengths(recording), most, least, list(kinds), device_ns, causes_of(view))
 
 
 def step_change(a: RealSteps, b: RealSteps) -> Change:

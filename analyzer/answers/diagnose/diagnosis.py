@@ -21,6 +21,7 @@ from analyzer.answers.diagnose.finding import (
     ListPlace,
     Skipped,
 )
+from analyzer.answers.diagnose.steps.causes import Limit, limit
 from analyzer.answers.diagnose.steps.detectors.device import (
     allocations,
     copies,
@@ -54,7 +55,6 @@ from analyzer.answers.diagnose.steps.detectors.operations import (
 from analyzer.answers.diagnose.steps.detectors.servers import one_slow_server, priority_inversion, slow_server
 from analyzer.answers.diagnose.steps.detectors.slow_transfers import slow_links, small_messages
 from analyzer.answers.diagnose.steps.job_view import JobView, job_ns
-from analyzer.answers.diagnose.steps.limit import Limit, limit
 from analyzer.base.arrays import Float64
 from analyzer.base.errors import UsageError, as_sentence, counted
 from analyzer.base.units import in_ms, in_percent

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from analyzer.base.errors import TraceError
 from analyzer.reading import dialects
@@ -50,39 +49,19 @@ class Load(Struct, frozen=True):
     dur_ns: int
     percent: float  # of the time of all tasks of the worker
     n_tasks: int
-    input_bytes: float = 0.0  # mean over tasks, of the results that a task depends on
-    throughput: float = 0.0  # MB/s, mean over tasks
-    gpu_percent: float = 0.0  # mean over the samples in any task of the function, on any worker
-    gpu_bytes: float = 0.0
-    result_bytes: int = 0  # of the last run of the key
+    input_bytes: float  # mean over tasks, of the results that a task depends on
+    throughput: float  # MB/s, mean over tasks
+    gpu_percent: float  # mean over the samples in any task of the function, on any worker
+    gpu_bytes: float
+    result_bytes: int  # of the last run of the last key
 
 
-class Loads(Struct, frozen=True):
-    """The loads of all workers, the longest first."""
+def read_profiles(
+    paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None
+) -> tuple[list[Trace], list[str]]:
+    """Read DASF databases, or directories of them, as one run; return also a line for each repair.
 
-    rows: Sequence[Load]
-    n_samples: int = 0
-    n_repeated: int = 0  # tasks that ran more than once
-
-
-class HeldTasks(Struct, frozen=True):
-    """The number of results that each worker (w,) held, per second from the first sample on.
-
-    As in DASF the last sample of a second counts (in file order), a worker without one has 0, and seconds
-    without any sample are left out.
-    """
-
-    workers: Sequence[str]
-    seconds: Sequence[int]
-    counts: Sequence[Sequence[int]]  # (seconds, w)
-
-
-def analyse(
-    sub_option: str, paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None
-) -> tuple[Loads | HeldTasks, list[str]]:
-    """Analyse DASF databases, or directories of them, as one run; return also a line for each repair.
-
-    TraceError if one is not a DASF profile, or none holds the records that the analysis needs.
+    TraceError if one is not a DASF profile, or none holds records.
     """
     traces: list[Trace] = []
     repairs: list[str] = []
@@ -98,24 +77,65 @@ def analyse(
             raise TraceError(f"{trace.path}: not a DASF profile but a {trace.dialect} trace")
     if not traces:
         raise TraceError(f"{paths[0]}: no records, nor in the other databases")
-    return analysis_of(sub_option, traces), list(dict.fromkeys(repairs))
+    return traces, list(dict.fromkeys(repairs))
 
 
-def analysis_of(sub_option: str, traces: Sequence[Trace]) -> Loads | HeldTasks:
-    """Carry out one analysis; `traces` were read for `NEEDS`, with their points."""
-    if sub_option == "task_balance":
-        return _held_tasks(traces)
+def loads(traces: Sequence[Trace], by: Literal["function", "key"]) -> tuple[list[Load], int, int]:
+    """Sum the tasks of each worker and function, or key, the longest first; `traces` were read for `NEEDS`.
+
+    Return also the number of samples of GPUs, and of tasks that ran more than once.
+    """
     tasks = [task for trace in traces for task in _tasks(trace)]
     if not tasks:
         raise TraceError(
-            f"{traces[0].path}: no Compute records, so no {sub_option} "
+            f"{traces[0].path}: no Compute records, so no {'task' if by == 'key' else by}_bottleneck "
             "(DASF writes none with dask's newer keys, which are tuples); task_balance needs none"
         )
-    if sub_option == "task_bottleneck":
-        size = {task.key: task.size for task in tasks}
-        loads = _longest_first(tasks, "key")
-        return Loads([replace(load, result_bytes=size[load.name]) for _, load in loads])
-    return _loads_by_function(tasks, [sample for trace in traces for sample in _samples(trace)])
+    samples = [sample for trace in traces for sample in _samples(trace)]
+    data, usage = _input_bytes(tasks), _usage_per_function(tasks, samples)
+    size = {task.key: task.size for task in tasks}
+    total: Counter[tuple[str, str]] = Counter()
+    groups: dict[tuple[str, str, str], list[_Task]] = defaultdict(list)
+    for task in tasks:
+        groups[task.host, task.worker, getattr(task, by)].append(task)
+        total[task.host, task.worker] += task.dur_ns
+    rows = []
+    for (host, worker, name), group in groups.items():
+        dur_ns, used = sum(task.dur_ns for task in group), usage[group[-1].function]
+        load = Load(
+            host,
+            worker.rpartition("-")[2],
+            name,
+            dur_ns,
+            percent=100 * dur_ns / max(1, total[host, worker]),
+            n_tasks=len(group),
+            input_bytes=_mean(data[task.key] for task in group),
+            throughput=_mean(data[task.key] / task.dur_ns * 1e3 for task in group if task.dur_ns),
+            gpu_percent=_mean(percent for percent, _ in used),
+            gpu_bytes=_mean(memory for _, memory in used),
+            result_bytes=size[group[-1].key],
+        )
+        rows.append(load)
+    repeated = sum(n > 1 for n in Counter(task.key for task in tasks).values())
+    return sorted(rows, key=lambda load: -load.dur_ns), len(samples), repeated
+
+
+def held_tasks(traces: Sequence[Trace]) -> tuple[list[str], list[int], list[list[int]]]:
+    """Count the results that each worker (w,) held, per second from the first sample on: (seconds, w).
+
+    As in DASF the last sample of a second counts (in file order), a worker without one has 0, and seconds
+    without any sample are left out.
+    """
+    held: dict[int, dict[str, int]] = defaultdict(dict)
+    for trace in traces:
+        for _, worker, at_ns, args in _points(trace, MANAGED_MEMORY):
+            held[at_ns // 10**9][worker] = _integer(args.get("tasks"))
+    if not held:
+        raise TraceError(f"{traces[0].path}: no Managed Memory records, so no task_balance")
+    workers = sorted({worker for second in held.values() for worker in second})
+    seconds = sorted(held)
+    counts = [[held[second].get(worker, 0) for worker in workers] for second in seconds]
+    return workers, [second - seconds[0] for second in seconds], counts
 
 
 def _tasks(trace: Trace) -> Iterator[_Task]:
@@ -157,54 +177,6 @@ def _points(trace: Trace, name: str) -> Iterator[tuple[str, str, int, Mapping[st
         if trace.names[points.name_id[row]] == name:
             host, thread = map(_text, trace.tracks[points.track_id[row]])
             yield host, thread, int(points.ts_ns[row]), args
-
-
-def _loads_by_function(tasks: Sequence[_Task], samples: Sequence[_Sample]) -> Loads:
-    data = _input_bytes(tasks)
-    usage = _usage_per_function(tasks, samples)
-    rows = []
-    for group, load in _longest_first(tasks, "function"):
-        used = usage[load.name]
-        rates = (data[task.key] / task.dur_ns * 1e3 for task in group if task.dur_ns)
-        rows.append(
-            replace(
-                load,
-                input_bytes=_mean(data[task.key] for task in group),
-                throughput=_mean(rates),
-                gpu_percent=_mean(percent for percent, _ in used),
-                gpu_bytes=_mean(memory for _, memory in used),
-            )
-        )
-    repeated = sum(n > 1 for n in Counter(task.key for task in tasks).values())
-    return Loads(rows, len(samples), repeated)
-
-
-def _longest_first(tasks: Sequence[_Task], by: str) -> list[tuple[list[_Task], Load]]:
-    """Group tasks by worker and `by`, each group with its load, the longest first."""
-    total: Counter[tuple[str, str]] = Counter()
-    groups: dict[tuple[str, str, str], list[_Task]] = defaultdict(list)
-    for task in tasks:
-        groups[task.host, task.worker, getattr(task, by)].append(task)
-        total[task.host, task.worker] += task.dur_ns
-    loads = []
-    for (host, worker, name), group in groups.items():
-        dur_ns = sum(task.dur_ns for task in group)
-        percent = 100 * dur_ns / max(1, total[host, worker])
-        loads.append((group, Load(host, worker.rpartition("-")[2], name, dur_ns, percent, len(group))))
-    return sorted(loads, key=lambda pair: -pair[1].dur_ns)
-
-
-def _held_tasks(traces: Sequence[Trace]) -> HeldTasks:
-    held: dict[int, dict[str, int]] = defaultdict(dict)
-    for trace in traces:
-        for _, worker, at_ns, args in _points(trace, MANAGED_MEMORY):
-            held[at_ns // 10**9][worker] = _integer(args.get("tasks"))
-    if not held:
-        raise TraceError(f"{traces[0].path}: no Managed Memory records, so no task_balance")
-    workers = sorted({worker for second in held.values() for worker in second})
-    seconds = sorted(held)
-    counts = [[held[second].get(worker, 0) for worker in workers] for second in seconds]
-    return HeldTasks(workers, [second - seconds[0] for second in seconds], counts)
 
 
 def _input_bytes(tasks: Sequence[_Task]) -> dict[str, int]:

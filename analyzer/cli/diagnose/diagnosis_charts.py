@@ -11,7 +11,7 @@ from analyzer.answers.diagnose.finding import Finding
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64
 from analyzer.base.units import in_ms
-from analyzer.cli.step_timeline import group_of, step_timeline
+from analyzer.cli.step_timeline import step_timeline
 from analyzer.reading.dialects.name_rules import OTHER, kernel_kind
 from analyzer.reading.dialects.roles import Role
 from analyzer.report.result import Bars, Chart, HeatMap
@@ -50,7 +50,7 @@ def path_shares(view: JobView) -> list[Chart]:
     for operation, ns in zip(view.recording.operations.kinds, view.path.work_ns.tolist(), strict=True):
         is_computation = operation.is_kernel and operation.role is not Role.COPY
         kind = kernel_kind(operation.name) if is_computation else OTHER
-        group = group_of(operation) if kind == OTHER else kind
+        group = operation.stage_or_kind if kind == OTHER else kind
         sums[group] = sums.get(group, 0.0) + ns
     whole = sum(sums.values())
     if not whole:

@@ -15,7 +15,6 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from analyzer.base.arrays import Int64
-from analyzer.cli.step_timeline import group_of
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.report.result import GraphNode, Network
@@ -119,7 +118,7 @@ def drawn_step(
     operations = [recording.operations[int(step.operation[event])] for event in first]
     dag = Dag.of(
         _names(recording, step, first, parts),
-        [group_of(operation) if parts else operation.kind_of_work for operation in operations],
+        [operation.stage_or_kind if parts else operation.kind_of_work for operation in operations],
         end - start,
         [(a, b, kind) for (a, b), kind in edges.items()],
     )

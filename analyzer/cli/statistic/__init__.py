@@ -280,9 +280,9 @@ def _mean_steps(ranks: Sequence[RankSummary]) -> Bars:
 
 def _dasf(args: Namespace) -> Result:
     """Run one of DASF's own analyses of its profiles."""
-    from analyzer.answers.statistic.dasf_analyses import analyse
-    from analyzer.cli.statistic.statistic_tables import dasf_headline, dasf_table
+    from analyzer.answers.statistic.dasf_analyses import read_profiles
+    from analyzer.cli.statistic.statistic_tables import dasf_table
 
-    answer, repairs = analyse(args.sub_option, args.path, jobs=args.jobs, progress=args.progress)
-    tables, headline = [dasf_table(args.sub_option, answer)], dasf_headline(answer)
-    return _result(args, args.sub_option, args.path[0], tables, headline=headline, repairs=repairs)
+    traces, repairs = read_profiles(args.path, jobs=args.jobs, progress=args.progress)
+    table, headline = dasf_table(args.sub_option, traces)
+    return _result(args, args.sub_option, args.path[0], [table], headline=headline, repairs=repairs)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from analyzer.answers.statistic.collective_stats import CollectiveStats, collective_stats
-from analyzer.answers.statistic.dasf_analyses import HeldTasks, Loads
+from analyzer.answers.statistic.dasf_analyses import held_tasks, loads
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.inputs import is_digest
 from analyzer.base.units import in_digits, in_ms, in_percent
 from analyzer.cli import asked, damage_notes, name_files
+from analyzer.reading.formats.columns import Trace
 from analyzer.report.result import Column, Result, Table, ms_column
 
 _COLLECTIVES = (
@@ -103,30 +104,28 @@ _FUNCTIONS = (
 _TASKS = (*_of_worker("Task Key"), _column("Memory usage (Mb)", lambda load: load.result_bytes / 1e6, 3))
 
 
-def dasf_table(sub_option: str, answer: Loads | HeldTasks) -> Table:
-    """Make the table of an analysis."""
-    if isinstance(answer, HeldTasks):
-        titles = ("Time Interval (seconds from begin)", *answer.workers)
+def dasf_table(sub_option: str, traces: Sequence[Trace]) -> tuple[Table, str]:
+    """Make the table of an analysis; also its headline: what takes longest, or how much a worker holds."""
+    if sub_option == "task_balance":
+        workers, seconds, counts = held_tasks(traces)
+        titles = ("Time Interval (seconds from begin)", *workers)
         columns = [Column(title, title, "int") for title in titles]
-        rows = [[second, *counts] for second, counts in zip(answer.seconds, answer.counts, strict=True)]
-        missing = answer.seconds[-1] + 1 - len(answer.seconds)
+        rows = [[second, *of_second] for second, of_second in zip(seconds, counts, strict=True)]
+        missing = seconds[-1] + 1 - len(seconds)
         note = f"{counted(missing, 'second')} without any sample: no row." if missing else ""
-        return Table(sub_option, "Tasks held per worker", columns, rows, note=note)
-    if sub_option == "task_bottleneck":
-        return Table.of(sub_option, "Task bottleneck", _TASKS, answer.rows)
-    notes = [_GPU_NOTE] if answer.n_samples else []
-    if answer.n_repeated:
+        table = Table(sub_option, "Tasks held per worker", columns, rows, note=note)
+        return table, f"A worker holds {max(map(max, counts))} tasks at most."
+    of_tasks = sub_option == "task_bottleneck"
+    of_workers, n_samples, n_repeated = loads(traces, "key" if of_tasks else "function")
+    longest = of_workers[0]
+    seconds_of_longest = in_digits(longest.dur_ns / 1e9)
+    headline = f"{longest.name} takes longest: {seconds_of_longest} s on GPU {longest.gpu} of {longest.host}."
+    if of_tasks:
+        return Table.of(sub_option, "Task bottleneck", _TASKS, of_workers), headline
+    notes = [_GPU_NOTE] if n_samples else []
+    if n_repeated:
         notes.append(
-            f"{counted(answer.n_repeated, 'task')} ran more than once: the throughput of each run is by its "
+            f"{counted(n_repeated, 'task')} ran more than once: the throughput of each run is by its "
             "own duration (DASF: by that of the last run)."
         )
-    return Table.of(sub_option, "Function bottleneck", _FUNCTIONS, answer.rows, note=" ".join(notes))
-
-
-def dasf_headline(answer: Loads | HeldTasks) -> str:
-    """Name what takes longest, or how many results a worker holds at most."""
-    if isinstance(answer, HeldTasks):
-        return f"A worker holds {max(map(max, answer.counts))} tasks at most."
-    longest = answer.rows[0]
-    seconds = in_digits(longest.dur_ns / 1e9)
-    return f"{longest.name} takes longest: {seconds} s on GPU {longest.gpu} of {longest.host}."
+    return Table.of(sub_option, "Function bottleneck", _FUNCTIONS, of_workers, note=" ".join(notes)), headline

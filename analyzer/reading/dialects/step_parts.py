@@ -130,6 +130,11 @@ class Operation(NamedTuple):
         return "not recorded" if self.role is Role.UNTRACED else self.purpose or self.cat
 
     @property
+    def stage_or_kind(self) -> str:
+        """The stage of a transfer, else the kind of work: what drawings colour alike."""
+        return self.transfer.stage or self.kind_of_work or "other"
+
+    @property
     def category(self) -> str:
         """The category in tables: the recording's, or communication."""
         return COMMUNICATION if self.is_communication and self.cat != self.purpose else self.cat

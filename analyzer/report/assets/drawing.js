@@ -17,13 +17,7 @@ drawers.drawing = (chart, place) => {
   if (chart.figure) offer3d(chart.figure, place);
   pickSteps(marks.filter((mark) => mark.dataset.step), place, drawing);
   frame.addEventListener("pointermove", (event) => {
-    const mark = event.target.closest("[role='graphics-symbol']");
-    tip.hidden = !mark;
-    if (!mark) return;
-    tip.textContent = mark.getAttribute("aria-label");
-    const box = place.getBoundingClientRect();
-    tip.style.left = `${Math.max(0, Math.min(event.clientX - box.left + 12, box.width - tip.offsetWidth))}px`;
-    tip.style.top = `${event.clientY - box.top + 16}px`;
+    showTip(tip, event.target.closest("[role='graphics-symbol']")?.getAttribute("aria-label"), event);
   });
   frame.addEventListener("pointerleave", () => { tip.hidden = true; });
 };
@@ -37,17 +31,16 @@ function zoomable(drawing, frame, marks, width) {
     drawing.style.minWidth = "0";
     drawing.style.width = scale ? `${width * scale}px` : "100%";
   };
-  const zoom = (factor) => show((drawing.clientWidth / width) * factor);
-  const keys = { "+": () => zoom(1.4), w: () => zoom(1.4), "-": () => zoom(1 / 1.4), s: () => zoom(1 / 1.4), 0: () => show(0),
-    a: () => frame.scrollBy(-60, 0), d: () => frame.scrollBy(60, 0) };
-  frame.addEventListener("keydown", (event) => keys[event.key]?.());
   const lower = marks.map((mark) => mark.getAttribute("aria-label").toLowerCase());
   const finder = makeFinder("Find a node",
     (words) => lower.flatMap((label, index) => (label.includes(words) ? [index] : [])),
     (hits) => marks.forEach((mark, index) => mark.classList.toggle("aside", Boolean(hits && !hits.has(index)))),
     (index) => marks[index].scrollIntoView({ block: "center", inline: "center" }));
-  const buttons = [["+", "Zoom in", keys["+"]], ["−", "Zoom out", keys["-"]], ["Fit", "Show all", keys[0]]];
-  return toolbar(finder, buttons.map(([words, name, act]) => iconButton(words, name, act)));
+  return zoomTools(frame, finder, {
+    zoom: (factor) => show((drawing.clientWidth / width) * factor),
+    move: (pixels) => frame.scrollBy(-pixels, 0),
+    fit: () => show(0),
+  });
 }
 
 /** A button that shows the same values in 3-D; plotly starts with the click. */

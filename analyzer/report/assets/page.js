@@ -202,46 +202,30 @@ function stepPicker() {
   return element("p", { className: "picker" }, element("label", {}, "Step ", choice));
 }
 
-/** Calls `go` when the browser has painted, or after 250 ms in a hidden tab, which is not painted. */
-function afterPaint(go) {
-  let gone = false;
-  const once = () => { if (!gone) go(); gone = true; };
-  requestAnimationFrame(() => setTimeout(once));
-  setTimeout(once, 250);
-}
-
-/** The sections in order, each a function that appends it to `main`, or a small chart to `beside`. */
-function sections(main, beside) {
+/** Appends the charts and tables to `main`, small charts to `beside`. */
+function appendSections(main, beside) {
   const drawn = new Set(data.charts.map(({ title }) => title)); // no two headings are the same
   const tables = data.tables.map((table) => (drawn.has(table.title) ? { ...table, title: `${table.title}, as a table` } : table));
-  const appended = (table) => () => main.append(tableSection(table));
   const firstOfSteps = data.charts.find((chart) => chart.step);
-  const charts = data.charts.flatMap((chart, index) => {
-    const put = () => {
-      const { section, draw } = chartSection(chart);
-      if (chart === firstOfSteps && steps.drawn.length > 1) main.append(stepPicker());
-      (chart.narrow ? beside : main).append(section);
-      draw(); // in the document already, so that it knows its width
-    };
-    const isLast = data.charts[index + 1]?.kind !== "timeline"; // timelines stand together
-    const linked = chart.kind === "timeline" && isLast ? tables.findIndex((table) => table.about.length) : -1;
-    return linked < 0 ? [put] : [put, ...tables.splice(linked, 1).map(appended)];
-  });
-  return [...charts, ...tables.map(appended)];
+  for (const [index, chart] of data.charts.entries()) {
+    const { section, draw } = chartSection(chart);
+    if (chart === firstOfSteps && steps.drawn.length > 1) main.append(stepPicker());
+    (chart.narrow ? beside : main).append(section);
+    draw(); // in the document already, so that it knows its width
+    const isLast = chart.kind === "timeline" && data.charts[index + 1]?.kind !== "timeline"; // they stand together
+    const linked = isLast ? tables.findIndex((table) => table.about.length) : -1;
+    if (linked >= 0) main.append(...tables.splice(linked, 1).map(tableSection));
+  }
+  main.append(...tables.map(tableSection));
 }
 
-/** Shows the answer and its proof first, and the other sections after they are painted. */
+/** Shows the answer and its proof first, then the other sections. */
 function build() {
   const main = element("main", {}, header(), ...figures());
   document.body.append(main);
   const beside = element("div", { className: data.cards.length ? "" : "beside" });
   if (data.cards.length) main.append(element("div", { className: "answer" }, ...cards(), beside), ...trust());
   else main.append(...trust(), beside);
-  const others = sections(main, beside);
-  others.shift()?.();
-  afterPaint(() => {
-    for (const put of others) put();
-    if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
-    document.documentElement.dataset.ready = "yes";
-  });
+  appendSections(main, beside);
+  document.documentElement.dataset.ready = "yes";
 }

@@ -1,4 +1,5 @@
-// Spans on lanes, to scale: spans of a lane that overlap get rows of their own below each other.
+// Spans on lanes, to scale, on a canvas that is moved and zoomed sideways by mouse, touch and keyboard; spans of a
+// lane that overlap get rows of their own below each other.
 
 const [LOWEST_ROW, HIGHEST_ROW] = [9, 20]; // CSS pixels; lower where there are many
 const WANTED_HEIGHT = 560;
@@ -7,20 +8,50 @@ const LANE_GAP = 6;
 const AXIS = 26;
 const ROWS_A_LANE = 8; // at most: further spans share the last one
 const STRIPE = 3; // of the path
-const timelines = []; // of the page: all timelines in sight zoom together
+
+/** The times in sight (ms), the same in all timelines of the page, between those of their first and last boxes. */
+const sight = {
+  redraws: [], // of the timelines
+  fit() {
+    [this.first, this.last] = timesOfAll();
+    this.show(this.first, this.last + (this.last - this.first) / 60);
+  },
+  show(from, to) {
+    const whole = Math.max(this.last - this.first, 1e-9);
+    const length = Math.min(2 * whole, Math.max(whole / 1e6, to - from));
+    const beside = 0.95 * length; // at most so much of the drawing is empty
+    this.from = Math.max(this.first - beside, Math.min(this.last - length + beside, from));
+    this.to = this.from + length;
+    for (const redraw of this.redraws) redraw();
+  },
+  zoom(factor, time = (this.from + this.to) / 2) {
+    this.show(time - (time - this.from) / factor, time + (this.to - time) / factor);
+  },
+  move(time) { this.show(this.from + time, this.to + time); },
+};
+sight.fit();
+let stepInSight = steps.picked;
+steps.followers.push(() => {
+  if (stepInSight === steps.picked) return;
+  stepInSight = steps.picked;
+  sight.fit();
+});
 
 drawers.timeline = (chart, place) => {
   const { spans, lanes, height, rowHeight, covered } = laidOut(chart);
-  let [first, last] = timesOfAll();
   const path = chart.path.map(([span, start, duration, name, idle, ...keys]) => (
     { span: spans[span], start, duration, name: chart.names[name], idle, keys }));
   const pathEnds = runningEnds(path);
-  const { names, groups, lane_names: laneNames } = chart;
+  const { names, groups, lane_names: laneNames, colours } = chart;
   const gap = rowHeight > NAMED_ROW ? 3 : 1; // between rows
-  const { colours } = chart;
   let found = null; // indices of the spans that the search found
   let linked = null; // indices of the spans of the marked rows of tables
   let chosen = null;
+  let touched = null;
+  const view = { width: 0, left: 0, scale: 1, x: 0 }; // CSS pixels of all, of the lanes' names, of a ms, of time 0
+  const canvas = element("canvas", { tabIndex: 0, role: "application", "aria-label": `${chart.title}: timeline` });
+  canvas.style.height = `${height}px`;
+  const tip = element("div", { className: "tip", hidden: true });
   const about = path.length ? " The line is the critical path, dotted where nothing ran." : "";
   const detail = element("p", { className: "detail", role: "status" },
     `Drag to move; click, then use the wheel to zoom; keys W A S D, ← → + − 0.${about}`);
@@ -28,49 +59,17 @@ drawers.timeline = (chart, place) => {
   const describe = (span) =>
     `${names[span.name]}\n${groups[span.group]} · ${laneNames[span.lane]}\n` +
     `${milliseconds(span.duration)}, from ${milliseconds(span.start)} to ${milliseconds(span.start + span.duration)}`;
-  const margin = (state) => Math.min(190, state.width * 0.28);
-  const scaleToFit = (state) => Math.max(1, state.width - margin(state) - 12) / Math.max(last - first, 1e-9);
 
-  const board = makeBoard(`${chart.title}: timeline`, height, {
-    limits: (state) => ({ min: scaleToFit(state) / 2, max: scaleToFit(state) * 1e6 }),
-    fit: (state) => ({ scale: scaleToFit(state), x: margin(state) - first * scaleToFit(state) }),
-    hover: (x, y) => { const span = spanAt(x, y); touch(span); return span ? describe(span) : ""; },
-    leave: () => touch(null),
-    click: (x, y) => { const span = spanAt(x, y); choose(span); links.pin(span?.keys ?? []); },
-    within,
-    moved: () => { for (const other of timelines) if (other !== board) other.show(board.range()); },
-    draw,
-  });
-  board.range = () => {
-    const { view, width } = board.state;
-    return [(margin(board.state) - view.x) / view.scale, (width - view.x) / view.scale];
-  };
-  let drawn = steps.picked;
-  steps.followers.push(() => {
-    if (drawn === steps.picked) return;
-    drawn = steps.picked;
-    [first, last] = timesOfAll();
-    board.resize();
-    if (board.state.width) board.fit();
-  });
-  board.show = ([from, to]) => {
-    const { state } = board;
-    if (!state.width) return; // hidden
-    const scale = (state.width - margin(state)) / Math.max(to - from, 1e-9);
-    state.view = within({ scale, x: margin(state) - from * scale }, state);
-    state.fitted = false;
-    board.redraw();
-  };
-  timelines.push(board);
-
-  /** Keeps a part of the drawing in sight. */
-  function within(view, state) {
-    const [left, right] = [margin(state) + 40, state.width - 40];
-    const x = Math.min(right - first * view.scale, Math.max(left - last * view.scale, view.x));
-    return { ...view, x };
+  let isPending = false;
+  function redraw() {
+    if (isPending) return;
+    isPending = true;
+    requestAnimationFrame(() => {
+      isPending = false;
+      draw();
+    });
   }
 
-  let touched = null;
   function touch(span) {
     if (span === touched) return;
     touched = span;
@@ -89,44 +88,40 @@ drawers.timeline = (chart, place) => {
       const goals = evidence ? [evidence] : stops.length ? stops : hits;
       const from = goals.reduce((least, span) => Math.min(least, span.start), Infinity);
       const to = goals.reduce((most, span) => Math.max(most, span.start + span.duration), -Infinity);
-      const beside = Math.max((to - from) * 0.25, (last - first) / 200);
-      for (const other of timelines) other.show([from - beside, to + beside]);
+      const beside = Math.max((to - from) * 0.25, (sight.last - sight.first) / 200);
+      sight.show(from - beside, to + beside);
       if (evidence) choose(evidence);
       bring(evidence ?? goals[0].span ?? goals[0]);
     }
-    board.redraw();
+    redraw();
   });
 
   /** Scrolls the page to a box, with the title of the timeline if both have room. */
   function bring(span) {
-    board.canvas.closest("section").scrollIntoView();
-    const below = board.canvas.getBoundingClientRect().top + span.top + 2 * rowHeight - innerHeight;
+    canvas.closest("section").scrollIntoView();
+    const below = canvas.getBoundingClientRect().top + span.top + 2 * rowHeight - innerHeight;
     if (below > 0) scrollBy(0, below + innerHeight / 3);
   }
 
   function choose(span) {
     chosen = span;
     if (span) detail.textContent = describe(span).replace(/\n/g, " · ");
-    board.redraw();
+    redraw();
   }
 
+  /** Brings a span to the middle, 30 pixels to two fifths of the drawing wide. */
   function visit(span) {
-    const { state } = board;
-    const room = state.width - margin(state);
-    const widest = Math.max(room * 0.4, 20);
-    const duration = Math.max(span.duration, 1e-9);
-    if (duration * state.view.scale < 30) state.view.scale = Math.min(60 / duration, scaleToFit(state) * 1e6);
-    state.view.scale = Math.min(state.view.scale, widest / duration);
-    state.view.x = margin(state) + room / 2 - (span.start + span.duration / 2) * state.view.scale;
-    state.fitted = false;
+    const { start, duration } = span;
+    const largest = duration * view.scale < 30 ? (duration * (view.width - view.left)) / 60 : Infinity;
+    const length = Math.max(duration / 0.4, Math.min(sight.to - sight.from, largest));
+    const middle = start + duration / 2;
+    sight.show(middle - length / 2, middle + length / 2);
     choose(span);
     bring(span);
   }
 
   function spanAt(x, y) {
-    const { state } = board;
-    const { view } = state;
-    if (x < margin(state)) return null;
+    if (x < view.left) return null;
     const time = (x - view.x) / view.scale;
     const slack = 2 / view.scale; // a span narrower than a pixel can be hit too
     for (const lane of lanes) {
@@ -141,28 +136,32 @@ drawers.timeline = (chart, place) => {
     return null;
   }
 
-  function draw(context, view, state) {
-    const left = margin(state);
-    const ink = inks();
-    drawAxis(context, view, state, left, ink);
+  function draw() {
+    view.width = canvas.clientWidth;
+    if (!view.width) return; // hidden
+    view.left = Math.min(190, view.width * 0.28);
+    view.scale = (view.width - view.left) / (sight.to - sight.from);
+    view.x = view.left - sight.from * view.scale;
+    const [context, ink] = [canvas.getContext("2d"), inks()];
+    [canvas.width, canvas.height] = [view.width, height].map((side) => Math.round(side * devicePixelRatio)); // clears it
+    context.scale(devicePixelRatio, devicePixelRatio);
+    context.textBaseline = "middle";
+    drawAxis(context, ink);
     context.save();
     context.beginPath();
-    context.rect(left, AXIS, state.width - left, state.height);
+    context.rect(view.left, AXIS, view.width - view.left, height);
     context.clip();
-    for (const lane of lanes) for (const row of lane.rows) drawRow(context, view, state, lane, row, ink);
-    if (path.length) drawPath(context, view, state, ink);
+    for (const lane of lanes) for (const row of lane.rows) drawRow(context, lane, row, ink);
+    if (path.length) drawPath(context, ink);
     context.restore();
-    drawLaneNames(context, state, left, ink);
+    drawLaneNames(context, ink);
   }
 
-  function drawRow(context, view, state, lane, row, ink) {
-    const from = -view.x / view.scale;
-    const to = (state.width - view.x) / view.scale;
+  function drawRow(context, lane, row, ink) {
     const top = lane.top + row.index * rowHeight;
     let drawnTo = -1;
     context.font = `${Math.min(11, rowHeight - 2)}px system-ui, sans-serif`;
-    context.textBaseline = "middle";
-    for (let at = firstAfter(row.ends, from); at < row.spans.length && row.spans[at].start <= to; at += 1) {
+    for (let at = firstAfter(row.ends, sight.from); row.spans[at]?.start <= sight.to; at += 1) {
       const span = row.spans[at];
       const x = span.start * view.scale + view.x;
       const width = Math.max(span.duration * view.scale, 1);
@@ -178,20 +177,20 @@ drawers.timeline = (chart, place) => {
         context.lineWidth = 2;
         context.strokeRect(x, top, width, rowHeight - gap);
       }
-      if (width > 34 && rowHeight >= NAMED_ROW) drawName(context, span, x, top, width, state);
+      if (width > 34 && rowHeight >= NAMED_ROW) drawName(context, span, x, top, width);
     }
     context.globalAlpha = 1;
   }
 
   /** Draws the path as one line through the boxes, with a paper-coloured edge for contrast. */
-  function drawPath(context, view, state, ink) {
+  function drawPath(context, ink) {
     const [working, idle, turning] = [new Path2D(), new Path2D(), new Path2D()];
-    const across = (time) => Math.max(-9, Math.min(state.width + 9, time * view.scale + view.x)); // a dash is costly
+    const across = (time) => Math.max(-9, Math.min(view.width + 9, time * view.scale + view.x)); // a dash is costly
     const lineOf = (part) => part.span.top + rowHeight - gap - STRIPE / 2;
-    const to = (state.width - view.x) / view.scale;
-    let before = path[Math.max(0, firstAfter(pathEnds, -view.x / view.scale) - 1)];
+    const first = firstAfter(pathEnds, sight.from);
+    let before = path[Math.max(0, first - 1)];
     let drawn = { to: -Infinity, y: NaN, idle: null };
-    for (let at = firstAfter(pathEnds, -view.x / view.scale); at < path.length && path[at].start <= to; at += 1) {
+    for (let at = first; path[at]?.start <= sight.to; at += 1) {
       const part = path[at];
       const [left, right] = [across(part.start), across(part.start + part.duration)];
       const y = lineOf(part);
@@ -218,65 +217,132 @@ drawers.timeline = (chart, place) => {
       context.stroke(idle);
       context.setLineDash([]);
     }
-    context.lineCap = "butt";
   }
 
-  function drawName(context, span, x, top, width, state) {
-    const from = Math.max(x, margin(state));
-    const room = Math.min(x + width, state.width) - from - 8;
+  function drawName(context, span, x, top, width) {
+    const from = Math.max(x, view.left);
+    const room = Math.min(x + width, view.width) - from - 8;
     if (room < 26) return;
     context.fillStyle = chart.inks[span.group];
     const text = fitted(context, names[span.name], room);
     if (text) context.fillText(text, from + 4, top + (rowHeight - gap) / 2 + 0.5);
   }
 
-  function drawAxis(context, view, state, left, ink) {
+  function drawAxis(context, ink) {
     const step = niceStep(90 / view.scale);
     const decimals = Math.max(0, Math.min(9, -Math.floor(Math.log10(step) + 1e-9)));
     context.font = "11px system-ui, sans-serif";
-    context.textBaseline = "middle";
-    context.textAlign = "left";
-    const [from, to] = [left, state.width].map((x) => (x - view.x) / view.scale / step);
-    for (let tick = Math.ceil(from); tick <= to; tick += 1) {
+    for (let tick = Math.ceil(sight.from / step); tick * step <= sight.to; tick += 1) {
       const x = tick * step * view.scale + view.x;
       context.fillStyle = ink.line;
-      context.fillRect(x, AXIS - 6, 1, state.height);
+      context.fillRect(x, AXIS - 6, 1, height);
       context.fillStyle = ink.soft;
       context.fillText(withDecimals(tick * step, decimals), x + 3, AXIS / 2);
     }
-    context.fillStyle = ink.paper;
-    context.fillRect(0, 0, left, AXIS);
-    context.fillStyle = ink.soft;
     context.fillText("time (ms)", 8, AXIS / 2);
   }
 
-  function drawLaneNames(context, state, left, ink) {
+  function drawLaneNames(context, ink) {
     context.font = "12px system-ui, sans-serif";
-    context.fillStyle = ink.ink;
     for (const [index, lane] of lanes.entries()) {
       const bottom = lane.top + Math.max(lane.rows.length * rowHeight, NAMED_ROW);
       const above = lane.top - LANE_GAP / 2;
       context.fillStyle = ink.paper;
-      context.fillRect(0, above, left - 2, bottom - above + LANE_GAP / 2);
+      context.fillRect(0, above, view.left - 2, bottom - above + LANE_GAP / 2);
       context.fillStyle = ink.ink;
-      context.fillText(fitted(context, laneNames[lane.id], left - 14), 8, (lane.top + bottom - 3) / 2);
+      context.fillText(fitted(context, laneNames[lane.id], view.left - 14), 8, (lane.top + bottom - 3) / 2);
       context.fillStyle = ink.line;
-      if (index) context.fillRect(0, above, state.width, 1);
+      if (index) context.fillRect(0, above, view.width, 1);
     }
   }
 
+  listenToPointers(canvas, {
+    hover: (event) => {
+      const span = event && spanAt(event.offsetX, event.offsetY);
+      touch(span);
+      canvas.style.cursor = span ? "pointer" : "grab";
+      showTip(tip, span && describe(span), event);
+    },
+    click: ({ offsetX, offsetY }) => { const span = spanAt(offsetX, offsetY); choose(span); links.pin(span?.keys ?? []); },
+    drag: (pixels) => sight.move(-pixels / view.scale),
+    zoom: (factor, x) => sight.zoom(factor, (x - view.x) / view.scale),
+  });
+  new ResizeObserver(redraw).observe(canvas);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  sight.redraws.push(redraw);
   const inOrder = lanes.flatMap((lane) => lane.spans).sort((a, b) => a.start - b.start);
-  const byIndex = new Map(inOrder.map((span) => [span.index, span]));
   const lower = names.map((name) => name.toLowerCase());
   const finder = makeFinder("Find an operation",
     (text) => inOrder.filter((span) => lower[span.name].includes(text)).map((span) => span.index),
-    (hits) => { found = hits; board.redraw(); },
-    (index) => visit(byIndex.get(index)));
+    (hits) => { found = hits; redraw(); },
+    (index) => visit(spans[index]));
+  const tools = zoomTools(canvas, finder, {
+    zoom: (factor) => sight.zoom(factor),
+    move: (pixels) => sight.move(-pixels / view.scale),
+    fit: () => sight.fit(),
+  });
   const words = `${formatted(covered, 0)} boxes overlap, in the last row of a lane; zoom in or search to see them.`;
   const notes = covered ? [element("p", { className: "soft" }, words)] : [];
-  place.append(toolbar(finder, board.buttons), makeLegend(chart), board.board, detail, ...notes);
-  board.resize();
+  place.append(tools, makeLegend(chart), element("div", { className: "board" }, canvas, tip), detail, ...notes);
 };
+
+/** Calls hover(event, or null), click(event), drag(pixels) and zoom(factor, x) for the pointer on a canvas. */
+function listenToPointers(canvas, { hover, click, drag, zoom }) {
+  let last = null; // place of the pressed pointer
+  let travelled = 0;
+  canvas.addEventListener("pointerdown", (event) => {
+    canvas.setPointerCapture(event.pointerId);
+    [last, travelled] = [event.offsetX, 0];
+    hover(null);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (last === null) {
+      hover(event);
+      return;
+    }
+    travelled += Math.abs(event.offsetX - last);
+    drag(event.offsetX - last);
+    last = event.offsetX;
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    if (last !== null && travelled < 6) click(event);
+    last = null;
+  });
+  canvas.addEventListener("pointercancel", () => { last = null; });
+  canvas.addEventListener("pointerleave", () => hover(null));
+  // the page scrolls under the wheel until the drawing has been clicked, or with Ctrl (as in a pinch)
+  canvas.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && document.activeElement !== canvas) return;
+    event.preventDefault();
+    zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0016)), event.offsetX);
+  }, { passive: false });
+}
+
+/** Shortens a text until a canvas draws it in `room` pixels; "" if not even its ends fit. Parameters go first. */
+function fitted(context, full, room) {
+  const widthOf = (text) => context.measureText(text).width;
+  if (widthOf(full) <= room) return full;
+  const bracket = full.endsWith(")") ? full.indexOf("(", 1) : -1;
+  const text = bracket > 0 ? full.slice(0, bracket) : full;
+  const width = widthOf(text);
+  if (width <= room) return text;
+  let length = Math.floor((Array.from(text).length * room) / width);
+  while (length > 2 && widthOf(shortened(text, length)) > room) length -= 1;
+  return length > 2 ? shortened(text, length) : "";
+}
+
+/** The meaning of each colour, with the number of its boxes. */
+function makeLegend({ spans, groups, colours }) {
+  const counts = new Map(); // by group, in order of first appearance
+  for (const [, , , , group] of spans) counts.set(group, (counts.get(group) ?? 0) + 1);
+  const legend = element("div", { className: "legend" });
+  for (const [group, count] of counts) {
+    const swatch = element("i");
+    swatch.style.background = colours[group];
+    legend.append(element("span", {}, swatch, `${groups[group] || "(none)"} ${formatted(count, 0)}`));
+  }
+  return legend;
+}
 
 /** The begin of the first box and the end of the last in all timelines in sight, which share one scale. */
 function timesOfAll() {

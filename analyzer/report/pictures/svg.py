@@ -32,16 +32,11 @@ class Drawing(NamedTuple):
     legend: Sequence[tuple[str, str]] = ()  # a symbol of 14 by 12 pixels, and its words
 
 
-class Picture(NamedTuple):
-    """A whole SVG and its size in pixels."""
+def picture(drawing: Drawing, heading: Sequence[str] = ()) -> tuple[str, int]:
+    """Put a heading and the legend above a drawing; with a heading it is a still, on white.
 
-    svg: str
-    width: int
-    height: int
-
-
-def picture(drawing: Drawing, heading: Sequence[str] = ()) -> Picture:
-    """Put a heading and the legend above a drawing; with a heading it is a still, on white."""
+    Return the whole SVG and the number of its pixels.
+    """
     head, top = _head(heading, drawing.width)
     if drawing.legend:
         symbols, lower = _legend(drawing.legend, drawing.width, top)
@@ -59,7 +54,7 @@ def picture(drawing: Drawing, heading: Sequence[str] = ()) -> Picture:
         *drawing.shapes,
         "</g></g></svg>",
     ]
-    return Picture("\n".join(lines), width, height)
+    return "\n".join(lines), width * height
 
 
 def _head(heading: Sequence[str], width: float) -> tuple[list[str], float]:

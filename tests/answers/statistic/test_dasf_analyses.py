@@ -40,7 +40,7 @@ def traces_of(folder: Path, *records: dict[str, object]) -> list[Trace]:
 
 
 def dasf_table_of(sub_option: str, traces: Sequence[Trace]) -> Table:
-    return dasf_table(sub_option, analysis.analysis_of(sub_option, traces))
+    return dasf_table(sub_option, traces)[0]
 
 
 def column(table: Table, key: str) -> list[Cell]:
@@ -136,13 +136,12 @@ def test_an_empty_database_among_others_is_left_out_with_a_note(tmp_path: Path) 
     empty, full = tmp_path / "demo-ResourceMonitor-vm.msgpack", tmp_path / "demo-TracePlugin-vm.msgpack"
     empty.write_bytes(b"")
     full.write_bytes(packed(compute(2.0, 1.0)))
-    answer, repairs = analysis.analyse("task_bottleneck", [empty, full])
-    assert isinstance(answer, analysis.Loads)
-    assert (len(answer.rows), repairs) == (1, [f"{empty}: empty, no records"])
+    traces, repairs = analysis.read_profiles([empty, full])
+    assert (len(analysis.loads(traces, "key")[0]), repairs) == (1, [f"{empty}: empty, no records"])
 
 
 def test_a_trace_of_another_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text('[{"ph": "X", "name": "a", "ts": 1, "dur": 2, "pid": 0, "tid": 0}]')
     with pytest.raises(TraceError, match="not a DASF profile but a chrome trace"):
-        analysis.analyse("task_balance", [path])
+        analysis.read_profiles([path])

@@ -1,4 +1,4 @@
-"""Causes that have a name: the events that show them, and what to do about each.
+"""Causes that have a name: the events that show them, and what to do about each; and the limit of a step.
 
 A row of a table is a cause. A cause of the host is shown by calls of every step, a cause of longer steps by
 events that the other steps have few of, and a cause of the device by kernels.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from analyzer.base.arrays.distributions import median
 from analyzer.reading.dialects.name_rules import is_launch
 from analyzer.reading.dialects.roles import Phase
 from analyzer.reading.dialects.step_parts import Operation
+from replay.real_step import RealJob
 
 
 class Cause(NamedTuple):
@@ -136,3 +137,40 @@ def _counts(view: JobView, chosen: Mask) -> Float64:
     """Count events of the `chosen` operations (n,) in each whole step (steps,), the mean over ranks."""
     counts = [np.count_nonzero(chosen[step.operation]) for step in view.steps]
     return np.array(counts) / len(view.recording.owners)
+
+
+# ---- the limit
+
+#: Of the path: what the limit still has of it with the most and the least cost of the profiler.
+_STILL = 0.4
+
+Limit = Literal["host", "device", "communication", "input", "undecided"]
+
+
+def limit(view: JobView, real: RealJob | None) -> Limit:
+    """Name what has most of the critical path; undecided if that may be another without the profiler."""
+    parts = _parts(view)
+    largest = max(parts, key=lambda part: parts[part])
+    for recording in real.extremes if real is not None and real.step.differs else ():
+        extreme = _parts(JobView(view.loaded, recording, job=view.job))
+        if extreme.get(largest, 0.0) < _STILL * sum(extreme.values()):
+            return "undecided"
+    return largest
+
+
+def _parts(view: JobView) -> dict[Limit, float]:
+    """Add up the time on the path of each part of the machine."""
+    sums: dict[Limit, float] = {"host": float(view.path.gap_ns.sum())}
+    for operation, ns in zip(view.recording.operations.kinds, view.path.work_ns.tolist(), strict=True):
+        part = _part(operation, view.has_device)
+        sums[part] = sums.get(part, 0.0) + ns
+    return sums
+
+
+def _part(operation: Operation, has_device: bool) -> Limit:
+    """Assign work to a part of the machine; without a recorded device, what computes is the device."""
+    if operation.is_communication:
+        return "communication"
+    if operation.phase is Phase.INPUT:
+        return "input"
+    return "device" if operation.on_device or (operation.is_compute and not has_device) else "host"

@@ -9,14 +9,17 @@ from types import MappingProxyType
 import numpy as np
 
 from analyzer.answers.diagnose.finding import DOMINANT, HALF, Finding, FindingScope
+from analyzer.answers.diagnose.steps.causes import causes_of
 from analyzer.answers.diagnose.steps.detectors.device import busy_share
 from analyzer.answers.diagnose.steps.evidence import longest_events
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64
 from analyzer.base.names import named
 from analyzer.base.units import in_ms, in_percent
+from analyzer.model.figures.job_figures import RealSteps
 from analyzer.reading import dialects
 from analyzer.reading.dialects.step_parts import Operation
+from replay.real_step import RealJob, mean_step_ns, step_lengths
 
 #: Matrix products in fp32 without tensor cores, of NVIDIA's libraries and of AMD's (Cijk…_SB).
 _FP32 = re.compile(r"(?i).*(?:sgemm|simt_|f32f32_f32f32|_ffma)|Cijk_\w+?_S_?B_")
@@ -105,3 +108,13 @@ def _finding(view: JobView, kind: str, share: float, kernel_ns: float) -> Findin
 def kind_of(view: JobView, operation: Operation) -> str:
     """Classify a kernel as its system does."""
     return dialects.named(view.loaded.files[0].dialect).category(operation.name, operation.cat)
+
+
+def real_steps(job: RealJob) -> RealSteps:
+    """Collect what a comparison needs of a job without its profiler."""
+    recording = job.loaded.recording
+    view = JobView(job.loaded)
+    most, least = map(mean_step_ns, job.extremes or (recording, recording))
+    kinds = by_kind_of_kernel(view, types=True)
+    device_ns = np.array([*kinds.values()]).reshape(len(kinds), len(view.rows))
+    return RealSteps(step_lengths(recording), most, least, list(kinds), device_ns, causes_of(view))
