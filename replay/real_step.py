@@ -31,13 +31,12 @@ class RealStep(Struct, frozen=True):
     low_ns: float
     mid_ns: float
     high_ns: float
-    source: Literal["recorded", "estimated", "told"] = "recorded"
+    source: Literal["recorded", "unknown", "estimated", "told"]
 
     @property
     def differs(self) -> bool:
         """True if the step without the profiler is another than the recorded one."""
-        is_other = abs(self.mid_ns - self.recorded_ns) > _ALIKE * self.recorded_ns
-        return self.source != "recorded" and is_other
+        return abs(self.mid_ns - self.recorded_ns) > _ALIKE * self.recorded_ns
 
 
 class RealJob(Struct, frozen=True):
@@ -59,13 +58,14 @@ def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
     recording = loaded.recording
     recorded_ns = mean_step_ns(recording)
     shares = dialects.named(loaded.files[0].dialect).profiler_cost
-    if not recorded_ns or (told_ns is None and not any(shares)):
-        return RealJob(RealStep(recorded_ns, recorded_ns, recorded_ns, recorded_ns), loaded)
+    if not recorded_ns or (told_ns is None and not any(shares or ())):
+        same = (recorded_ns,) * 4
+        return RealJob(RealStep(*same, "unknown" if shares is None else "recorded"), loaded)
     replayed = _Replayed(recording)
     if told_ns is not None:
         step = RealStep(recorded_ns, told_ns, told_ns, told_ns, "told")
         return RealJob(step, replace(loaded, recording=replayed.lasting(told_ns)))
-    least, likely, most = map(replayed.without, shares)
+    least, likely, most = map(replayed.without, shares or ())
     mid_ns = mean_step_ns(likely)
     low_ns, high_ns = (
         mid_ns + sign * float(np.linalg.norm([mean_step_ns(extreme) - mid_ns, scatter_ns]))
@@ -73,7 +73,7 @@ def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
     )
     step = RealStep(recorded_ns, low_ns, mid_ns, high_ns, "estimated")
     if not step.differs:
-        return RealJob(step, loaded)
+        return RealJob(replace(step, mid_ns=recorded_ns, high_ns=max(high_ns, recorded_ns)), loaded)
     likely = replace(likely, cost_ns=(mid_ns - low_ns, high_ns - mid_ns))
     return RealJob(step, replace(loaded, recording=likely), (most, least))
 

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.slow
 
 _NUMBER = float | None
 _STRING = str | None
+_REAL = {"low": _NUMBER, "mid": _NUMBER, "high": _NUMBER}
 _OF_KIND: dict[str, Any] = dict.fromkeys(("int", "id"), int | None)
 _OF_KIND |= {"text": _STRING, "float": _NUMBER, "percent": _NUMBER, "bool": bool | None}
 _NAMES: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
@@ -60,7 +61,8 @@ _LONGEST = {"{}": str | float | None}
 #: by what is in them.
 TYPES: dict[str, dict[str, Any]] = {
     "diagnose": {
-        "iteration_ms": {"median": _NUMBER, "mean": _NUMBER, "p95": _NUMBER},
+        "iteration_ms": {"median": _NUMBER, "mean": _NUMBER, "p95": _NUMBER, "real": _REAL},
+        "limit": _STRING,
         "ranks": [str],
         "steps": [int],
         "findings": [{

@@ -234,13 +234,15 @@ def real(args: Namespace, loaded: LoadedSteps) -> RealJob | None:
 
 def real_notes(step: RealStep) -> list[str]:
     """Say what the lengths of steps are, if they are not the recorded ones."""
+    if step.source == "unknown":
+        return ["how much the profiler slows the host is not known here; --real_step MS tells the real step"]
     if not step.differs:
         return []
     recorded = f"{in_ms(step.recorded_ns)} while profiled"
     if step.source == "told":
-        return [f"The step is that of --real_step; {recorded}."]
+        return [f"the step is that of --real_step; {recorded}"]
     between = f"{in_ms(step.low_ns, unit='')} to {in_ms(step.high_ns)}"
-    return [f"The step is that without the profiler, {between}; {recorded} (--as_recorded)."]
+    return [f"the step is that without the profiler, {between}; {recorded} (--as_recorded)"]
 
 
 def damage_notes(files: Iterable[TraceFile]) -> list[str]:

@@ -68,7 +68,11 @@ def with_real(
     from analyzer.reading import dialects
 
     costs = [dialects.named(name).profiler_cost for name in job.dialects]
-    if getattr(args, "as_recorded", False) or not len(job.iteration_ns) or not (told or any(map(any, costs))):
+    if (
+        getattr(args, "as_recorded", False)
+        or not len(job.iteration_ns)
+        or not (told or any(any(cost or ()) for cost in costs))
+    ):
         return job
     from analyzer.answers.diagnose.steps.detectors.dominant_kernels import real_steps
     from dag_utils import load_steps

@@ -20,7 +20,7 @@ from make import span as x
 
 
 def compared(*args: object) -> dict[str, Any]:
-    document: dict[str, Any] = ask("--option", "compare", "--path", *args)
+    document: dict[str, Any] = ask("--option", "compare", "--as_recorded", "--path", *args)
     return document
 
 

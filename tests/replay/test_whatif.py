@@ -335,7 +335,7 @@ def test_a_bottleneck_can_be_a_category_a_link_or_an_operation() -> None:
 
 
 def predicted(path: Path, *edits: str) -> dict[str, Any]:
-    document: dict[str, Any] = ask("whatif", path, *edits)
+    document: dict[str, Any] = ask("whatif", path, *edits, "--as_recorded")
     return document
 
 

@@ -113,6 +113,13 @@ DETECTORS: Sequence[Sequence[Detector]] = (
 _OF_THE_HOST = frozenset(("host_bound", "host_sync"))
 
 
+#: Said in the first lines if the profiler's cost decides what limits the step.
+UNDECIDED = (
+    "whether the host or the device is the limit without the profiler, this recording cannot tell: time the "
+    "loop without it, and give --real_step MS"
+)
+
+
 class Ranked(Struct, frozen=True):
     """A finding and its saving.
 
@@ -353,6 +360,8 @@ def further(diagnosis: Diagnosis) -> str:
     steps = [f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps} of {' to '.join(lengths)}"]
     if diagnosis.view is not None and (unaligned := diagnosis.view.recording.untied(diagnosis.ranks)):
         steps.append(f"who waits for whom is not known: {unaligned}")
+    if diagnosis.limit == "undecided":
+        steps.append(UNDECIDED)
     return " ".join(map(as_sentence, [*steps, *map(_with_gain, _main(diagnosis)[1:2])]))
 
 

@@ -10,6 +10,7 @@ from analyzer.base.units import in_ms, in_percent
 _WORTH_NAMING = 0.05  # least share of the change for a category to be named
 _UNCHANGED = 0.0005  # share of the step; a smaller change counts as unchanged
 _MOST = 3  # named categories
+_HALF = 0.5  # share of the change from which on the device explains it
 _BULK = 0.25  # least share of the change for an operation to be named
 
 
@@ -25,7 +26,8 @@ def verdict(comparison: Comparison) -> str:
     if iteration.p is not None and not iteration.significant:
         return f"Not significant: {sizes}"
     change = f"{'Slower' if iteration.ns > 0 else 'Faster'}: {sizes}"
-    parts = (_device,) if comparison.device else (_categories, _operation)
+    on_device = sum(change.ns or 0.0 for _, change in comparison.device)
+    parts = (_device,) if abs(on_device) > _HALF * abs(iteration.ns) else (_categories, _operation)
     clauses = [clause for clause in (part(comparison) for part in parts) if clause]
     return f"{change}: {'; '.join(clauses)}" if clauses else change
 

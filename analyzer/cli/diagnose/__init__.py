@@ -9,7 +9,7 @@ from analyzer.base.errors import TraceError, UsageError, as_sentence, counted, l
 from analyzer.base.inputs import is_digest
 from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent, ms_of
-from analyzer.cli import READING, REAL, WHAT_IF, add_flags, asked, command, real, refuse
+from analyzer.cli import READING, REAL, WHAT_IF, add_flags, asked, command, real, real_notes, refuse
 from analyzer.report.result import Card, Chart, Column, Command, Result, Table, key_of
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ def _result(args: Namespace, diagnosis: Diagnosis, notes: Sequence[str], repairs
             *_not_shown(args, diagnosis),
             *diagnosis.notes,
             *notes,
+            *_unknown(diagnosis),
             *([] if diagnosis.view is None else [command(args, WHAT_IF)]),
         ],
         repairs=repairs,
@@ -249,6 +250,13 @@ def _not_shown(args: Namespace, diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.skipped:
         kinds = ", ".join(dict.fromkeys(_words(skipped.kind) for skipped in diagnosis.skipped))
         yield f"Not checked (data missing): {kinds}{'' if args.full or args.html else ' (--full says why)'}."
+
+
+def _unknown(diagnosis: Diagnosis) -> Sequence[str]:
+    """Say that the profiler's cost is not known, for a job whose host it may slow."""
+    real, view = diagnosis.real, diagnosis.view
+    is_asked = real is not None and real.source == "unknown" and view is not None and view.has_device
+    return real_notes(real) if is_asked and real is not None else ()
 
 
 def _words(kind: str) -> str:

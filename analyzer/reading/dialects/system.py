@@ -156,8 +156,9 @@ class System:
     memory_event = "[memory]"
     #: The profiler's setting that records them.
     memory_setting = ""
-    #: Shares of short stretches of host time that the profiler causes: the least, the likely and the most.
-    profiler_cost: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    #: Shares of short stretches of host time that are the profiler's: the least, the likely and the most;
+    #: None if they are not known.
+    profiler_cost: tuple[float, float, float] | None = (0.0, 0.0, 0.0)
     #: The operation whose thread a combined file shows first.
     front_operation: str | None = None
     #: The kinds of findings that its recordings cannot show with any setting.

@@ -48,7 +48,7 @@ def told(command: str) -> dict[str, Any]:
     return found
 
 
-def answers(finding: dict[str, Any]) -> bool:
+def answers(finding: dict[str, Any], step_ms: float) -> bool:
     """Whether a finding claims that its command answers its gain; if so it does, and so its interval."""
     found = told(finding["command"])
     if finding["change"] is None:
@@ -64,7 +64,7 @@ def answers(finding: dict[str, Any]) -> bool:
         low, high = found["interval_ms"]
         assert (gain["low"], gain["high"]) == pytest.approx((before - high, before - low))
     is_of_span = "from_step" in finding["scope"]
-    share = -found["change"] if is_of_span else gain["mid"] / found["measured_ms"]
+    share = -found["change"] if is_of_span else gain["mid"] / step_ms
     assert finding["gain_share"] == pytest.approx(share)
     return True
 
@@ -81,10 +81,11 @@ def test_the_command_of_a_finding_answers_its_gain_and_its_interval_and_leaves_n
         before = files_in(tmp_path)
         code, out, err = run_cli("--path", name, "--format", "json")
         assert code == 0, err
-        found = [one for one in json.loads(out)["findings"] if one["kind"] == kind]
+        document = json.loads(out)
+        found = [one for one in document["findings"] if one["kind"] == kind]
         assert found, f"job {number} has no {kind}"
         for one in found:
-            assert answers(one) or one["gain_ms"]["mid"] is None
+            assert answers(one, document["iteration_ms"]["real"]["mid"]) or one["gain_ms"]["mid"] is None
             if number == 0 or THOROUGH:
                 told(one["look"])
         assert files_in(tmp_path) == before
@@ -94,7 +95,8 @@ def test_the_command_of_a_finding_answers_its_gain_and_its_interval_and_leaves_n
 def test_in_an_example_each_finding_answers_for_itself(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPO)
     _, out, _ = run_cli("--path", job, "--format", "json")
-    answered = [answers(one) for one in json.loads(out)["findings"]]
+    document = json.loads(out)
+    answered = [answers(one, document["iteration_ms"]["real"]["mid"]) for one in document["findings"]]
     assert any(answered)
 
 
@@ -105,9 +107,10 @@ def test_in_an_example_each_finding_answers_for_itself(job: str, monkeypatch: py
     "composer/ws2-slow-rank1", "pipeline/straggler-ST",
 ]))  # fmt: skip
 def test_in_a_recorded_job_each_finding_answers_for_itself(job: str, shared_data: Path) -> None:
-    found = answer(shared_data / job)["findings"]
+    document = answer(shared_data / job)
+    found = document["findings"]
     for one in found if THOROUGH else found[:2]:
-        answers(one)
+        answers(one, document["iteration_ms"]["real"]["mid"])
 
 
 def saving(what_if: dict[str, Any]) -> float:

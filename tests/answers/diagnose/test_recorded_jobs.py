@@ -19,26 +19,26 @@ KNOWN = {
     "kineto/gpu-hta-ns-resolution": "; nothing stands out",
     "kineto/gpu-tracelens-sglang-decode-mi300": ": the host waits 98 % of the step in hipMemcpyWithStream",
     "kineto/gpu-tracelens-timesformer-h100": ": 56 % of the step is inside preprocess",
-    "kineto/gpu-param-resnet": ": the steps wait for their input; up to 169 ms (51 %)",
+    "kineto/gpu-param-resnet": ": the steps wait for their input; up to 160 ms (49 %)",
     "horovod/2ranks-slow-rank1": ": rank1 is late in negotiations",
     # what was done to this one is not in its recording: the loader works ahead, and both ranks load alike
     "composer/ws2-slow-rank1": ": no event was recorded during 22 % of the step",
     "kineto/ddp2-gloo-slow-rank1": ": rank1 is late by ",
     "byteps/fork_lenet_straggler": ": wk1.rank0 is late by ",
     "byteps/fork_lenet_slownet": ": communication is not overlapped",
-    "kineto/gpu-param-dlrm-8ranks": ": rank7 is late by ",
-    "kineto/gpu-hta-rank1of2-memory": ": the CPU launches kernels too slowly",
+    "kineto/gpu-param-dlrm-8ranks": ": 10 calls a step make the CPU wait for the GPU",
+    "kineto/gpu-hta-rank1of2-memory": ": the device spends 41 % of its time on fp32",
     "kineto/gpu-tracelens-resnet-ckpt-mi300-rank0of8": ": collectives reach 3.6 GB/s on the bus",
     "kineto/gpu-tracelens-qwen-h100-vs-mi300/h100": ": the device spends 54 % of its time on elementwise",
-    "jax/h200-recompiles": ": the device is idle 98 % of it",  # 97.7, by an independent script
-    "kineto/gpu-hta-rank0of16": ": the host waits 34 % of the step in cudaMemcpyAsync for work not",
+    "jax/h200-recompiles": ": steps 18 and 21 take much longer than the others: they compile anew",
+    "kineto/gpu-hta-rank0of16": ": the host waits 35 % of the step in cudaMemcpyAsync for work not",
 }
 
 
 @pytest.mark.parametrize("job", KNOWN)
 def test_what_is_wrong_stands_first_in_the_headline(shared_data: Path, job: str) -> None:
     headline = answer(shared_data / job)["headline"]
-    takes = r"(?:A (?:\w+ )?step|The recording) takes [\d,.]+ ms"
+    takes = r"(?:A (?:\w+ )?step|The recording) takes [\d,.]+ ms(?: while profiled,[^:]*)?"
     assert re.match(takes + re.escape(KNOWN[job]), headline)
 
 

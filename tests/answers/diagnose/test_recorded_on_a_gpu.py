@@ -14,7 +14,7 @@ _DDP_WITHOUT_MS = 28.18
 
 
 def test_the_loader_of_a_rank_is_named_with_what_it_costs() -> None:
-    document = answer(_DDP)
+    document = ask("diagnose", _DDP, "--as_recorded")
     finding = document["findings"][0]
     assert (finding["kind"], finding["scope"]["ranks"]) == ("late_rank", ["rank1"])
     assert "enumerate(DataLoader)" in finding["title"]
@@ -23,7 +23,7 @@ def test_the_loader_of_a_rank_is_named_with_what_it_costs() -> None:
 
 
 def test_a_job_without_its_straggler_is_foreseen() -> None:
-    (found,) = ask("whatif", _DDP, "straggler=none")["whatif"]
+    (found,) = ask("whatif", _DDP, "straggler=none", "--as_recorded")["whatif"]
     low, high = found["interval_ms"]
     assert low <= _DDP_WITHOUT_MS <= high
     assert abs(found["after_ms"] / _DDP_WITHOUT_MS - 1) < 0.02

@@ -7,12 +7,13 @@ events that the other steps have few of, and a cause of the device by kernels.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from analyzer.answers.diagnose.steps.job_view import JobView
+from analyzer.answers.diagnose.steps.path_times import mean_path_times
 from analyzer.base.arrays import Float64, Mask
 from analyzer.base.arrays.distributions import median
 from analyzer.reading.dialects.name_rules import is_launch
@@ -141,27 +142,36 @@ def _counts(view: JobView, chosen: Mask) -> Float64:
 
 # ---- the limit
 
-#: Of the path: what the limit still has of it with the most and the least cost of the profiler.
+#: Share of the path.
 _STILL = 0.4
 
 Limit = Literal["host", "device", "communication", "input", "undecided"]
 
 
 def limit(view: JobView, real: RealJob | None) -> Limit:
-    """Name what has most of the critical path; undecided if that may be another without the profiler."""
+    """Name what has most of the critical path; undecided if host and device may change places.
+
+    They do if the profiler's most or least cost leaves the larger of the two less than `_STILL` of the path.
+    """
     parts = _parts(view)
-    largest = max(parts, key=lambda part: parts[part])
+    largest = _largest(parts)
     for recording in real.extremes if real is not None and real.step.differs else ():
         extreme = _parts(JobView(view.loaded, recording, job=view.job))
-        if extreme.get(largest, 0.0) < _STILL * sum(extreme.values()):
+        is_less = extreme.get(largest, 0.0) < _STILL * sum(extreme.values())
+        if is_less and {largest, _largest(extreme)} == {"host", "device"}:
             return "undecided"
     return largest
 
 
+def _largest(parts: Mapping[Limit, float]) -> Limit:
+    return max(parts, key=lambda part: parts[part])
+
+
 def _parts(view: JobView) -> dict[Limit, float]:
-    """Add up the time on the path of each part of the machine."""
-    sums: dict[Limit, float] = {"host": float(view.path.gap_ns.sum())}
-    for operation, ns in zip(view.recording.operations.kinds, view.path.work_ns.tolist(), strict=True):
+    """Add up the time on the path of each part of the machine, in all steps: long ones count as such."""
+    path = mean_path_times(view, view.rows) if view.outliers else view.path
+    sums: dict[Limit, float] = {"host": float(path.gap_ns.sum())}
+    for operation, ns in zip(view.recording.operations.kinds, path.work_ns.tolist(), strict=True):
         part = _part(operation, view.has_device)
         sums[part] = sums.get(part, 0.0) + ns
     return sums

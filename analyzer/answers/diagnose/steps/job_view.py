@@ -176,8 +176,9 @@ class JobView:
 
     @cached_property
     def path(self) -> PathTimes:
-        """Work and gaps on the critical paths of the steps."""
-        return mean_path_times(self)
+        """Work and gaps on the critical paths of the steps, without outliers."""
+        usual = [row for index, row in enumerate(self.rows) if index not in self.outliers]
+        return mean_path_times(self, usual)
 
     def path_work_ns(self, chosen: Mask) -> float:
         """Return the work of the `chosen` operations (n,) on the path of a step, the mean over steps.

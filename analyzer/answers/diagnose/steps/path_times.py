@@ -35,10 +35,9 @@ class PathTimes(Struct, frozen=True):
     beside_ns: float  # the host decides while its device works, which the path follows then
 
 
-def mean_path_times(view: JobView) -> PathTimes:
-    """Average the paths of all whole steps but outliers, or of a sample."""
-    usual = [row for index, row in enumerate(view.rows) if index not in view.outliers]
-    rows = some_rows(view, usual)
+def mean_path_times(view: JobView, rows: Sequence[int]) -> PathTimes:
+    """Average the paths of the steps `rows`, or of a sample."""
+    rows = some_rows(view, rows)
     work, gaps, beside = np.mean([times_of(view, row) for row in rows], axis=0)
     return PathTimes(rows, work[:-1], gaps, beside.sum())
 

@@ -85,8 +85,7 @@ class Jax(System):
     shows_communication = True
     has_workers = True
     never_shows = System.never_shows - {"host_bound", "host_sync", "copies"}
-    #: Of the tracer of Python calls; its cost was not measured.
-    profiler_cost = 0.0, 0.3, 0.6
+    profiler_cost = None
     counted_by = (
         "Communication: operations of a device named after a collective (all-reduce, psum, all-gather, nccl, "
         "…), with their waits for other devices; computation: its other operations, but for copies."

@@ -107,7 +107,7 @@ class Kineto(System):
     shows_communication = True
     memory_setting = "profile_memory=True"
     #: Of 20 jobs on an H200, from their step times with and without profiler (docs/dev/accuracy.md).
-    profiler_cost = 0.3, 0.55, 0.8
+    profiler_cost: tuple[float, float, float] | None = (0.3, 0.55, 0.8)
     never_shows = frozenset(("server", "priority_inversion", "negotiation"))
     args = MappingProxyType({
         Need.ALWAYS: (COLLECTIVE,),

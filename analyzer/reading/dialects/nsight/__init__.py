@@ -27,8 +27,7 @@ class Nsight(Kineto):
 
     name = "nsight"
     memory_setting = ""
-    #: Only calls of the runtime are recorded; their cost was not measured.
-    profiler_cost = 0.0, 0.2, 0.5
+    profiler_cost = None
     never_shows = Kineto.never_shows | {"memory"}
 
     def recognises(self, trace: Trace) -> bool:

@@ -352,7 +352,7 @@ def test_the_answer_of_the_command_line(tmp_path: Path) -> None:
     (finding,) = answer["findings"]
     assert finding["kind"] == "hang" and finding["scope"]["ranks"] == ["rank2"]
     assert finding["gain_ms"]["mid"] is None
-    assert answer["iteration_ms"] == {"median": None, "mean": None, "p95": None}
+    assert answer["iteration_ms"] == {"median": None, "mean": None, "p95": None, "real": None}
     assert (answer["waits"][0]["rank"], answer["waits"][0]["state"]) == (2, HangCause.ABSENT.value)
 
 

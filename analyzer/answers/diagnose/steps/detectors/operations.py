@@ -73,7 +73,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         if cause is None
         else cause.action,
         edits=[edit(",".join(f"step{number}" for number in numbers), "usual")],
-        weight=lost_ns / float(times.sum()),
+        weight=0.0 if cause is None else lost_ns / float(times.sum()),
         place=ListPlace.FIRST
         if cause is not None and lost_ns > EXPOSED * float(times.sum())
         else ListPlace.BY_GAIN,
