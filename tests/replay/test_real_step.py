@@ -1,0 +1,149 @@
+"""The step without the profiler: laws, steps by hand, and jobs that were timed without it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import REPO, ask, run_cli
+from dag_utils import load_steps
+from make import span, step, write
+from replay.real_step import RealStep, _Replayed, real_job, step_lengths
+
+#: Microseconds of host time that a short stretch loses to PyTorch's profiler, of 20 and of more.
+_LIKELY = 0.55 * 20
+
+
+def real_step(path: Path, told_ms: float | None = None) -> RealStep:
+    return real_job(load_steps([path]), None if told_ms is None else told_ms * 1e6).step
+
+
+def recorded(path: Path, *inside: tuple[int, int], n_steps: int = 4) -> Path:
+    """Write steps of 1 ms: an operator of 400 µs with children `inside`, and one of 600."""
+    events: list[dict[str, Any]] = []
+    for number in range(n_steps):
+        at = 1000 * number
+        events += [
+            step(number, at, 1000),
+            span("aten::linear", at, 400, "cpu_op"),
+            *(span("aten::mm", at + begin, end - begin, "cpu_op") for begin, end in inside),
+            span("aten::add", at + 400, 600, "cpu_op"),
+        ]
+    return write(path, events, schemaVersion=1)
+
+
+def test_each_stretch_between_two_events_loses_its_share(tmp_path: Path) -> None:
+    steps = real_step(recorded(tmp_path / "a.json"))  # two stretches
+    assert steps.recorded_ns == 1e6
+    assert steps.mid_ns == pytest.approx(1e6 - 2 * 1e3 * _LIKELY)
+    # with a child of 10 µs there are four: 100, 10 and 290 µs, and the other operator
+    steps = real_step(recorded(tmp_path / "b.json", (100, 110)))
+    assert steps.mid_ns == pytest.approx(1e6 - 1e3 * (3 * _LIKELY + 0.55 * 10))
+
+
+@pytest.mark.parametrize("n_children", [0, 1, 5, 40])
+def test_more_recorded_events_never_make_the_real_step_longer(tmp_path: Path, n_children: int) -> None:
+    children = [(8 * i, 8 * i + 5) for i in range(n_children)]
+    fewer, more = (real_step(recorded(tmp_path / f"{n}.json", *children[:n])) for n in (0, n_children))
+    for bound in ("low_ns", "mid_ns", "high_ns"):
+        assert getattr(more, bound) <= getattr(fewer, bound)
+
+
+def test_without_any_cost_the_replay_is_the_recording() -> None:
+    recording = load_steps([REPO / "examples/ddp-h200"]).recording
+    assert step_lengths(_Replayed(recording).without(0.0)).tolist() == step_lengths(recording).tolist()
+
+
+@pytest.mark.parametrize(
+    ("job", "source"), [("lenet", "recorded"), ("lenet-100mbit", "recorded"), ("jax-h200/base", "unknown")]
+)
+def test_a_profiler_without_a_known_cost_changes_nothing(job: str, source: str) -> None:
+    loaded = load_steps([REPO / "examples" / job])
+    real = real_job(loaded)
+    assert (real.step.source, real.step.mid_ns) == (source, real.step.recorded_ns)
+    assert real.loaded is loaded
+
+
+@pytest.mark.parametrize("told_ms", [0.3, 0.99, 1.5])
+def test_a_told_step_is_the_real_one(tmp_path: Path, told_ms: float) -> None:
+    path = recorded(tmp_path / "a.json", (100, 110))
+    document = ask("diagnose", path, "--real_step", told_ms)
+    assert document["iteration_ms"]["real"] == {"low": told_ms, "mid": told_ms, "high": told_ms}
+    assert document["iteration_ms"]["mean"] == pytest.approx(1)
+    real = real_job(load_steps([path]), told_ms * 1e6)
+    assert step_lengths(real.loaded.recording).mean() == pytest.approx(told_ms * 1e6, rel=1e-3)
+    (answer,) = ask("whatif", path, "aten::add=2", "--real_step", told_ms)["whatif"]
+    assert answer["before_ms"] == pytest.approx(told_ms, rel=1e-3)
+
+
+def test_as_recorded_asks_about_the_recording(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "a.json")
+    assert ask("diagnose", path, "--as_recorded")["iteration_ms"]["real"] is None
+    assert ask("compare", path, path, "--as_recorded")["iteration_ms"] == [1, 1]
+    code, _, err = run_cli("diagnose", path, "--as_recorded", "--real_step", "1")
+    assert (code, err.count("\n")) == (2, 1) and "--real_step" in err
+    code, _, err = run_cli("compare", path, path, "--real_step", "1")
+    assert (code, err.count("\n")) == (2, 1) and "--real_step" in err
+
+
+# ---- jobs on an H200, and their steps timed without the profiler (`truth.json`)
+
+#: What limits each job, and what its headline names.
+_JOBS = {
+    "adam_loop": ("host", "the optimizer updates parameter by parameter"),
+    "busy_llama": ("device", "elementwise kernels"),
+    "checkpoint4": ("host", "as for a checkpoint"),
+    "exposed_copy": ("device", "copies between host and device are not overlapped"),
+    "graph_breaks": ("host", "torch.compile is interrupted"),
+    "moe_tolist": ("host", "calls a step make the CPU wait for the GPU"),
+    "recompiles": ("host", "compile anew"),
+    "tf32_off": ("device", "fp32 matrix products"),
+}
+#: Steps with a checkpoint take 163 to 188 ms in the recording, and 217 ms without the profiler.
+_OUTSIDE = {"checkpoint4"}
+
+
+@pytest.fixture
+def truth(shared_data: Path) -> Path:
+    return shared_data / "kineto/h200-truth"
+
+
+@pytest.mark.parametrize("job", _JOBS)
+def test_of_a_timed_job_the_limit_the_cause_and_the_step_are_right(truth: Path, job: str) -> None:
+    limit, cause = _JOBS[job]
+    real_ms = json.loads((truth / job / "truth.json").read_text())["ill_ms"]
+    document = ask("diagnose", truth / job / "ill.pt.trace.json.gz")
+    assert document["limit"] == limit
+    assert cause in document["headline"]
+    real = document["iteration_ms"]["real"]
+    assert (real["low"] <= real_ms <= real["high"]) == (job not in _OUTSIDE)
+    assert all((finding["gain_ms"]["high"] or 0.0) <= real["mid"] for finding in document["findings"])
+    told = ask("diagnose", truth / job / "ill.pt.trace.json.gz", "--real_step", real_ms)
+    assert told["limit"] == limit
+
+
+def test_the_likely_step_of_most_timed_jobs_is_near_the_real_one(truth: Path) -> None:
+    errors = []
+    for job in _JOBS:
+        real_ms = json.loads((truth / job / "truth.json").read_text())["ill_ms"]
+        errors.append(real_step(truth / job / "ill.pt.trace.json.gz").mid_ns / 1e6 / real_ms - 1)
+    assert sorted(map(abs, errors))[len(errors) // 2] < 0.15
+
+
+def test_compare_finds_the_change_of_the_real_step_and_its_cause(truth: Path) -> None:
+    pair = [truth / "tf32_off" / f"{side}.pt.trace.json.gz" for side in ("cured", "ill")]
+    times = json.loads((truth / "tf32_off/truth.json").read_text())
+    document = ask("compare", *pair)
+    base, new = document["iteration_ms"]
+    assert new - base == pytest.approx(times["ill_ms"] - times["cured_ms"], rel=0.25)
+    change = document["iteration"]
+    assert change["significant"] == (change["ci_low_ms"] > 0) == (change["p_value"] < 0.05)
+    assert "matrix products changed from tf32 to fp32" in document["verdict"]
+    code, out, _ = run_cli("compare", *pair, "--real_step", "28.7,39.9")
+    assert code == 0 and re.search(r"28\.7 → 39\.9 ms", out)
+    code, _, _ = run_cli("compare", *pair, "--fail_above", "10")
+    assert code == 3
