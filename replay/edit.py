@@ -15,9 +15,9 @@ from analyzer.base.errors import UsageError
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.formats.columns import Trace
 from dag_utils import LoadedSteps, RankFacts
+from replay.answer import EXTRAPOLATED
 from replay.links import LinkRate, link_rate, with_sizes
 from replay.messages import as_messages
-from replay.uncertainty import EXTRAPOLATED
 
 if TYPE_CHECKING:
     from replay.whatif.sized_collectives import SizedCollectives

@@ -16,21 +16,22 @@ from analyzer.model.graph.step_graph import LazySteps, Recording, StepBounds, St
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Phase
 from analyzer.reading.dialects.step_parts import Operation
-from replay.answer import Answer, answer
-from replay.edit import Edit, EditRequest, Job, in_order
-from replay.edits import parse
-from replay.occurrences import UsualGaps, pace, with_usual_gaps
-from replay.runs import Runs, Simulation
-from replay.uncertainty import (
+from replay.answer import (
     DEVICE_ERROR,
     EXTRAPOLATED,
     HOST_ERROR,
     MODEL_ERROR,
     Z_95,
+    Answer,
+    answer,
     mean_interval,
     paired_change,
     without_outliers,
 )
+from replay.edit import Edit, EditRequest, Job, in_order
+from replay.edits import parse
+from replay.occurrences import UsualGaps, pace, with_usual_gaps
+from replay.runs import Runs, Simulation
 
 #: Steps that share a network are simulated so many times in a row, until the workers settle into a rhythm.
 _ROUNDS = 3

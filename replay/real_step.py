@@ -13,8 +13,8 @@ from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.model.profiler_cost import without_cost
 from analyzer.reading import dialects
 from dag_utils import LoadedSteps
+from replay.answer import HOST_ERROR, mean_interval, without_outliers
 from replay.runs import Runs, Simulation
-from replay.uncertainty import HOST_ERROR, mean_interval, without_outliers
 
 #: Halvings of the share of the cost for a step time that is told: to a thousandth of it.
 _HALVINGS = 10

@@ -13,8 +13,8 @@ import pytest
 from conftest import REPO
 
 #: The most there may be. A larger number is a decision, with its reason in the commit message.
-PRODUCT_LINES = 44_720  # of Python, C and page assets
-PUBLIC_TYPES = 263
+PRODUCT_LINES = 44_400  # of Python, C and page assets
+PUBLIC_TYPES = 220
 MODULES_ENTERED = {"statistic": 75, "critical": 82, "diagnose": 124}  # on examples/lenet
 
 _OUTSIDE = ("tests", "benchmarks", "examples", "docs")

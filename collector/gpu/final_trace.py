@@ -57,7 +57,7 @@ _ENCODE = msgspec.json.Encoder().encode
 T = TypeVar("T")
 
 
-class GpuReport(Struct, frozen=True):
+class _GpuReport(Struct, frozen=True):
     """The outcome for one GPU directory; without new files it failed."""
 
     new: Mapping[Path, Path]  # target -> present location of its new files, the final trace first
@@ -66,7 +66,7 @@ class GpuReport(Struct, frozen=True):
     notes: Sequence[str]
 
 
-def gather(gpu: GpuDir, into: Path, parts: Collection[PartName] = PARTS) -> GpuReport:
+def gather(gpu: GpuDir, into: Path, parts: Collection[PartName] = PARTS) -> _GpuReport:
     """Make the final trace of one GPU, and its DAG if it has none, in the directory `into`.
 
     `parts` are renewed, the others stay as they are in the existing final trace; without one all parts
@@ -79,7 +79,7 @@ def gather(gpu: GpuDir, into: Path, parts: Collection[PartName] = PARTS) -> GpuR
     new = {path: into / path.name.removesuffix(".gz") for path in files}
     for path, content in files.items():
         new[path].write_bytes(content)
-    return GpuReport(new, count_by_cat(events), gathering.repairs.lines, gathering.notes)
+    return _GpuReport(new, count_by_cat(events), gathering.repairs.lines, gathering.notes)
 
 
 class _Gathering(Struct, dict=True):
@@ -234,7 +234,7 @@ def collect_gpus(
     into: Path,
     jobs: int | None = None,
     progress: bool | None = None,
-) -> list[GpuReport]:
+) -> list[_GpuReport]:
     """Collect each directory's final trace (and its DAG if it has none), in the order of `gpus`.
 
     `parts` are renewed; see `gather`. The new files are in the directory `into` until `renew` moves them.
@@ -249,7 +249,7 @@ def collect_gpus(
         return list(parallel.map_files(work, tasks, jobs=jobs, on_read=advance))
 
 
-def renew(reports: Sequence[GpuReport]) -> None:
+def renew(reports: Sequence[_GpuReport]) -> None:
     """Write the new files into the GPUs' directories, together with the other outputs of the command."""
     for report in reports:
         for path, content in report.new.items():
@@ -257,12 +257,12 @@ def renew(reports: Sequence[GpuReport]) -> None:
                 shutil.copyfileobj(collected, file)
 
 
-def _reported(part: FilePart, on_read: OnRead, parts: Collection[PartName]) -> GpuReport:
+def _reported(part: FilePart, on_read: OnRead, parts: Collection[PartName]) -> _GpuReport:
     gpu, into = part.about
     try:
         return gather(gpu, into, parts)
     except (AnalyzeError, OSError) as error:
         reason = f"{gpu.path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
-        return GpuReport({}, {}, [reason], [])
+        return _GpuReport({}, {}, [reason], [])
     finally:
         on_read(part.size)

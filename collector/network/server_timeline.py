@@ -144,7 +144,7 @@ class ServerKey(Struct, frozen=True):
     waiting_ns: int | None = None  # None if captures show some workers only: `server_ns` then contains it
 
 
-class Served(Struct, frozen=True):
+class _Served(Struct, frozen=True):
     """The logs of a job's servers."""
 
     logs: Sequence[Log]
@@ -154,7 +154,7 @@ class Served(Struct, frozen=True):
     repairs: Sequence[str]
 
 
-def read_served(root: Path, *, progress: bool | None = None) -> Served:
+def read_served(root: Path, *, progress: bool | None = None) -> _Served:
     """Read the server logs and profiles under `root`.
 
     `root` is a job, worker or GPU directory, or one log; names of keys come from the files beside it.
@@ -171,10 +171,10 @@ def read_served(root: Path, *, progress: bool | None = None) -> Served:
             f"ENABLE_PROFILING=1{why}"
         )
     keys = read_keys(root if root.is_dir() else root.parent, repairs)
-    return Served(logs, keys, list(_operations(logs)), list(_server_keys(logs, keys)), repairs.lines)
+    return _Served(logs, keys, list(_operations(logs)), list(_server_keys(logs, keys)), repairs.lines)
 
 
-def write_served(served: Served, output: Path) -> int:
+def write_served(served: _Served, output: Path) -> int:
     """Write the timeline of the servers, and count its events. Raises OutputError."""
     return write_timeline(output, _rows(served.logs, served.names))
 

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from analyzer.base.errors import TraceError
 from analyzer.model.graph.step_graph import Recording
 from analyzer.reading.dialects.step_parts import Direction
+from replay.answer import CROWDED
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.even_work import scaled, with_work
 from replay.links import LinkRate, bytes_of, is_sized, with_sizes
 from replay.selection import as_ratio
-from replay.uncertainty import CROWDED
 from replay.whatif.collective_times import at_bandwidth, crowded_ns, with_latency
 
 _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]+)?)([KMG])bit(?:/s)?", re.IGNORECASE)

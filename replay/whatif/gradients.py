@@ -14,9 +14,9 @@ from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.recorded_collectives import may_reduce
 from analyzer.reading.dialects.roles import Phase
 from analyzer.reading.dialects.step_parts import Joint
+from replay.answer import CROWDED
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.engine import make_plan, simulate
-from replay.uncertainty import CROWDED
 from replay.whatif.collective_times import crowded_ns
 
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)([KMG])B")

@@ -51,7 +51,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     return measured(job, lambda recording: _as_fast_as_others(recording, pace, limit), error=_QUEUES)
 
 
-class Pace(NamedTuple):
+class _Pace(NamedTuple):
     """Time per byte of a server and of the others (ns)."""
 
     server: str
@@ -71,7 +71,7 @@ def is_pull(operation: Operation) -> bool:
     return operation.transfer.is_answer
 
 
-def slowest_server(job: Job) -> Pace | None:
+def slowest_server(job: Job) -> _Pace | None:
     """Find the server that is clearly slower than all others, if any.
 
     The comparison uses large pulls answered right after another, which wait for nothing else, then the best
@@ -89,7 +89,7 @@ def slowest_server(job: Job) -> Pace | None:
             names = [name for number, name in enumerate(servers) if name and number != server]
             beside = names[0] if len(names) == 1 else "the others"
             of = "pulls that are answered right after another"
-            return Pace(servers[server], beside, usual, float(np.median(others[:, 1])), of)
+            return _Pace(servers[server], beside, usual, float(np.median(others[:, 1])), of)
     return _slowest_side(recording, known)
 
 
@@ -119,7 +119,7 @@ def _paces_in_a_row(recording: Recording, server_of: Int64, least: float) -> dic
     }
 
 
-def _slowest_side(recording: Recording, known: LinkRate) -> Pace | None:
+def _slowest_side(recording: Recording, known: LinkRate) -> _Pace | None:
     """Find the server whose best rates, both ways, are clearly the lowest."""
     server_of = {op.transfer.link: op.transfer.server for op in recording.operations.kinds if is_pull(op)}
     sides = busy_sides(recording, known.machines)
@@ -129,7 +129,7 @@ def _slowest_side(recording: Recording, known: LinkRate) -> Pace | None:
             name = server_of[next(iter(others))] if len(others) == 1 else "the others"
             usual = [_for_a_byte([side for side in sides if side.link == other]) for other in others]
             of = "what it receives and sends at best"
-            return Pace(server_of[link], name, _for_a_byte(pair), float(np.median(usual)), of)
+            return _Pace(server_of[link], name, _for_a_byte(pair), float(np.median(usual)), of)
     return None
 
 
@@ -138,7 +138,7 @@ def _for_a_byte(sides: Sequence[Side]) -> float:
     return float(np.mean([1 / side.usual for side in sides]))
 
 
-def _as_fast_as_others(recording: Recording, pace: Pace, limit: str | None) -> Recording:
+def _as_fast_as_others(recording: Recording, pace: _Pace, limit: str | None) -> Recording:
     """Make a server answer, and take pushes, in the usual time.
 
     Its messages wait no longer per byte than those of other servers, which includes its queue. A link with

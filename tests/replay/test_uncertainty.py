@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analyzer.base.arrays.distributions import FEWEST
-from replay.uncertainty import mean_interval, paired_change, without_outliers
+from replay.answer import mean_interval, paired_change, without_outliers
 
 
 def test_too_few_steps_have_no_interval() -> None:

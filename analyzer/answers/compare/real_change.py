@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from analyzer.answers.compare.significance import Change, changes, sample
 from analyzer.base.arrays import Float64
 from analyzer.model.figures.job_figures import RealSteps
-from replay.uncertainty import Z_95
+from replay.answer import Z_95
 
 
 def step_change(a: RealSteps, b: RealSteps) -> Change:

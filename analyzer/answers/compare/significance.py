@@ -29,7 +29,7 @@ class Samples(NamedTuple):
     steps: Float64
 
 
-class Differences(NamedTuple):
+class _Differences(NamedTuple):
     """Differences b - a of m quantities; interval and p-value are NaN where there are too few steps."""
 
     change: Float64
@@ -65,7 +65,7 @@ def sample(totals: ArrayLike, counts: ArrayLike | None = None) -> Samples:
     return Samples(mean, sd, n, k.astype(np.float64))
 
 
-def welch(a: Samples, b: Samples) -> Differences:
+def welch(a: Samples, b: Samples) -> _Differences:
     """Test b against a with Welch's unequal-variances t-test, quantity by quantity."""
     from scipy.special import stdtr, stdtrit  # scipy.stats calls these, too, and takes 0.7 s to load
 
@@ -79,7 +79,7 @@ def welch(a: Samples, b: Samples) -> Differences:
     p = np.where((a.sd == 0) & (b.sd == 0), np.where(change == 0, 1.0, 0.0), p)
     enough = (a.steps >= FEWEST_STEPS) & (b.steps >= FEWEST_STEPS)
     low, high, p = (np.where(enough, values, np.nan) for values in (change - half, change + half, p))
-    return Differences(change, low, high, p)
+    return _Differences(change, low, high, p)
 
 
 def corrected(p: Float64) -> Float64:

@@ -31,7 +31,7 @@ from trace_utils import Request, Source, TraceFile, read_args, read_ranks
 _EVEN = ("all-reduce", "all-gather", "reduce-scatter")
 
 
-class CollectiveStat(Struct, frozen=True):
+class _CollectiveStat(Struct, frozen=True):
     """The collectives of one kind, group and size; None for unknown values."""
 
     kind: str
@@ -50,7 +50,7 @@ class CollectiveStat(Struct, frozen=True):
 class CollectiveStats(Struct, frozen=True):
     """The collectives of a job, with notes on missing data and lines on the files."""
 
-    rows: Sequence[CollectiveStat]
+    rows: Sequence[_CollectiveStat]
     notes: Sequence[str]
     files: Sequence[TraceFile]
     repairs: Sequence[str]
@@ -227,7 +227,7 @@ def _joined(members: _Members, ranks: Sequence[_RankCollectives], is_tied: Mask)
 # ---- tables
 
 
-def _rows(collectives: _Joined, members: _Members, n_recorded: int) -> Iterator[CollectiveStat]:
+def _rows(collectives: _Joined, members: _Members, n_recorded: int) -> Iterator[_CollectiveStat]:
     """Yield the statistics of each kind, group and size, by first appearance."""
     for alike, parts in _alike(collectives, members):
         call = members.calls[members.call[collectives.first[alike[0]]]]
@@ -241,7 +241,7 @@ def _rows(collectives: _Joined, members: _Members, n_recorded: int) -> Iterator[
             moved, took = collectives.n_bytes[whole].sum(), int(collectives.transfer_ns[whole].sum())
             usual = float(moved / took) if took and collectives.n_bytes[whole].all() else None
         taken = float(members.taken_ns[parts].sum())
-        yield CollectiveStat(
+        yield _CollectiveStat(
             kind=call.kind,
             group=call.group or None,
             ranks=int(collectives.n_ranks[alike[0]]) or None,

@@ -56,7 +56,7 @@ class Stat(Struct, frozen=True):
     fastest_mean_ns: float = 0.0
 
 
-class CategoryStat(Struct, frozen=True):
+class _CategoryStat(Struct, frozen=True):
     """The slices of one category; nested time on a track counts once in the total."""
 
     cat: str
@@ -183,7 +183,7 @@ def category_totals(trace: Trace) -> Counter[str]:
     return totals
 
 
-def categories(total_ns: Mapping[str, int], rows: Iterable[Stat]) -> list[CategoryStat]:
+def categories(total_ns: Mapping[str, int], rows: Iterable[Stat]) -> list[_CategoryStat]:
     """Compute the statistics per category from its `category_totals` and the operations' rows."""
     rows_of_cat: dict[str, list[Stat]] = {}
     for row in rows:
@@ -192,7 +192,7 @@ def categories(total_ns: Mapping[str, int], rows: Iterable[Stat]) -> list[Catego
     for cat, of_cat in rows_of_cat.items():
         longest = max(of_cat, key=lambda row: row.mean_ns)
         count = sum(row.count for row in of_cat)
-        stats.append(CategoryStat(cat, count, total_ns[cat], longest.name, longest.mean_ns))
+        stats.append(_CategoryStat(cat, count, total_ns[cat], longest.name, longest.mean_ns))
     return stats
 
 

@@ -52,7 +52,7 @@ from analyzer.reading.formats.columns import Trace
 _LEAVES, _ENTERS = "st", "tf"
 
 
-class Arrows(NamedTuple):
+class _Arrows(NamedTuple):
     """The ends (k,) of arrows: those of one `flow` follow each other, by time."""
 
     path: str
@@ -99,7 +99,7 @@ class Arrows(NamedTuple):
             yield Meeting(key, int(event[i]), enters, not enters, Joint(joint[i]), Rule.ARROW, turn)
 
 
-def arrows(trace: Trace) -> Arrows | None:
+def arrows(trace: Trace) -> _Arrows | None:
     """Collect the ends of the arrows of a trace; None without any."""
     points, both = trace.points, zip(trace.points.phase, trace.points.ids, strict=True)
     rows = [i for i, (phase, id_) in enumerate(both) if phase in _LEAVES + _ENTERS and id_ is not None]
@@ -112,7 +112,7 @@ def arrows(trace: Trace) -> Arrows | None:
     ends = ends.select(order)
     leaves, enters = (np.array([phase in of for phase in ends.phase]) for of in (_LEAVES, _ENTERS))
     track = ends.track_id.astype(np.int64)
-    return Arrows(trace.path, names, flow[order].astype(np.int64), track, ends.ts_ns, leaves, enters)
+    return _Arrows(trace.path, names, flow[order].astype(np.int64), track, ends.ts_ns, leaves, enters)
 
 
 class Meaning(Struct, frozen=True):
@@ -137,7 +137,7 @@ class Meaning(Struct, frozen=True):
 
 
 def record_spans(
-    rank: RankTrace, trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrows | None = None
+    rank: RankTrace, trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: _Arrows | None = None
 ) -> RankSteps:
     """Make the steps of a rank from the spans in `trace`; without `steps` the whole recording is one."""
     if not trace.dur_ns.any():
@@ -151,7 +151,7 @@ def record_spans(
     return RankSteps(rank.name, *cut_into_steps(events, looked_at), [*notes, *left])
 
 
-def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrows | None) -> RecordedEvents:
+def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: _Arrows | None) -> RecordedEvents:
     """Make events of slices, without the time of their children."""
     rows = np.flatnonzero(meaning.roles != Role.IGNORED)
     start, end, track = trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows]

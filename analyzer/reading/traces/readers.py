@@ -41,7 +41,7 @@ class Decoding(NamedTuple):
 Holds = Literal["events", "steps", "calls"]
 
 
-class Reader(NamedTuple):
+class _Reader(NamedTuple):
     """The functions of one format."""
 
     recognises: Callable[[bytes], bool]  # by the beginning of the content, unpacked, up to 1 MiB
@@ -96,21 +96,21 @@ def _read_nsight(path: Path, decoding: Decoding) -> Trace:
 
 #: It also reads, or refuses with a reason, what no reader recognises. A Perfetto trace comes as a chrome
 #: trace (`formats.stream`).
-CHROME = Reader(
+CHROME = _Reader(
     file_kinds.is_chrome,
     _read_chrome,
     (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".gz", ".trace", ".pftrace", ".perfetto-trace"),
 )
-READERS: Sequence[Reader] = (
-    Reader(file_kinds.is_dump, _read_dump, (".pickle", ".pkl"), "calls", "a dump of a flight recorder"),
-    Reader(
+READERS: Sequence[_Reader] = (
+    _Reader(file_kinds.is_dump, _read_dump, (".pickle", ".pkl"), "calls", "a dump of a flight recorder"),
+    _Reader(
         file_kinds.is_database,
         _read_nsight,
         (".sqlite", ".sqlite3", ".db"),
         what="a database, as of Nsight Systems",
     ),
-    Reader(file_kinds.is_dasf, _read_dasf, (".msgpack",), what="a DASF profile"),
-    Reader(
+    _Reader(file_kinds.is_dasf, _read_dasf, (".msgpack",), what="a DASF profile"),
+    _Reader(
         _is_step_log,
         _read_step_log,
         (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz"),
@@ -127,7 +127,7 @@ def may_be_read(name: str, *, steps: bool = True) -> bool:
     return name.endswith(tuple(suffix for reader in readers for suffix in reader.suffixes))
 
 
-def reader_of(head: bytes) -> Reader | None:
+def reader_of(head: bytes) -> _Reader | None:
     """Find the reader of a file that begins with `head`; None if it is not a trace."""
     if file_kinds.foreign(head):
         return None
@@ -189,14 +189,14 @@ def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> li
 # ---- files of a directory
 
 
-def known_reader(path: Path) -> Reader | None:
+def known_reader(path: Path) -> _Reader | None:
     """Find the reader of a file; a directory is looked through several times, and each file read once."""
     state = path.stat()
     return _known_reader(path.absolute(), state.st_size, state.st_mtime_ns)
 
 
 @lru_cache(1 << 14)
-def _known_reader(path: Path, size: int, mtime_ns: int) -> Reader | None:
+def _known_reader(path: Path, size: int, mtime_ns: int) -> _Reader | None:
     return reader_of(head_of(path))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from analyzer.base.errors import Repairs
 from collector.network.partition_keys import read_keys
-from collector.network.server_timeline import TIMELINE, Log, Served, read_log, read_served, write_served
+from collector.network.server_timeline import TIMELINE, Log, _Served, read_log, read_served, write_served
 from conftest import examples
 from trace_utils import read_trace
 
@@ -89,7 +89,7 @@ def test_any_lines_do_no_harm(data: list[bytes]) -> None:
 # ---- the timeline
 
 
-def timeline(job: Path | Served, at: Path) -> Path:
+def timeline(job: Path | _Served, at: Path) -> Path:
     """Write the timeline of a job's servers into the directory `at`."""
     write_served(read_served(job) if isinstance(job, Path) else job, at / TIMELINE)
     return at / TIMELINE

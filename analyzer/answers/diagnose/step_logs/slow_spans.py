@@ -19,7 +19,7 @@ from analyzer.base.arrays.change_points import (
     level_error,
 )
 from analyzer.reading.dialects import Role
-from replay.uncertainty import Z_95
+from replay.answer import Z_95
 
 #: Steps around a step; with 11 or 41 the same is found (docs/dev/accuracy.md, 9).
 AROUND = 21

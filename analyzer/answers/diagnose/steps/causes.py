@@ -22,7 +22,7 @@ from analyzer.reading.dialects.step_parts import Operation
 from replay.real_step import RealJob
 
 
-class Cause(NamedTuple):
+class _Cause(NamedTuple):
     """A cause and its advice.
 
     Attributes
@@ -53,21 +53,21 @@ def _calls(pattern: str) -> Callable[[Operation], object]:
 _MORE = 4
 _SYNCHRONISES = r"(?:cuda|cu|hip)(?:Stream|Event|Device|Ctx)Synchronize(?:_\w+)?|(?:cuda|hip)Memcpy"
 #: Of the host, the most specific first; a few calls in a step are no cause.
-OF_HOST: Sequence[Cause] = (
-    Cause(
+OF_HOST: Sequence[_Cause] = (
+    _Cause(
         lambda operation: operation.phase is Phase.UPDATE and is_launch(operation.name),
         500,
         "the optimizer updates parameter by parameter, with {n:,.0f} launches a step",
         "update all parameters at once: foreach=True or fused=True for PyTorch's optimizers",
     ),
-    Cause(
+    _Cause(
         _calls("TorchDynamo Cache Lookup"),
         4,
         "torch.compile is interrupted: a step runs many compiled regions (graph breaks)",
         "list the breaks with TORCH_LOGS=graph_breaks, and keep .item(), print and branches on values out of "
         "compiled code",
     ),
-    Cause(
+    _Cause(
         _calls(_SYNCHRONISES),
         4,
         "{n:,.0f} calls a step make the CPU wait for the GPU, so it cannot run ahead",
@@ -75,21 +75,21 @@ OF_HOST: Sequence[Cause] = (
     ),
 )
 #: Of steps that take longer than the others.
-OF_LONG_STEPS: Sequence[Cause] = (
-    Cause(
+OF_LONG_STEPS: Sequence[_Cause] = (
+    _Cause(
         _has(r"(?i)dynamo_timed|inductor_|backend_compile|compile_or_|XlaCompile"),
         1,
         "compile anew",
         "keep shapes the same: pad inputs or sort them into a few sizes, torch._dynamo.mark_dynamic, "
         "dynamic=True; compile each shape before the loop",
     ),
-    Cause(
+    _Cause(
         _has(r"(?i)garbage collection|gc\.py|gc\.collect"),
         1,
         "collect garbage",
         "gc.disable(), and gc.collect() after every few hundred steps, on all ranks in the same step",
     ),
-    Cause(
+    _Cause(
         _has(r"(?i)DtoH|save_checkpoint|torch[./]save|serialization\.py.*save"),
         8,
         "copy state to the host, as for a checkpoint",
@@ -108,7 +108,7 @@ def causes_of(view: JobView) -> list[str]:
     return causes
 
 
-def cause_of_host(view: JobView) -> tuple[Cause, float, Mask] | None:
+def cause_of_host(view: JobView) -> tuple[_Cause, float, Mask] | None:
     """Find the cause of a slow host, the events of a rank in a step that show it, and its operations (n,)."""
     for cause in OF_HOST:
         chosen = view.which(cause.shows)
@@ -123,7 +123,7 @@ def synchronises(view: JobView) -> bool:
     return median(_counts(view, view.which(_calls(_SYNCHRONISES)))) >= 1
 
 
-def cause_of_long_steps(view: JobView, long: Sequence[int]) -> Cause | None:
+def cause_of_long_steps(view: JobView, long: Sequence[int]) -> _Cause | None:
     """Find the cause of the `long` steps, which are indices of whole steps."""
     is_long = np.zeros(len(view.rows), np.bool_)
     is_long[list(long)] = True

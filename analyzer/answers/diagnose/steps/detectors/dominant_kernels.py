@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,10 +17,12 @@ from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64
 from analyzer.base.names import named
 from analyzer.base.units import in_ms, in_percent
-from analyzer.model.figures.job_figures import RealSteps
 from analyzer.reading import dialects
 from analyzer.reading.dialects.step_parts import Operation
 from replay.real_step import RealJob, mean_step_ns, step_lengths
+
+if TYPE_CHECKING:
+    from analyzer.model.figures.job_figures import RealSteps
 
 #: Matrix products in fp32 without tensor cores, of NVIDIA's libraries and of AMD's (Cijk…_SB).
 _FP32 = re.compile(r"(?i).*(?:sgemm|simt_|f32f32_f32f32|_ffma)|Cijk_\w+?_S_?B_")
@@ -112,6 +115,8 @@ def kind_of(view: JobView, operation: Operation) -> str:
 
 def real_steps(job: RealJob) -> RealSteps:
     """Collect what a comparison needs of a job without its profiler."""
+    from analyzer.model.figures.job_figures import RealSteps
+
     recording = job.loaded.recording
     view = JobView(job.loaded)
     most, least = map(mean_step_ns, job.extremes or (recording, recording))
