@@ -15,7 +15,7 @@ from conftest import REPO
 #: The most there may be. A larger number is a decision, with its reason in the commit message.
 PRODUCT_LINES = 44_400  # of Python, C and page assets
 PUBLIC_TYPES = 220
-MODULES_ENTERED = {"statistic": 75, "critical": 82, "diagnose": 124}  # on examples/lenet
+MODULES_ENTERED = {"statistic": 60, "critical": 70, "diagnose": 110}  # on examples/lenet
 
 _OUTSIDE = ("tests", "benchmarks", "examples", "docs")
 _SUFFIXES = (".py", ".c", ".h", ".js", ".css", ".html")
