@@ -232,6 +232,21 @@ def real(args: Namespace, loaded: LoadedSteps) -> RealJob | None:
     return real_job(loaded, None if args.real_step is None else args.real_step * 1e6)
 
 
+def recorded_notes(loaded: LoadedSteps) -> list[str]:
+    """Say beside recorded lengths how long a step takes without the profiler, if that is another time."""
+    from analyzer.reading import dialects
+
+    if not any(dialects.named(loaded.files[0].dialect).profiler_cost or ()):
+        return []
+    from replay.real_step import real_job
+
+    step = real_job(loaded).step
+    if not step.differs:
+        return []
+    between = f"{in_ms(step.low_ns, unit='')} to {in_ms(step.high_ns)}"
+    return [f"as recorded; without the profiler a step takes about {in_ms(step.mid_ns)} ({between})"]
+
+
 def real_notes(step: RealStep) -> list[str]:
     """Say what the lengths of steps are, if they are not the recorded ones."""
     if step.source == "unknown":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import TraceError, UsageError, whole_number
 from analyzer.base.units import LazySequence, in_ms
-from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, damage_notes, refuse
+from analyzer.cli import READING, WHAT_IF, add_flags, asked, command, damage_notes, recorded_notes, refuse
 from analyzer.report.result import Cell, Chart, Column, Result, Table, key_of, ms_column, stretch_key
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _recorded(args: Namespace) -> Result:
         "scopes": LazySequence(scopes, lambda scope: _document(scope, owned=several, why=args.why)),
         "operations": slack,
     }
-    notes = [*recording.notes, *damage_notes(loaded.files)]
+    notes = [*recording.notes, *damage_notes(loaded.files), *recorded_notes(loaded)]
     wide = [scope for scope in scopes if scope.kind != "GPU"] or scopes
     if args.output not in (None, NO_FILE):
         from analyzer.reading.formats.chrome_writer import write_timeline

@@ -128,7 +128,20 @@ def run(args: Namespace) -> Result:
     job = _figures(args)
     result = (_breakdown if args.sub_option == "breakdown" else _statistic)(args, job)
     damage = [] if any(map(is_digest, args.path)) else damage_notes(job.files)
-    return result._replace(notes=[*result.notes, *damage, *digest_note(args), command(args, "diagnose")])
+    notes = [*result.notes, *damage, *_profiled(job), *digest_note(args), command(args, "diagnose")]
+    return result._replace(notes=notes)
+
+
+def _profiled(job: JobFigures) -> list[str]:
+    """Say that times have the profiler's cost in them, if its system has one."""
+    from analyzer.reading import dialects
+
+    if not any(any(dialects.named(name).profiler_cost or ()) for name in job.dialects):
+        return []
+    real = "diagnose says how long a step takes without it"
+    if job.real is not None:
+        real = f"without it a step takes about {in_ms(float(job.real.length_ns.mean()))}"
+    return [f"as recorded, with the profiler's cost; {real}"]
 
 
 def _figures(args: Namespace) -> JobFigures:
