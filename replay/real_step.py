@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64
-from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.model.graph.step_graph import LazySteps, Recording, StepBounds, StepGraph
 from analyzer.model.profiler_cost import without_cost
 from analyzer.reading import dialects
 from dag_utils import LoadedSteps
@@ -20,12 +20,12 @@ from replay.runs import Runs, Simulation
 _HALVINGS = 10
 #: The mean step differs by so much between runs of a job whose device decides (a share, 95 %).
 _PACE = 0.02
-#: A step whose length the cost changes by less is as recorded, as a share.
+#: A change by a smaller share of the step does not count.
 _ALIKE = 0.01
 
 
 class RealStep(Struct, frozen=True):
-    """The mean step without the profiler in ns, from `low_ns` to `high_ns`, and where it is known from."""
+    """The mean step without the profiler, from `low_ns` to `high_ns`, and the source of these times."""
 
     recorded_ns: float
     low_ns: float
@@ -35,7 +35,7 @@ class RealStep(Struct, frozen=True):
 
     @property
     def differs(self) -> bool:
-        """True if the step without the profiler is another than the recorded one."""
+        """True if the profiler changes the length of the step."""
         return abs(self.mid_ns - self.recorded_ns) > _ALIKE * self.recorded_ns
 
 
@@ -45,7 +45,8 @@ class RealJob(Struct, frozen=True):
     Attributes
     ----------
     loaded : the job, with `recording` as the cost makes it most likely
-    extremes : recordings with the most and with the least cost; none if the cost is known
+    extremes : recordings with the most and with the least cost; none if the cost is known. Steps are made on
+        access
     """
 
     step: RealStep
@@ -54,7 +55,7 @@ class RealJob(Struct, frozen=True):
 
 
 def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
-    """Remove the profiler's cost from a job: the one that gives `told_ns` as mean step, else its system's."""
+    """Remove the profiler's cost from a job, so that the mean step is `told_ns`, else as its system says."""
     recording = loaded.recording
     recorded_ns = mean_step_ns(recording)
     shares = dialects.named(loaded.files[0].dialect).profiler_cost
@@ -65,17 +66,31 @@ def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
     if told_ns is not None:
         step = RealStep(recorded_ns, told_ns, told_ns, told_ns, "told")
         return RealJob(step, replace(loaded, recording=replayed.lasting(told_ns)))
-    least, likely, most = map(replayed.without, shares or ())
-    mid_ns = mean_step_ns(likely)
-    low_ns, high_ns = (
-        mid_ns + sign * float(np.linalg.norm([mean_step_ns(extreme) - mid_ns, scatter_ns]))
-        for sign, extreme, scatter_ns in zip((-1, 1), (most, least), _scatter_ns(likely), strict=True)
+    least, probable, most = shares or (0.0, 0.0, 0.0)
+    likely = replayed.without(probable)
+    mid_ns, scatter_ns = mean_step_ns(likely), _scatter_ns(likely)
+    step = RealStep(
+        recorded_ns, recorded_ns - scatter_ns[0], mid_ns, recorded_ns + scatter_ns[1], "estimated"
     )
-    step = RealStep(recorded_ns, low_ns, mid_ns, high_ns, "estimated")
     if not step.differs:
-        return RealJob(replace(step, mid_ns=recorded_ns, high_ns=max(high_ns, recorded_ns)), loaded)
+        return RealJob(replace(step, mid_ns=recorded_ns), loaded)
+    extremes = replayed.without(most), replayed.without(least)
+    low_ns, high_ns = (
+        mid_ns + sign * float(np.linalg.norm([mean_step_ns(extreme) - mid_ns, apart_ns]))
+        for sign, extreme, apart_ns in zip((-1, 1), extremes, scatter_ns, strict=True)
+    )
+    step = replace(step, low_ns=low_ns, high_ns=high_ns)
     likely = replace(likely, cost_ns=(mid_ns - low_ns, high_ns - mid_ns))
-    return RealJob(step, replace(loaded, recording=likely), (most, least))
+    return RealJob(step, replace(loaded, recording=likely), extremes)
+
+
+def kept(job: RealJob) -> RealJob:
+    """Make the likely steps at once, and keep them as those of the recording are kept."""
+    recording = job.loaded.recording
+    if recording.recorded is None:
+        return job
+    steps = recording.recorded.with_steps(recording.steps).steps
+    return replace(job, loaded=replace(job.loaded, recording=replace(recording, steps=steps)))
 
 
 def mean_step_ns(recording: Recording) -> float:
@@ -107,16 +122,26 @@ class _Replayed:
 
     def without(self, share: float, pace: float = 1.0) -> Recording:
         """Replay the steps without a share of short stretches; `pace` multiplies what remains."""
-        edited = without_cost(self._recording, share)
-        if pace != 1:
-            edited = edited.edited(lambda step: _paced(step, pace))
-        rows = self._runs.rows
-        schedule = self._runs.simulate(map(edited.steps.__getitem__, rows))
-        simulation = Simulation(self._runs, edited, schedule)
-        steps = list(edited.steps)
-        for position, row in enumerate(rows):
-            steps[row] = simulation.step(position)
-        return replace(self._recording.with_steps(steps), recorded=self._recording)
+        recording, runs = self._recording, self._runs
+        rest = without_cost(recording, share)
+
+        def edit(row: int) -> StepGraph:
+            step = rest(recording.steps[row])
+            return step if pace == 1 else _paced(step, pace)
+
+        edited = replace(recording, steps=LazySteps(recording.bounds, edit, most=1))
+        schedule = runs.simulate(map(edit, runs.rows))
+        simulation = Simulation(runs, edited, schedule)
+        position = {row: index for index, row in enumerate(runs.rows)}
+        begin, end = schedule.start_ns[runs.begin_run], schedule.end_ns[runs.end_run]
+        bounds = list(recording.bounds)
+        for row, index in position.items():
+            bounds[row] = StepBounds(bounds[row].number, begin[index], end[index])
+
+        def make(row: int) -> StepGraph:
+            return simulation.step(position[row]) if row in position else recording.steps[row]
+
+        return replace(recording, steps=LazySteps(bounds, make, most=1), recorded=recording)
 
     def lasting(self, told_ns: float) -> Recording:
         """Replay the steps so that their mean is `told_ns`: without cost, and at another pace if need be."""

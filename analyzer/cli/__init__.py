@@ -224,12 +224,12 @@ def asked(args: Namespace) -> Request:
 
 def real(args: Namespace, loaded: LoadedSteps) -> RealJob | None:
     """Remove the profiler's cost from a job, as the flags say; None with `--as_recorded`."""
-    from replay.real_step import real_job
+    from replay.real_step import kept, real_job
 
     if args.as_recorded:
         refuse(args, "has no effect with --as_recorded", "real_step")
         return None
-    return real_job(loaded, None if args.real_step is None else args.real_step * 1e6)
+    return kept(real_job(loaded, None if args.real_step is None else args.real_step * 1e6))
 
 
 def recorded_notes(loaded: LoadedSteps) -> list[str]:

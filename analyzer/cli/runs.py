@@ -76,10 +76,10 @@ def with_real(
         return job
     from analyzer.answers.diagnose.steps.detectors.dominant_kernels import real_steps
     from dag_utils import load_steps
-    from replay.real_step import real_job
+    from replay.real_step import kept, real_job
 
     loaded = load_steps(paths, asked(args)._replace(only=()))
-    return replace(job, real=real_steps(real_job(loaded, told and told * 1e6)))
+    return replace(job, real=real_steps(kept(real_job(loaded, told and told * 1e6))))
 
 
 def digest_note(args: Namespace, name: str = "") -> list[str]:

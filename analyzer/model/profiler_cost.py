@@ -7,6 +7,8 @@ time, those between two events that follow each other closely; a long stretch is
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -25,8 +27,8 @@ def is_slowed(operation: Operation) -> bool:
     return operation.is_traced and not (operation.on_device or operation.is_communication)
 
 
-def without_cost(recording: Recording, share: float) -> Recording:
-    """Take the `share` of short stretches that is the profiler's, and its own work, from every step.
+def without_cost(recording: Recording, share: float) -> Callable[[StepGraph], StepGraph]:
+    """Make the edit that takes the profiler's `share` of short stretches, and its own work, from a step.
 
     Stretches are the host's work between two events and the gaps before events; those before a device's work
     are launches.
@@ -34,16 +36,13 @@ def without_cost(recording: Recording, share: float) -> Recording:
     slowed, launched = recording.which(is_slowed), recording.which(lambda op: op.on_device)
     is_profiler = recording.which(lambda op: op.is_of_profiler)
 
-    def edited(step: StepGraph) -> StepGraph:
+    def edit(step: StepGraph) -> StepGraph:
         of_host = slowed[step.operation]
         work_ns = np.where(is_profiler[step.operation], 0, _shorter(step.work_ns, of_host, share))
-        return replace(
-            step,
-            work_ns=work_ns,
-            gap_ns=_shorter(step.gap_ns, of_host | launched[step.operation], share),
-        )
+        gap_ns = _shorter(step.gap_ns, of_host | launched[step.operation], share)
+        return replace(step, work_ns=work_ns, gap_ns=gap_ns)
 
-    return recording.edited(edited)
+    return edit
 
 
 def _shorter(stretch_ns: Int64, chosen: Mask, share: float) -> Int64:

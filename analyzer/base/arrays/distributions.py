@@ -65,7 +65,7 @@ def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
 def n_warm_up(lengths: NDArray[np.number[Any]]) -> int:
     """Count the steps of the warm-up: the first outliers (n,), if longer than all later steps.
 
-    They are `_ONCE` times as long as a later outlier, or else happen again.
+    If outliers follow, only steps `_ONCE` times as long as these count: the others happen again.
 
     Among two or three steps, the first is a warm-up if it is `_FIRST_FACTOR` times as long as any other.
 

@@ -179,3 +179,67 @@ def test_a_busy_device_names_the_kind_of_its_kernels(
 )
 def test_the_known_cause_of_a_recorded_job_comes_first(shared_data: Path, job: str, first: str) -> None:
     assert f": {first}" in headline(diagnosed(shared_data / "kineto" / job))
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [
+        (
+            ["softmax_warp_forward", *["nvjet_tst"] * 5],
+            "attention runs as matrix products and a softmax, which alone",
+        ),
+        (["softmax_warp_forward", *["nvjet_tst"] * 4, "flash_fwd_kernel"], None),  # it is fused elsewhere
+        (
+            ["nchwToNhwcKernel", *["cutlass_conv"] * 5],
+            "17 % of the device's time converts layouts of tensors",
+        ),
+    ],
+)
+def test_kernels_of_a_busy_device_show_causes(tmp_path: Path, names: list[str], title: str | None) -> None:
+    # 42 kernels of 1 ms in each step, a seventh or a sixth of them of each name
+    directory, _ = device(tmp_path / "job", replace(DEVICE_BOUND, names=1))
+    (path,) = directory.iterdir()
+    document = json.loads(path.read_text())
+    kernels = [event for event in document["traceEvents"] if event.get("cat") == "kernel"]
+    for number, event in enumerate(kernels):
+        event["name"] = names[number % len(names)]
+    path.write_text(json.dumps(document))
+    shown = [ranked.finding.title for ranked in diagnosed(directory).findings]
+    causes = [each for each in shown if "softmax" in each or "layouts" in each]
+    assert [each.startswith(title or "-") for each in causes] == [True] * (title is not None)
+
+
+@pytest.mark.parametrize(
+    ("launch_us", "calls", "title", "advises_graphs"),
+    [
+        (15, (), "the CPU launches kernels too slowly", True),
+        (
+            15,
+            ("cudaStreamSynchronize",) * 2,
+            "the CPU launches kernels too slowly",
+            False,
+        ),  # graphs cannot hold it
+        (15, ("cudaStreamSynchronize",) * 6, "6 calls a step make the CPU wait for the GPU", False),
+        (15, ("TorchDynamo Cache Lookup",) * 6, "torch.compile is interrupted", False),
+        (60, (), "the host is slow: a launch takes 59 µs", False),
+    ],
+)
+def test_a_slow_host_has_a_cause_and_advice_that_can_work(
+    tmp_path: Path, launch_us: float, calls: tuple[str, ...], title: str, advises_graphs: bool
+) -> None:
+    events, step_us = [], 100 * launch_us + 100
+    for number in range(5):
+        at = number * step_us
+        events.append(host(f"ProfilerStep#{number}", at, step_us, cat="user_annotation"))
+        for i in range(100):
+            begin, correlation = at + i * launch_us, 1000 * number + i + 1
+            events.append(host("cudaLaunchKernel", begin, launch_us - 1, correlation))
+            events.append(kernel("gemm", begin + launch_us, 2, correlation))
+        events += [host(call, at + 100 * launch_us + 10 * i, 5) for i, call in enumerate(calls)]
+    (finding,) = [
+        ranked.finding
+        for ranked in diagnosis_of(tmp_path, *events).findings
+        if ranked.finding.kind == "host_bound"
+    ]
+    assert finding.title.startswith(title)
+    assert ("CUDA graphs" in finding.action) == advises_graphs

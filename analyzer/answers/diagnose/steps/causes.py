@@ -1,7 +1,7 @@
-"""Causes that have a name: the events that show them, and what to do about each; and the limit of a step.
+"""Named causes of slow steps, with the events that show them and advice; and the limit of a step.
 
-A row of a table is a cause. A cause of the host is shown by calls of every step, a cause of longer steps by
-events that the other steps have few of, and a cause of the device by kernels.
+A row of a table is a cause. Calls in every step show a cause of the host, events that other steps hardly
+have a cause of longer steps, and kernels a cause of the device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Cause(NamedTuple):
     Attributes
     ----------
     shows : accepts the operations whose events show it
-    least : events of a rank in a step from which on it is one
+    least : the fewest events of a rank in a step that show it
     title : a clause; ``{n}`` is the number of events
     action : what to do
     """
@@ -74,6 +74,31 @@ OF_HOST: Sequence[_Cause] = (
         "keep values on the device: no .item(), .tolist(), .nonzero(), .cpu() or boolean masks in the loop",
     ),
 )
+#: A launch takes 5 to 10 µs while PyTorch's profiler records it (ns).
+_SLOW_LAUNCH_NS = 40_000
+_SLOW_HOST = _Cause(
+    _calls("cudaLaunchKernel"),
+    0,
+    "the host is slow: a launch takes {n:,.0f} µs, and 5 to 10 elsewhere",
+    "look for what else runs on the CPU: other threads (the GIL), loaders, few cores, limits of a container",
+)
+#: Of a device: the kernels that show the cause, those that rule it out, and their least share of its time.
+OF_DEVICE = (
+    (
+        re.compile(r"(?i).*soft_?max"),
+        re.compile(r"(?i).*(?:flash|fmha|attention|attn)"),
+        0.1,
+        "attention runs as matrix products and a softmax, which alone takes {share} of the device's time",
+        "use scaled_dot_product_attention or FlashAttention: one kernel, without the matrix of scores",
+    ),
+    (
+        re.compile(r"(?i).*(?:nchwtonhwc|nhwctonchw)"),
+        None,
+        0.05,
+        "{share} of the device's time converts layouts of tensors (NCHW, NHWC)",
+        "use one memory format throughout: model and inputs .to(memory_format=torch.channels_last)",
+    ),
+)
 #: Of steps that take longer than the others.
 OF_LONG_STEPS: Sequence[_Cause] = (
     _Cause(
@@ -109,13 +134,20 @@ def causes_of(view: JobView) -> list[str]:
 
 
 def cause_of_host(view: JobView) -> tuple[_Cause, float, Mask] | None:
-    """Find the cause of a slow host, the events of a rank in a step that show it, and its operations (n,)."""
+    """Find the cause of a slow host, how many events of a rank show it in a step, and its operations (n,)."""
     for cause in OF_HOST:
         chosen = view.which(cause.shows)
         n_events = median(_counts(view, chosen))
         if n_events >= cause.least:
             return cause, n_events, chosen
-    return None
+    launches = view.which(lambda operation: not operation.on_device and is_launch(operation.name))
+    recorded = view.as_recorded.recording
+    lasts_ns = [
+        (step.end_ns - step.start_ns)[launches[step.operation]]
+        for step in map(recorded.steps.__getitem__, view.rows)
+    ]
+    launch_ns = median(np.concatenate(lasts_ns)) if launches.any() else 0.0
+    return (_SLOW_HOST, launch_ns / 1e3, launches) if launch_ns > _SLOW_LAUNCH_NS else None
 
 
 def synchronises(view: JobView) -> bool:

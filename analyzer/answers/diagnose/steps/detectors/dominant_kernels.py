@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analyzer.answers.diagnose.finding import DOMINANT, HALF, Finding, FindingScope
-from analyzer.answers.diagnose.steps.causes import causes_of
+from analyzer.answers.diagnose.steps.causes import OF_DEVICE, causes_of
 from analyzer.answers.diagnose.steps.detectors.device import busy_share
 from analyzer.answers.diagnose.steps.evidence import longest_events
 from analyzer.answers.diagnose.steps.job_view import JobView
@@ -70,6 +70,29 @@ def dominant_kernels(view: JobView) -> Iterator[Finding]:
         share = kernel_ns / max(device_ns, 1.0)
         if share > DOMINANT and kind in _ADVICE:
             yield _finding(view, kind, share, kernel_ns)
+    yield from _named_causes(view, device_ns)
+
+
+def _named_causes(view: JobView, device_ns: float) -> Iterator[Finding]:
+    """Find causes that the names of a device's kernels show."""
+    names, kernels = view.kind_of[0], view.which(lambda operation: operation.is_kernel)
+    by_name = view.by_name(np.where(view.of_kinds(kernels), view.work_by_kind.mean(axis=0), 0.0))
+    by_name /= len(view.recording.owners)
+    for shows, unless, least, title, action in OF_DEVICE:
+        chosen = np.array([shows.match(name) is not None for name in names], np.bool_)
+        share = float(by_name[chosen].sum()) / max(device_ns, 1.0)
+        if share < least or (unless is not None and any(unless.match(name) for name in names)):
+            continue
+        longest = view.longest(np.where(chosen, by_name, 0.0))
+        yield Finding(
+            kind="hot_operation",
+            title=title.format(share=in_percent(share)),
+            cause=f"{in_ms(by_name[chosen].sum())} of a step in {named(longest)}",
+            action=action,
+            scope=FindingScope(operations=longest),
+            look=("statistic", "--group_by", "kernel_kind"),
+            weight=share * min(busy_share(view), 1.0),
+        )
 
 
 def by_kind_of_kernel(view: JobView, *, types: bool = False) -> dict[str, Float64]:
