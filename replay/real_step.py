@@ -9,6 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64
+from analyzer.base.errors import UsageError
+from analyzer.base.units import in_ms
 from analyzer.model.graph.step_graph import LazySteps, Recording, StepBounds, StepGraph
 from analyzer.model.profiler_cost import without_cost
 from analyzer.reading import dialects
@@ -20,6 +22,8 @@ from replay.runs import Runs, Simulation
 _HALVINGS = 10
 #: The mean step differs by so much between runs of a job whose device decides (a share, 95 %).
 _PACE = 0.02
+#: A step that is told differs from the recorded one by less than this factor: else the unit is another.
+_FAR = 20
 #: A change by a smaller share of the step does not count.
 _ALIKE = 0.01
 
@@ -55,7 +59,10 @@ class RealJob(Struct, frozen=True):
 
 
 def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
-    """Remove the profiler's cost from a job, so that the mean step is `told_ns`, else as its system says."""
+    """Remove the profiler's cost, so that the mean step is `told_ns`, else as the job's system says.
+
+    UsageError for a `told_ns` that cannot be a step of this job.
+    """
     recording = loaded.recording
     recorded_ns = mean_step_ns(recording)
     shares = dialects.named(loaded.files[0].dialect).profiler_cost
@@ -64,6 +71,11 @@ def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
         return RealJob(RealStep(*same, "unknown" if shares is None else "recorded"), loaded)
     replayed = _Replayed(recording)
     if told_ns is not None:
+        if not 1 / _FAR < told_ns / recorded_ns < _FAR:
+            raise UsageError(
+                f"--real_step {told_ns / 1e6:g}: a recorded step takes {in_ms(recorded_ns)}; give the step time "
+                "of the same job in milliseconds"
+            )
         step = RealStep(recorded_ns, told_ns, told_ns, told_ns, "told")
         return RealJob(step, replace(loaded, recording=replayed.lasting(told_ns)))
     least, probable, most = shares or (0.0, 0.0, 0.0)

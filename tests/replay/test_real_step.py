@@ -80,6 +80,12 @@ def test_a_told_step_is_the_real_one(tmp_path: Path, told_ms: float) -> None:
     assert answer["before_ms"] == pytest.approx(told_ms, rel=1e-3)
 
 
+@pytest.mark.parametrize("told_ms", ["0.001", "900", "1e300", "nan", "0", "-3"])
+def test_a_step_time_in_another_unit_is_refused_in_one_line(tmp_path: Path, told_ms: str) -> None:
+    code, out, err = run_cli("diagnose", recorded(tmp_path / "a.json"), f"--real_step={told_ms}")
+    assert (code, out, err.count("\n")) == (2, "", 1) and "--real_step" in err
+
+
 def test_as_recorded_asks_about_the_recording(tmp_path: Path) -> None:
     path = recorded(tmp_path / "a.json")
     assert ask("diagnose", path, "--as_recorded")["iteration_ms"]["real"] is None
