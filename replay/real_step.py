@@ -73,8 +73,8 @@ def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
     if told_ns is not None:
         if not 1 / _FAR < told_ns / recorded_ns < _FAR:
             raise UsageError(
-                f"--real_step {told_ns / 1e6:g}: a recorded step takes {in_ms(recorded_ns)}; give the step time "
-                "of the same job in milliseconds"
+                f"--real_step {told_ns / 1e6:g}: a recorded step takes {in_ms(recorded_ns)}; "
+                "give the step time of the same job in milliseconds"
             )
         step = RealStep(recorded_ns, told_ns, told_ns, told_ns, "told")
         return RealJob(step, replace(loaded, recording=replayed.lasting(told_ns)))
