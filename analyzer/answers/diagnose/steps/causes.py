@@ -75,25 +75,28 @@ OF_HOST: Sequence[_Cause] = (
     ),
 )
 #: A launch takes 5 to 10 µs while PyTorch's profiler records it (ns).
-_SLOW_LAUNCH_NS = 40_000
+_SLOW_LAUNCH_NS = 25_000
 _SLOW_HOST = _Cause(
     _calls("cudaLaunchKernel"),
     0,
     "the host is slow: a launch takes {n:,.0f} µs, and 5 to 10 elsewhere",
     "look for what else runs on the CPU: other threads (the GIL), loaders, few cores, limits of a container",
 )
-#: Of a device: the kernels that show the cause, those that rule it out, and their least share of its time.
+#: Of a device: the kernels that show the cause, those that rule it out, those that may belong to it, and the
+#: least share of the first in the device's time.
 OF_DEVICE = (
     (
         re.compile(r"(?i).*soft_?max"),
         re.compile(r"(?i).*(?:flash|fmha|attention|attn)"),
+        re.compile(r"(?i).*(?:soft_?max|elementwise)"),  # scale, mask, dropout
         0.1,
         "attention runs as matrix products and a softmax, which alone takes {share} of the device's time",
         "use scaled_dot_product_attention or FlashAttention: one kernel, without the matrix of scores",
     ),
     (
         re.compile(r"(?i).*(?:nchwtonhwc|nhwctonchw)"),
-        None,
+        re.compile("(?!)"),
+        re.compile(r"(?i).*(?:nchwtonhwc|nhwctonchw)"),
         0.05,
         "{share} of the device's time converts layouts of tensors (NCHW, NHWC)",
         "use one memory format throughout: model and inputs .to(memory_format=torch.channels_last)",

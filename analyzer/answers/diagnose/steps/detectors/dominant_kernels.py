@@ -78,10 +78,13 @@ def _named_causes(view: JobView, device_ns: float) -> Iterator[Finding]:
     names, kernels = view.kind_of[0], view.which(lambda operation: operation.is_kernel)
     by_name = view.by_name(np.where(view.of_kinds(kernels), view.work_by_kind.mean(axis=0), 0.0))
     by_name /= len(view.recording.owners)
-    for shows, unless, least, title, action in OF_DEVICE:
-        chosen = np.array([shows.match(name) is not None for name in names], np.bool_)
-        share = float(by_name[chosen].sum()) / max(device_ns, 1.0)
-        if share < least or (unless is not None and any(unless.match(name) for name in names)):
+    for shows, unless, belongs, least, title, action in OF_DEVICE:
+        chosen, of_cause, excluded = (
+            np.array([pattern.match(name) is not None for name in names], np.bool_)
+            for pattern in (shows, belongs, unless)
+        )
+        share, weight = (float(by_name[part].sum()) / max(device_ns, 1.0) for part in (chosen, of_cause))
+        if share < least or by_name[excluded].any():
             continue
         longest = view.longest(np.where(chosen, by_name, 0.0))
         yield Finding(
@@ -91,7 +94,7 @@ def _named_causes(view: JobView, device_ns: float) -> Iterator[Finding]:
             action=action,
             scope=FindingScope(operations=longest),
             look=("statistic", "--group_by", "kernel_kind"),
-            weight=share * min(busy_share(view), 1.0),
+            weight=weight * min(busy_share(view), 1.0),
         )
 
 
