@@ -360,7 +360,7 @@ def further(diagnosis: Diagnosis) -> str:
     steps = [f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps} of {' to '.join(lengths)}"]
     if diagnosis.view is not None and (unaligned := diagnosis.view.recording.untied(diagnosis.ranks)):
         steps.append(f"who waits for whom is not known: {unaligned}")
-    if diagnosis.limit == "undecided":
+    if diagnosis.limit == "undecided" and diagnosis.real is not None and diagnosis.real.differs:
         steps.append(UNDECIDED)
     return " ".join(map(as_sentence, [*steps, *map(_with_gain, _main(diagnosis)[1:2])]))
 

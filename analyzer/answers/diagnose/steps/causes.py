@@ -188,6 +188,8 @@ def limit(view: JobView, real: RealJob | None) -> Limit:
 
     They do if the profiler's most or least cost leaves the larger of the two less than `_STILL` of the path.
     """
+    if not view.has_device and view.which(lambda op: is_launch(op.name)).any():
+        return "undecided"  # kernels were launched, and none recorded
     parts = _parts(view)
     largest = _largest(parts)
     for recording in real.extremes if real is not None and real.step.differs else ():
