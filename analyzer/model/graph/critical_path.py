@@ -16,7 +16,8 @@ import numpy as np
 from msgspec import Struct
 
 from analyzer.base.arrays import Int64, Mask
-from analyzer.base.arrays.numbering import ranges, unique
+from analyzer.base.arrays.intervals import innermost
+from analyzer.base.arrays.numbering import ranges
 from analyzer.model.graph.step_graph import StepGraph, operation_edges
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.system import Frames
@@ -199,9 +200,9 @@ def _beside_devices(step: StepGraph, stretches: Int64) -> Int64:
         return stretches
     event, _, owner, cat, begin, end, _ = stretches
     is_beside = (event >= 0) & (cat != _WAIT) & ((cat == _GAP) | ~np.isin(event, works))
-    ranks = unique(step.owner[works]).tolist()
-    segments = [_device_segments(step, works[step.owner[works] == rank]) for rank in ranks]
-    works, busy, idle = np.concatenate(segments, axis=1)
+    begun = step.end_ns[works] - step.work_ns[works]
+    row, busy, idle = innermost(begun, step.end_ns[works], step.owner[works])  # what began last counts
+    works = works[row]
     stretch, segment = ranges(np.searchsorted(end, busy, side="right"), np.searchsorted(begin, idle))
     replaced = is_beside[stretch] & (owner[stretch] == step.owner[works[segment]])
     stretch, segment = stretch[replaced], segment[replaced]
@@ -219,26 +220,6 @@ def _beside_devices(step: StepGraph, stretches: Int64) -> Int64:
     first = np.flatnonzero(np.append(True, ~continues))
     pieces[5, first] = pieces[5, np.append(first[1:] - 1, -1)]
     return pieces[:, first]
-
-
-def _device_segments(step: StepGraph, works: Int64) -> Int64:
-    """Split the time in which a device works into rows of event, begin and end (3, k), without overlap.
-
-    Of simultaneous `works` the one that began last counts, or if it has ended, the one that ends last.
-    """
-    works = works[np.argsort(step.end_ns[works] - step.work_ns[works], kind="stable")]
-    end = step.end_ns[works]
-    begin = end - step.work_ns[works]
-    longest = np.maximum.accumulate(np.where(end == np.maximum.accumulate(end), np.arange(len(works)), 0))
-    next_begin = np.append(begin[1:], end.max())
-    segments = np.concatenate(
-        [
-            (works, begin, np.minimum(end, next_begin)),
-            (works[longest], end, np.minimum(end[longest], next_begin)),
-        ],
-        axis=1,
-    )
-    return segments[:, segments[2] > segments[1]]
 
 
 def _last_event(step: StepGraph, owner: int) -> tuple[int, int]:
