@@ -118,7 +118,9 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
     mean_ns = float(diagnosis.iteration_ns.mean())
     level = mean_ns / 1e6, f"{mean}: {in_ms(mean_ns)}"
     is_small = len(numbers) <= _FEW_STEPS
-    return [Bars("Length of each step", label, names, series, by_step=True, level=level, is_small=is_small)]
+    is_profiled = diagnosis.real is not None and diagnosis.real.differs
+    title = f"Length of each step{', while profiled' if is_profiled else ''}"
+    return [Bars(title, label, names, series, by_step=True, level=level, is_small=is_small)]
 
 
 def _excess_map(diagnosis: Diagnosis) -> list[Chart]:
