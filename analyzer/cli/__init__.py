@@ -284,9 +284,11 @@ def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) 
     words = [f"./{path}" if str(path).startswith("-") else str(path) for path in paths or args.path]
     values = [("filter", ",".join(args.filter)), *(("comm", part) for part in args.comm)]
     values += [("step_by", args.step_by), ("rank_by", args.rank_by)]
-    values += [("real_step", f"{args.real_step:g}" if isinstance(args.real_step, float) else None)]
+    is_real = name in (WHAT_IF, "diagnose")  # others answer about the recorded steps
+    is_told = is_real and isinstance(args.real_step, float)
+    values += [("real_step", f"{args.real_step:g}" if is_told else None)]
     flags = [word for flag, value in values if value for word in (f"--{flag}", value)]
-    flags += ["--as_recorded"] * args.as_recorded
+    flags += ["--as_recorded"] * (is_real and args.as_recorded)
     return Command(shlex.join([*_program(), name, *words, *rest, *flags]))
 
 

@@ -49,12 +49,12 @@ def check_grouped(args: Namespace, run: JobFigures) -> None:
         )
 
 
-def saved(args: Namespace, paths: Sequence[Path]) -> JobFigures:
+def saved(args: Namespace, paths: Sequence[Path], told: float | None = None) -> JobFigures:
     """Compute all figures of the job at `paths`, and write them to the digest `--save`."""
     from analyzer.model.figures.digest import IN_DIGEST, save_digest
     from analyzer.model.figures.job_figures import load_figures
 
-    job = with_real(args, load_figures(paths, IN_DIGEST, asked(args)), paths)
+    job = with_real(args, load_figures(paths, IN_DIGEST, asked(args)), paths, told)
     save_digest(args.save, job)
     return job
 
@@ -111,15 +111,16 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
 
     wanted = replace(wanted, select=args.filter, group_by=group_of(args))
     runs: list[JobFigures] = []
+    told: dict[int, float] = args.real_step or {}
     for i, path in enumerate(args.path, start=1):
         if is_digest(path):
             runs.append(read_digest(path, args.step_by))
         elif args.save is not None and i == len(args.path):
-            runs.append(saved(args, [path]))
+            runs.append(saved(args, [path], told.get(i)))
         else:
             run = load_figures([path], wanted, asked(args)._replace(only=()))
             if args.option == "compare":
-                run = with_real(args, run, [path], told=(args.real_step or {}).get(i))
+                run = with_real(args, run, [path], told.get(i))
             runs.append(run)
             check_grouped(args, run)
     return [run.settled for run in runs]

@@ -62,6 +62,8 @@ def run(args: Namespace) -> Result:
     if group_of(args) is not None and args.filter:
         raise UsageError(f"--filter has no effect with --group_by {args.group_by}")
     check_runs(args)
+    if args.real_step and (digests := [path for path in args.path if is_digest(path)]):
+        raise UsageError(f"--real_step: {digests[0]} is a digest, which has its step; give the traces")
     if args.real_step and len(args.real_step) != len(args.path):
         raise UsageError(f"--real_step needs a step time for each of the {len(args.path)} runs: 28.6,39.9")
     from analyzer.answers.compare.comparison import compare

@@ -112,7 +112,7 @@ def change_in_turn(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=_largest_effect(effects, replayed, ratio),
         document={**document(args, replayed, row, path), key: table},
         tables=[table],
-        figures=[("iteration time, recorded", in_ms(replayed.recorded_ns or replayed.iteration_ns))],
+        figures=[("iteration time", in_ms(replayed.recorded_ns or replayed.iteration_ns))],
         notes=[*recording.notes, _TRIED, command(args, WHAT_IF)],
     )
 
