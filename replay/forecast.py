@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.distributions import FEWEST, longest_usual
-from analyzer.model.graph.step_graph import LazySteps, Recording, StepBounds, StepGraph
+from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Phase
 from analyzer.reading.dialects.step_parts import Operation
@@ -59,9 +59,7 @@ class Forecast(Struct, frozen=True, dict=True):
     error: float  # standard deviation of the error of the effect, as a share of the effect
     error_ns: float  # further error of the effect (95 %)
     as_recorded: bool  # the edits concern single recorded steps, so chance plays no part
-    cost_ns: tuple[
-        float, float
-    ]  # `Recording.cost_ns` if the edits concern the host, whose time it is, else 0
+    cost_ns: tuple[float, float]  # `Recording.cost_ns` if the edits concern the host, else 0
     scale: float  # recorded over simulated time if `before` has other edits already; 0 for the recorded job
     #: Computes the model error if nothing varies (`error` refers to `MODEL_ERROR`), and the share of a step
     #: in which the host sets the pace, which differs between runs.
@@ -375,15 +373,4 @@ class Forecasts:
 
     def as_simulated(self, requests: Sequence[EditRequest]) -> Recording:
         """Make the recording of the edited job, with its simulated times."""
-        result = self.simulation(self.edits(requests), own_gaps=True)
-        edited, runs, schedule = result.recording, result.runs, result.schedule
-        position = {row: index for index, row in enumerate(self.rows)}
-        begin, end = schedule.start_ns[runs.begin_run], schedule.end_ns[runs.end_run]
-        bounds = list(edited.bounds)
-        for row, index in position.items():
-            bounds[row] = StepBounds(bounds[row].number, begin[index], end[index])
-
-        def make(row: int) -> StepGraph:
-            return result.step(position[row]) if row in position else edited.steps[row]
-
-        return replace(edited, steps=LazySteps(bounds, make, most=1))  # steps are large
+        return self.simulation(self.edits(requests), own_gaps=True).as_recording()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Float64
 from analyzer.base.errors import UsageError
 from analyzer.base.units import in_ms
-from analyzer.model.graph.step_graph import LazySteps, Recording, StepBounds, StepGraph
+from analyzer.model.graph.step_graph import LazySteps, Recording, StepGraph
 from analyzer.model.profiler_cost import without_cost
 from analyzer.reading import dialects
 from dag_utils import LoadedSteps
@@ -65,8 +65,9 @@ def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
     """
     recording = loaded.recording
     recorded_ns = mean_step_ns(recording)
-    shares = dialects.named(loaded.files[0].dialect).profiler_cost
-    if not recorded_ns or (told_ns is None and not any(shares or ())):
+    system = dialects.named(loaded.files[0].dialect)
+    shares = system.profiler_cost
+    if not recorded_ns or (told_ns is None and not system.slows_host):
         same = (recorded_ns,) * 4
         return RealJob(RealStep(*same, "unknown" if shares is None else "recorded"), loaded)
     replayed = _Replayed(recording)
@@ -135,25 +136,17 @@ class _Replayed:
     def without(self, share: float, pace: float = 1.0) -> Recording:
         """Replay the steps without a share of short stretches; `pace` multiplies what remains."""
         recording, runs = self._recording, self._runs
-        rest = without_cost(recording, share)
+        rest, simulated = without_cost(recording, share), frozenset(runs.rows)
 
         def edit(row: int) -> StepGraph:
+            if row not in simulated:
+                return recording.steps[row]
             step = rest(recording.steps[row])
             return step if pace == 1 else _paced(step, pace)
 
         edited = replace(recording, steps=LazySteps(recording.bounds, edit, most=1))
         schedule = runs.simulate(map(edit, runs.rows))
-        simulation = Simulation(runs, edited, schedule)
-        position = {row: index for index, row in enumerate(runs.rows)}
-        begin, end = schedule.start_ns[runs.begin_run], schedule.end_ns[runs.end_run]
-        bounds = list(recording.bounds)
-        for row, index in position.items():
-            bounds[row] = StepBounds(bounds[row].number, begin[index], end[index])
-
-        def make(row: int) -> StepGraph:
-            return simulation.step(position[row]) if row in position else recording.steps[row]
-
-        return replace(recording, steps=LazySteps(bounds, make, most=1), recorded=recording)
+        return replace(Simulation(runs, edited, schedule).as_recording(), recorded=recording)
 
     def lasting(self, told_ns: float) -> Recording:
         """Replay the steps so that their mean is `told_ns`: without cost, and at another pace if need be."""

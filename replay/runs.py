@@ -16,7 +16,14 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int32, Int64
 from analyzer.base.arrays.numbering import unique
-from analyzer.model.graph.step_graph import NO_LINK, Recording, StepGraph, operation_edges
+from analyzer.model.graph.step_graph import (
+    NO_LINK,
+    LazySteps,
+    Recording,
+    StepBounds,
+    StepGraph,
+    operation_edges,
+)
 from analyzer.reading.dialects.step_parts import narrow
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
 from replay.row import Row
@@ -250,6 +257,20 @@ class Simulation(Struct, frozen=True):
             begin_ns=begin,
             next_ns=self.schedule.end_ns[runs.end_run[position]],
         )
+
+    def as_recording(self) -> Recording:
+        """Make the recording with the simulated times; large steps are made on access."""
+        recording, runs, schedule = self.recording, self.runs, self.schedule
+        position = {row: index for index, row in enumerate(self.rows)}
+        begin, end = schedule.start_ns[runs.begin_run], schedule.end_ns[runs.end_run]
+        bounds = list(recording.bounds)
+        for row, index in position.items():
+            bounds[row] = StepBounds(bounds[row].number, begin[index], end[index])
+
+        def make(row: int) -> StepGraph:
+            return self.step(position[row]) if row in position else recording.steps[row]
+
+        return replace(recording, steps=LazySteps(bounds, make, most=1))
 
     def intervals(self, position: int) -> tuple[Int64, Int64]:
         """Start and end (n,) of the events at `position` as in a trace.

@@ -1,4 +1,4 @@
-"""What tables show: numbers as people read them, and rows that are computed when they are shown."""
+"""Numbers as people read them, and rows of tables that are computed on access."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def recorded_notes(loaded: LoadedSteps) -> list[str]:
     """Say beside recorded lengths how long a step takes without the profiler, if that is another time."""
     from analyzer.reading import dialects
 
-    if not any(dialects.named(loaded.files[0].dialect).profiler_cost or ()):
+    if not dialects.named(loaded.files[0].dialect).slows_host:
         return []
     from replay.real_step import real_job
 

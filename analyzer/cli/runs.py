@@ -67,12 +67,8 @@ def with_real(
 
     from analyzer.reading import dialects
 
-    costs = [dialects.named(name).profiler_cost for name in job.dialects]
-    if (
-        getattr(args, "as_recorded", False)
-        or not len(job.iteration_ns)
-        or not (told or any(any(cost or ()) for cost in costs))
-    ):
+    slows_host = any(dialects.named(name).slows_host for name in job.dialects)
+    if args.as_recorded or not len(job.iteration_ns) or not (told or slows_host):
         return job
     from analyzer.answers.diagnose.steps.detectors.dominant_kernels import real_steps
     from dag_utils import load_steps

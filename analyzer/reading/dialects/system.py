@@ -181,6 +181,11 @@ class System:
     #: Parts of names that `--comm` declares communication.
     comm: Sequence[str] = ()
 
+    @property
+    def slows_host(self) -> bool:
+        """True if a cost of the profiler is known, and not 0."""
+        return any(self.profiler_cost or ())
+
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Recognise the system by metadata events; in a combined file, names begin with their sources."""
         names = names_in(metadata, "process_name").values()
