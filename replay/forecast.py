@@ -60,6 +60,7 @@ class Forecast(Struct, frozen=True, dict=True):
     error_ns: float  # further error of the effect (95 %)
     as_recorded: bool  # the edits concern single recorded steps, so chance plays no part
     cost_ns: tuple[float, float]  # `Recording.cost_ns` if the edits concern the host, else 0
+    device_ns: float  # simulated step of the device alone if the edits concern the host, else 0
     scale: float  # recorded over simulated time if `before` has other edits already; 0 for the recorded job
     #: Computes the model error if nothing varies (`error` refers to `MODEL_ERROR`), and the share of a step
     #: in which the host sets the pace, which differs between runs.
@@ -98,7 +99,7 @@ class Forecast(Struct, frozen=True, dict=True):
 
         It combines the scatter of the change over these steps, the model error, the profiler's cost, and the
         scatter of further steps as far as the edits change the step. If the host sets the pace, all scatter
-        of further steps counts.
+        of further steps counts. Without the profiler's cost the device takes as long.
         """
         paired, steps = self.paired, self.after.mean(axis=1)[: len(set(self.recorded.rows))]
         further = mean_interval(steps)
@@ -115,9 +116,10 @@ class Forecast(Struct, frozen=True, dict=True):
             for change, end in zip(paired, further, strict=True)
         )
         less_ns, more_ns = self.cost_ns
-        below = hypot(self.after_ns * (1 - exp(-low)), more_ns)
-        above = hypot(self.after_ns * (exp(high) - 1), less_ns)
-        return max(self.after_ns - below, 0.0), self.after_ns + above
+        scatter_ns = self.after_ns * (1 - exp(-low))
+        least_ns = min(self.device_ns * self.scale_of_recorded, self.after_ns) - scatter_ns
+        below, above = hypot(scatter_ns, more_ns), hypot(self.after_ns * (exp(high) - 1), less_ns)
+        return max(self.after_ns - below, least_ns, 0.0), self.after_ns + above
 
     @property
     def saved_ns(self) -> float:
@@ -236,6 +238,7 @@ class Forecasts:
         own_gaps, both = any(edit.as_recorded for edit in edits), [*above, *edits]
         rhythms = self._after(both, own_gaps)
         after = _mean(rhythms)
+        cost_ns = self.job.recording.cost_ns if any(edit.of_host for edit in edits) else (0.0, 0.0)
         return Forecast(
             name,
             self.recorded,
@@ -245,10 +248,16 @@ class Forecasts:
             error=max((edit.error for edit in edits), default=EXTRAPOLATED),
             error_ns=float(np.linalg.norm([edit.error_ns for edit in edits])),
             as_recorded=own_gaps,
-            cost_ns=self.job.recording.cost_ns if any(edit.of_host for edit in edits) else (0.0, 0.0),
+            cost_ns=cost_ns,
+            device_ns=self._device_ns if any(cost_ns) else 0.0,
             scale=self.of_edits(name, edits).scale_of_recorded if above else 0.0,
             model=cache(lambda: self._model_error(both, after)),
         )
+
+    @cached_property
+    def _device_ns(self) -> float:
+        """Simulated mean step if the host took no time."""
+        return float(self._after(self.edits([EditRequest("host", "none")]), False).mean())
 
     def _model_error(self, edits: Sequence[Edit], lengths: Int64) -> tuple[float, float]:
         """Compute the model error, and the share of a step in which the host sets the pace.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -9,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64
-from analyzer.base.errors import UsageError
+from analyzer.base.errors import AnalyzeError, UsageError
 from analyzer.base.units import in_ms
 from analyzer.model.graph.step_graph import LazySteps, Recording, StepGraph
 from analyzer.model.profiler_cost import without_cost
@@ -24,18 +26,30 @@ _HALVINGS = 10
 _PACE = 0.02
 #: A step that is told differs from the recorded one by less than this factor: else the unit is another.
 _FAR = 20
+#: A step log beside a recording is called so.
+_LOGS = (".jsonl", ".csv", ".tsv")
 #: A change by a smaller share of the step does not count.
 _ALIKE = 0.01
 
 
 class RealStep(Struct, frozen=True):
-    """The mean step without the profiler, from `low_ns` to `high_ns`, and the source of these times."""
+    """The mean step without the profiler, from `low_ns` to `high_ns`, and the source of these times.
+
+    All work takes `pace` times as long as recorded, where no share of the profiler's cost explains the step
+    that is told.
+    """
 
     recorded_ns: float
     low_ns: float
     mid_ns: float
     high_ns: float
-    source: Literal["recorded", "unknown", "estimated", "told"]
+    source: Literal["recorded", "unknown", "estimated", "told", "measured"]
+    pace: float = 1.0
+
+    @property
+    def is_another(self) -> bool:
+        """True if the step that is told differs from the recorded one by more than runs of one job do."""
+        return abs(self.pace - 1) > 2 * _PACE
 
     @property
     def differs(self) -> bool:
@@ -59,10 +73,36 @@ class RealJob(Struct, frozen=True):
 
 
 def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
-    """Remove the profiler's cost, so that the mean step is `told_ns`, else as the job's system says.
+    """Remove the profiler's cost, so that the mean step is `told_ns`, else that of a step log, else likely.
 
-    UsageError for a `told_ns` that cannot be a step of this job.
+    A step log beside the recording counts if the profiler explains the difference: the log of another run has
+    other steps. UsageError for a `told_ns` that cannot be a step of this job.
     """
+    if told_ns is None:
+        for log_ns in _logged_ns(loaded):
+            with contextlib.suppress(UsageError):
+                job = _real_job(loaded, log_ns)
+                if not job.step.is_another:
+                    return replace(job, step=replace(job.step, source="measured"))
+    return _real_job(loaded, told_ns)
+
+
+def _logged_ns(loaded: LoadedSteps) -> Iterator[float]:
+    """Yield the mean steps of step logs beside the recording, if its profiler may slow the host."""
+    system, root = dialects.named(loaded.files[0].dialect), loaded.job.root
+    if system.profiler_cost is not None and not system.slows_host:
+        return
+    from analyzer.model.figures.job_figures import load_figures
+    from analyzer.model.figures.rank_figures import Wanted
+    from trace_utils import held_by
+
+    for path in sorted((root if root.is_dir() else root.parent).iterdir()):
+        with contextlib.suppress(AnalyzeError):  # another file that is damaged says nothing of this job
+            if path.suffix in _LOGS and path.is_file() and held_by([path]) == "steps":
+                yield float(load_figures([path], Wanted(breakdown=True)).iteration_ns.mean())
+
+
+def _real_job(loaded: LoadedSteps, told_ns: float | None) -> RealJob:
     recording = loaded.recording
     recorded_ns = mean_step_ns(recording)
     system = dialects.named(loaded.files[0].dialect)
@@ -77,8 +117,9 @@ def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
                 f"--real_step {told_ns / 1e6:g}: a recorded step takes {in_ms(recorded_ns)}; "
                 "give the step time of the same job in milliseconds"
             )
-        step = RealStep(recorded_ns, told_ns, told_ns, told_ns, "told")
-        return RealJob(step, replace(loaded, recording=replayed.lasting(told_ns)))
+        likely, pace = replayed.lasting(told_ns)
+        step = RealStep(recorded_ns, told_ns, told_ns, told_ns, "told", pace)
+        return RealJob(step, replace(loaded, recording=likely))
     least, probable, most = shares or (0.0, 0.0, 0.0)
     likely = replayed.without(probable)
     mid_ns, scatter_ns = mean_step_ns(likely), _scatter_ns(likely)
@@ -148,7 +189,7 @@ class _Replayed:
         schedule = runs.simulate(map(edit, runs.rows))
         return replace(Simulation(runs, edited, schedule).as_recording(), recorded=recording)
 
-    def lasting(self, told_ns: float) -> Recording:
+    def lasting(self, told_ns: float) -> tuple[Recording, float]:
         """Replay the steps so that their mean is `told_ns`: without cost, and at another pace if need be."""
         low, high = 0.0, 1.0
         for _ in range(_HALVINGS):
@@ -156,7 +197,7 @@ class _Replayed:
             is_long = mean_step_ns(self.without(share)) > told_ns
             low, high = (share, high) if is_long else (low, share)
         pace = told_ns / max(mean_step_ns(self.without(high)), 1.0)
-        return self.without(high, pace)
+        return self.without(high, pace), pace
 
 
 def _paced(step: StepGraph, pace: float) -> StepGraph:

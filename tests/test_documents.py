@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 _NUMBER = float | None
 _STRING = str | None
-_REAL = {"low": _NUMBER, "mid": _NUMBER, "high": _NUMBER}
+_REAL = ({"low": float, "mid": float, "high": float, "source": str}, None)
 _OF_KIND: dict[str, Any] = dict.fromkeys(("int", "id"), int | None)
 _OF_KIND |= {"text": _STRING, "float": _NUMBER, "percent": _NUMBER, "bool": bool | None}
 _NAMES: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
@@ -50,7 +50,7 @@ _PAIR = {
     "only_in": [[str]],
     "categories": rows(CHANGE, cat=str, **_ITEM),
     "iteration_ms": [_NUMBER],
-    "iteration": rows(CHANGE, steps=[int])[0],
+    "iteration": rows(CHANGE, steps=[int], recorded_ms=[_NUMBER])[0],
     "verdict": str,
 }  # fmt: skip
 _EFFECT = {"kind": str, "name": str, "cat": str, "added_ms": float, "effect_ms": float, "effect": float}

@@ -254,8 +254,16 @@ def real_notes(step: RealStep) -> list[str]:
     if not step.differs:
         return []
     recorded = f"{in_ms(step.recorded_ns)} while profiled"
+    if step.source == "measured":
+        return [f"the step is that of the step log beside the recording; {recorded} (--as_recorded)"]
     if step.source == "told":
-        return [f"the step is that of --real_step; {recorded}"]
+        notes = [f"the step is that of --real_step; {recorded}"]
+        if step.is_another:
+            notes.append(
+                f"the profiler alone does not explain this step: all recorded work counts {step.pace:.3g} "
+                "times; is it a step of the same job, batch and machine?"
+            )
+        return notes
     between = f"{in_ms(step.low_ns, unit='')} to {in_ms(step.high_ns)}"
     return [f"the step is that without the profiler, {between}; {recorded} (--as_recorded)"]
 

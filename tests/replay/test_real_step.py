@@ -72,7 +72,8 @@ def test_a_profiler_without_a_known_cost_changes_nothing(job: str, source: str) 
 def test_a_told_step_is_the_real_one(tmp_path: Path, told_ms: float) -> None:
     path = recorded(tmp_path / "a.json", (100, 110))
     document = ask("diagnose", path, "--real_step", told_ms)
-    assert document["iteration_ms"]["real"] == {"low": told_ms, "mid": told_ms, "high": told_ms}
+    real = dict.fromkeys(("low", "mid", "high"), told_ms)
+    assert document["iteration_ms"]["real"] == {**real, "source": "told"}
     assert document["iteration_ms"]["mean"] == pytest.approx(1)
     real = real_job(load_steps([path]), told_ms * 1e6)
     assert step_lengths(real.loaded.recording).mean() == pytest.approx(told_ms * 1e6, rel=1e-3)
@@ -88,12 +89,33 @@ def test_a_step_time_in_another_unit_is_refused_in_one_line(tmp_path: Path, told
 
 def test_as_recorded_asks_about_the_recording(tmp_path: Path) -> None:
     path = recorded(tmp_path / "a.json")
-    assert ask("diagnose", path, "--as_recorded")["iteration_ms"]["real"] is None
+    real = ask("diagnose", path, "--as_recorded")["iteration_ms"]["real"]
+    assert real == {"low": 1, "mid": 1, "high": 1, "source": "recorded"}
     assert ask("compare", path, path, "--as_recorded")["iteration_ms"] == [1, 1]
     code, _, err = run_cli("diagnose", path, "--as_recorded", "--real_step", "1")
     assert (code, err.count("\n")) == (2, 1) and "--real_step" in err
     code, _, err = run_cli("compare", path, path, "--real_step", "1")
     assert (code, err.count("\n")) == (2, 1) and "--real_step" in err
+
+
+@pytest.mark.parametrize(("logged_ms", "source"), [(0.98, "measured"), (0.4, "estimated"), (3, "estimated")])
+def test_a_step_log_beside_the_recording_counts_if_the_profiler_explains_it(
+    tmp_path: Path, logged_ms: float, source: str
+) -> None:
+    path = recorded(tmp_path / "a.json", (100, 110))
+    rows = [json.dumps({"rank": 0, "step": number, "step_ms": logged_ms}) for number in range(20)]
+    (tmp_path / "steps.jsonl").write_text("\n".join(rows))
+    (tmp_path / "cut.jsonl").write_text('{"rank": 0, "st')
+    real = real_step(path)
+    assert real.source == source
+    assert source == "estimated" or real.mid_ns == pytest.approx(logged_ms * 1e6)
+    assert ask("diagnose", path)["iteration_ms"]["real"]["source"] == source
+
+
+def test_a_step_that_the_profiler_cannot_explain_is_noted(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "a.json", (100, 110))
+    notes = {told: run_cli("diagnose", path, "--real_step", told)[1] for told in ("0.98", "0.5", "2")}
+    assert [told for told, text in notes.items() if "does not explain" in text] == ["0.5", "2"]
 
 
 # ---- jobs on an H200, and their steps timed without the profiler (`truth.json`)
@@ -140,6 +162,23 @@ def test_the_likely_step_of_most_timed_jobs_is_near_the_real_one(truth: Path) ->
     assert sorted(map(abs, errors))[len(errors) // 2] < 0.15
 
 
+def test_an_undecided_limit_claims_no_saving_of_the_host(truth: Path) -> None:
+    path = truth / "tf32_off/cured.pt.trace.json.gz"
+    document = ask("diagnose", path)
+    assert document["limit"] == "undecided" and "--real_step" in run_cli("diagnose", path)[1]
+    of_host = [one for one in document["findings"] if one["kind"] in ("host_bound", "host_sync")]
+    assert of_host and all(one["gain_ms"]["mid"] is None for one in of_host)
+    assert not any(one["title"] in document["headline"] for one in of_host)
+
+
+@pytest.mark.parametrize("job", ["adam_loop", "graph_breaks"])
+def test_a_host_that_takes_no_time_leaves_the_work_of_the_device(truth: Path, job: str) -> None:
+    path = truth / job / "ill.pt.trace.json.gz"
+    busy_ms = {"adam_loop": 30.3, "graph_breaks": 2.9}[job]  # as measured without the profiler
+    (answer,) = ask("whatif", path, "host=none")["whatif"]
+    assert answer["interval_ms"][0] >= 0.95 * busy_ms
+
+
 def test_compare_finds_the_change_of_the_real_step_and_its_cause(truth: Path) -> None:
     pair = [truth / "tf32_off" / f"{side}.pt.trace.json.gz" for side in ("cured", "ill")]
     times = json.loads((truth / "tf32_off/truth.json").read_text())
@@ -153,3 +192,6 @@ def test_compare_finds_the_change_of_the_real_step_and_its_cause(truth: Path) ->
     assert code == 0 and re.search(r"28\.7 → 39\.9 ms", out)
     code, _, _ = run_cli("compare", *pair, "--fail_above", "10")
     assert code == 3
+    recorded_ms = [ask("diagnose", path)["iteration_ms"]["mean"] for path in pair]
+    assert change["recorded_ms"] == pytest.approx(recorded_ms)
+    assert "as recorded, with the time" in run_cli("compare", *pair, "--as_recorded")[1]

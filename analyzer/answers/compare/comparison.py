@@ -170,6 +170,8 @@ def compare(
 
         iteration, device = step_change(a.real, b.real), device_changes(a.real, b.real)
         notes += _real_notes(a.real, b.real, names)
+    else:
+        notes += recorded_notes([a, b])
     return Comparison(a, b, names, operations, (of_a, of_b), categories, iteration, steps, notes, device)
 
 
@@ -179,6 +181,12 @@ def _real_notes(a: RealSteps, b: RealSteps, names: tuple[str, str]) -> list[str]
     for run, other, name in ((a, b, names[0]), (b, a, names[1])):
         notes += [f"only in {name}: {cause}" for cause in run.causes if cause not in other.causes]
     return notes
+
+
+def recorded_notes(runs: Sequence[JobFigures]) -> list[str]:
+    """Say that steps are as recorded, where their profiler slows the host."""
+    is_slowed = any(dialects.named(name).slows_host for run in runs for name in run.dialects)
+    return ["The steps are as recorded, with the time that the profiler takes"] if is_slowed else []
 
 
 def _nothing_common(a: JobFigures, b: JobFigures) -> str:

@@ -182,6 +182,8 @@ def diagnose(
     search = _Search(forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps))
     search.untied = loaded.recording.untied
     view = JobView(loaded, network=network, job=search.forecasts.job)
+    limited_by = limit(view, real)
+    search.is_undecided = limited_by == "undecided"
     if view.has_device:
         search.idle_ns = max(device_idle_ns(view) - not_of_the_job_ns(view), 0.0)
     for level in DETECTORS:
@@ -201,7 +203,7 @@ def diagnose(
         ranks=recording.owners,
         one_step=recording.one_step,
         real=real.step if real is not None else None,
-        limit=limit(view, real),
+        limit=limited_by,
         view=view,
     )
 
@@ -215,6 +217,7 @@ class _Search(Struct):
     skipped: list[Skipped] = field(default_factory=list)
     small: int = 0
     untied: Callable[[Sequence[str]], str] = lambda _: ""  # as of `Recording`
+    is_undecided: bool = False  # as of `limit`
     idle_ns: float = math.inf  # of a device in a step of the job: what a finding about its host saves at most
 
     def most_ns(self, finding: Finding) -> float:
@@ -226,8 +229,9 @@ class _Search(Struct):
         for result in results:
             if isinstance(result, Skipped):
                 self.skipped.append(result)
-            elif result.compares_ranks and (why := self.untied(result.scope.ranks)):
-                if result.kind == "late_rank" or not any(finding.compares_ranks for finding, _ in self.known):
+            elif why := self._unknown(result):
+                is_known = any(finding.compares_ranks for finding, _ in self.known)
+                if not (result.compares_ranks and is_known) or result.kind == "late_rank":
                     unknown = replace(result, edits=(), caveat=f"no saving is claimed: {why}")
                     self.known.append((replace(unknown, place=ListPlace.BY_GAIN), None))
             elif not result.edits:
@@ -242,6 +246,13 @@ class _Search(Struct):
                 self.edits = (*self.edits, *result.edits)
             elif result.place is ListPlace.FIRST:
                 self.known.append((replace(result, edits=()), None))
+
+    def _unknown(self, finding: Finding) -> str:
+        """Say why the saving of a finding is not known; '' if it is."""
+        if finding.compares_ranks:
+            return self.untied(finding.scope.ranks)
+        is_of_host = self.is_undecided and finding.kind in _OF_THE_HOST
+        return "without the profiler the device may be the limit" if is_of_host else ""
 
     def _is_of_a_rank(self, finding: Finding) -> bool:
         """Check whether most of a finding's time belongs to a late rank, which has a finding of its own."""
@@ -357,10 +368,12 @@ def further(diagnosis: Diagnosis) -> str:
     lasts = diagnosis.job_ns[-len(diagnosis.iteration_ns) :]
     n_steps = counted(len(lasts), diagnosis.one_step.split(" ", 1)[1])
     lengths = list(dict.fromkeys(in_ms(ns) for ns in (lasts.min(), lasts.max())))
-    steps = [f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps} of {' to '.join(lengths)}"]
+    is_slowed = diagnosis.real is not None and diagnosis.real.differs
+    profiled = " while profiled" if is_slowed else ""
+    steps = [f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps} of {' to '.join(lengths)}{profiled}"]
     if diagnosis.view is not None and (unaligned := diagnosis.view.recording.untied(diagnosis.ranks)):
         steps.append(f"who waits for whom is not known: {unaligned}")
-    if diagnosis.limit == "undecided" and diagnosis.real is not None and diagnosis.real.differs:
+    if diagnosis.limit == "undecided" and is_slowed:
         steps.append(UNDECIDED)
     return " ".join(map(as_sentence, [*steps, *map(_with_gain, _main(diagnosis)[1:2])]))
 

@@ -65,7 +65,8 @@ def run(args: Namespace) -> Result:
     if args.real_step and (digests := [path for path in args.path if is_digest(path)]):
         raise UsageError(f"--real_step: {digests[0]} is a digest, which has its step; give the traces")
     if args.real_step and len(args.real_step) != len(args.path):
-        raise UsageError(f"--real_step needs a step time for each of the {len(args.path)} runs: 28.6,39.9")
+        example = ",".join(["28.6"] * len(args.path))
+        raise UsageError(f"--real_step needs a step time for each of the {len(args.path)} runs: {example}")
     from analyzer.answers.compare.comparison import compare
     from analyzer.cli.compare.verdict import verdict
     from analyzer.model.figures.rank_figures import Wanted
@@ -137,13 +138,18 @@ def _document(pairs: Sequence[Comparison], paths: Sequence[Path]) -> dict[str, A
 def _pair_document(pair: Comparison) -> dict[str, Any]:
     from analyzer.cli.compare.verdict import verdict
 
+    recorded = zip((pair.a, pair.b), pair.steps, strict=True)
     return {
         "paths": [str(pair.a.path), str(pair.b.path)],
         "operations": Table.of("", "", (Column("name", ""), *_RECORD), pair.operations, part_of_the_change),
         "only_in": [LazySequence(keys, attrgetter("name")) for keys in pair.only_in],
         "categories": Table.of("", "", _RECORD, pair.categories).records(),
         "iteration_ms": both_ms(pair.iteration),
-        "iteration": {"steps": list(pair.steps), **change_record(pair.iteration)},
+        "iteration": {
+            "steps": list(pair.steps),
+            **change_record(pair.iteration),
+            "recorded_ms": [float(run.iteration_ns.mean()) / 1e6 if n else None for run, n in recorded],
+        },
         "verdict": verdict(pair),
     }
 

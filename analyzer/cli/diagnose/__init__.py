@@ -163,7 +163,7 @@ def _result(args: Namespace, diagnosis: Diagnosis, notes: Sequence[str], repairs
             *_not_shown(args, diagnosis),
             *diagnosis.notes,
             *notes,
-            *_unknown(diagnosis),
+            *_real_notes(diagnosis),
             *([] if diagnosis.view is None else [command(args, WHAT_IF)]),
         ],
         repairs=repairs,
@@ -252,11 +252,13 @@ def _not_shown(args: Namespace, diagnosis: Diagnosis) -> Iterator[str]:
         yield f"Not checked (data missing): {kinds}{'' if args.full or args.html else ' (--full says why)'}."
 
 
-def _unknown(diagnosis: Diagnosis) -> Sequence[str]:
-    """Say that the profiler's cost is not known, for a job whose host it may slow."""
+def _real_notes(diagnosis: Diagnosis) -> Sequence[str]:
+    """Note a cost of the profiler that is not known where it matters, or does not explain the step."""
     real, view = diagnosis.real, diagnosis.view
-    is_asked = real is not None and real.source == "unknown" and view is not None and view.has_device
-    return real_notes(real) if is_asked and real is not None else ()
+    if real is None or view is None:
+        return ()
+    is_noted = real.is_another or real.source == "measured" or (real.source == "unknown" and view.has_device)
+    return real_notes(real)[-1:] if is_noted else ()
 
 
 def _words(kind: str) -> str:
@@ -267,15 +269,13 @@ def _document(diagnosis: Diagnosis, records: Sequence[dict[str, Any]]) -> dict[s
     import numpy as np
 
     times = diagnosis.iteration_ns / 1e6
-    known, real = len(times) > 0, diagnosis.real
+    known = len(times) > 0
     return {
         "iteration_ms": {
             "median": float(np.median(times)) if known else None,
             "mean": float(times.mean()) if known else None,
             "p95": float(np.percentile(times, 95)) if known else None,
-            "real": None
-            if real is None
-            else {bound: ms_of(getattr(real, f"{bound}_ns")) for bound in ("low", "mid", "high")},
+            "real": _real_record(diagnosis) if known else None,
         },
         "limit": diagnosis.limit,
         "ranks": list(diagnosis.ranks),
@@ -284,6 +284,14 @@ def _document(diagnosis: Diagnosis, records: Sequence[dict[str, Any]]) -> dict[s
         "below_threshold": diagnosis.small,
         "skipped": [{"kind": skipped.kind, "reason": skipped.reason} for skipped in diagnosis.skipped],
     }
+
+
+def _real_record(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Write the step without the profiler: the recorded one where nothing tells another."""
+    bounds, real = ("low", "mid", "high"), diagnosis.real
+    if real is None:
+        return {**dict.fromkeys(bounds, float(diagnosis.iteration_ns.mean()) / 1e6), "source": "recorded"}
+    return {**{bound: ms_of(getattr(real, f"{bound}_ns")) for bound in bounds}, "source": real.source}
 
 
 def _record(args: Namespace, number: int, ranked: Ranked) -> dict[str, Any]:
