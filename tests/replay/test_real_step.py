@@ -75,8 +75,8 @@ def test_a_told_step_is_the_real_one(tmp_path: Path, told_ms: float) -> None:
     real = dict.fromkeys(("low", "mid", "high"), told_ms)
     assert document["iteration_ms"]["real"] == {**real, "source": "told"}
     assert document["iteration_ms"]["mean"] == pytest.approx(1)
-    real = real_job(load_steps([path]), told_ms * 1e6)
-    assert step_lengths(real.loaded.recording).mean() == pytest.approx(told_ms * 1e6, rel=1e-3)
+    job = real_job(load_steps([path]), told_ms * 1e6)
+    assert step_lengths(job.loaded.recording).mean() == pytest.approx(told_ms * 1e6, rel=1e-3)
     (answer,) = ask("whatif", path, "aten::add=2", "--real_step", told_ms)["whatif"]
     assert answer["before_ms"] == pytest.approx(told_ms, rel=1e-3)
 
