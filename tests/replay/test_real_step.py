@@ -118,6 +118,13 @@ def test_a_step_that_the_profiler_cannot_explain_is_noted(tmp_path: Path) -> Non
     assert [told for told, text in notes.items() if "does not explain" in text] == ["0.5", "2"]
 
 
+def test_compare_names_the_rank_that_is_late_in_one_run_alone() -> None:
+    pair = [REPO / "examples/gloo-h200" / run for run in ("base", "tokenise")]  # rank1 splits a text
+    assert "only in tokenise: rank1 late" in ask("compare", *pair)["verdict"]
+    assert "only in tokenise: rank1 late" in ask("compare", *reversed(pair))["verdict"]
+    assert "late" not in ask("compare", pair[1], pair[1])["verdict"]
+
+
 # ---- jobs on an H200, and their steps timed without the profiler (`truth.json`)
 
 #: What limits each job, and what its headline names.

@@ -169,18 +169,24 @@ def compare(
         from analyzer.answers.compare.real_change import device_changes, step_change
 
         iteration, device = step_change(a.real, b.real), device_changes(a.real, b.real)
-        notes += _real_notes(a.real, b.real, names)
+        notes.append("The step is that without the profiler; operations and categories are as recorded")
+        notes += only_causes(a.real, b.real, names)
     else:
         notes += recorded_notes([a, b])
     return Comparison(a, b, names, operations, (of_a, of_b), categories, iteration, steps, notes, device)
 
 
-def _real_notes(a: RealSteps, b: RealSteps, names: tuple[str, str]) -> list[str]:
-    """Say what the lengths of steps are, and list the causes that only one run has."""
-    notes = ["The step is that without the profiler; operations and categories are as recorded"]
-    for run, other, name in ((a, b, names[0]), (b, a, names[1])):
-        notes += [f"only in {name}: {cause}" for cause in run.causes if cause not in other.causes]
-    return notes
+def only_causes(a: RealSteps | None, b: RealSteps | None, names: tuple[str, str]) -> list[str]:
+    """List the causes that only one run has: ``only in new: rank1 late in data``."""
+    if a is None or b is None:
+        return []
+    sides = ((a, b, names[0]), (b, a, names[1]))
+    return [
+        f"only in {name}: {cause}"
+        for run, other, name in sides
+        for cause in run.causes
+        if cause not in other.causes
+    ]
 
 
 def recorded_notes(runs: Sequence[JobFigures]) -> list[str]:
