@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -202,3 +203,41 @@ def test_compare_finds_the_change_of_the_real_step_and_its_cause(truth: Path) ->
     recorded_ms = [ask("diagnose", path)["iteration_ms"]["mean"] for path in pair]
     assert change["recorded_ms"] == pytest.approx(recorded_ms)
     assert "as recorded, with the time" in run_cli("compare", *pair, "--as_recorded")[1]
+
+
+def events_of(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return document
+
+
+@pytest.mark.parametrize("job", _JOBS)
+def test_the_real_step_is_at_least_the_work_of_the_device(truth: Path, job: str) -> None:
+    path = truth / job / "ill.pt.trace.json.gz"
+    events = events_of(path)["traceEvents"]
+    launched = {  # in the recorded steps
+        event["args"]["correlation"]
+        for event in events
+        if event.get("cat") in ("cuda_runtime", "cuda_driver")
+    }
+    works = [
+        (event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+        and event["args"]["correlation"] in launched
+    ]
+    steps = {event["name"] for event in events if str(event.get("name")).startswith("ProfilerStep#")}
+    busy, until = 0.0, 0.0
+    for begin, end in sorted(works):
+        busy, until = busy + max(end - max(begin, until), 0.0), max(until, end)
+    assert real_step(path).mid_ns >= 0.98 * busy * 1e3 / len(steps)  # a first step may be left out
+
+
+@pytest.mark.parametrize("job", ["adam_loop", "moe_tolist"])
+def test_without_the_events_of_the_profiler_the_real_step_stays_in_its_range(
+    truth: Path, tmp_path: Path, job: str
+) -> None:
+    path = truth / job / "ill.pt.trace.json.gz"
+    document, whole = events_of(path), real_step(path)
+    document["traceEvents"] = [each for each in document["traceEvents"] if each.get("cat") != "overhead"]
+    (tmp_path / "less.json").write_text(json.dumps(document))
+    assert abs(real_step(tmp_path / "less.json").mid_ns - whole.mid_ns) < whole.high_ns - whole.low_ns
