@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from analyzer import cli
 from analyzer.base.errors import AnalyzeError, one_line
@@ -25,7 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = arguments.parse(sys.argv[1:] if argv is None else argv)
         _set_up_logging(args.logging_level)
-        return _run(args)
+        from analyzer.report.show import show
+
+        return int(run(args, show).exit_code)
     except AnalyzeError as error:
         return _failed(str(error), error.exit_code)
     except BrokenPipeError:  # `--help | head` closed standard output, which is no error
@@ -44,9 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(args: Namespace) -> int:
+def run(args: Namespace, show: Callable[..., Any]) -> Any:
+    """Run one option; `show` takes its result, the arguments and the output files."""
     from analyzer.base.outputs.atomic import Outputs, check_named, guard
-    from analyzer.report.result import Result
     from trace_utils import is_input
 
     with Outputs(guard(args, is_input)) as outputs:
@@ -58,11 +60,8 @@ def _run(args: Namespace) -> int:
 
                 workers = stack.enter_context(cluster.connected(cluster.checked_address(args.cluster)))
                 stack.enter_context(parallel.working_on(workers))
-            result: Result = cli.load(args.option).run(args)
-        from analyzer.report.show import show
-
-        show(result, args, outputs)
-    return result.exit_code
+            result = cli.load(args.option).run(args)
+        return show(result, args, outputs)
 
 
 def _failed(message: str, code: int = AnalyzeError.exit_code) -> int:
@@ -86,7 +85,12 @@ def _set_up_logging(level: int) -> None:
 
 
 def run_command() -> NoReturn:
-    """Run the command line of this process, and exit."""
+    """Run the command line of this process, or complete it for a shell, and exit."""
+    if (line := os.environ.get("COMP_LINE")) is not None:
+        from analyzer.cli.completion import completions
+
+        print("\n".join(completions(line[: int(os.environ.get("COMP_POINT", len(line)))], *sys.argv[2:3])))
+        sys.exit(0)
     # millions of small objects and hardly a cycle: by default the collector takes 10 % of a diagnosis
     gc.set_threshold(100_000, 20, 20)
     atexit.register(gc.freeze)

@@ -15,17 +15,20 @@ from typing import Any, NoReturn
 from analyzer import cli
 from analyzer.base.errors import UsageError, meant, whole_number
 from analyzer.cli import WHAT_IF
-from analyzer.report import FORMATS
+from analyzer.report import FORMATS, PARQUET
 
 VERSION = "2.0.0"
 #: Where BytePS writes its traces.
 _DIRECTORY = "BYTEPS_TRACE_DIR"
 _WIDTH = 100
+#: Options that write a trace or a picture, and options whose only `--output` is a table.
+_WRITERS, _TABLES = ("combine", "collect", "graph", "3dcompare"), ("diagnose", "statistic", "compare")
 #: Defaults of flags that only some options declare but shared code reads.
 _NOT_GIVEN: dict[str, Any] = {
     **dict.fromkeys(
         ("step_by", "rank_by", "sub_option", "group_by", "head", "output", "save", "picture", "real_step")
     ),
+    PARQUET: None,
     "filter": (),
     "comm": [],
     **dict.fromkeys(("sort", "as_recorded"), False),
@@ -50,7 +53,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if not argv and not os.environ.get(_DIRECTORY):
         sys.stderr.write(_BRIEF)
         raise SystemExit(UsageError.exit_code)
-    option, words = _split_option(argv)
+    option, words = split_option(argv)
     if option is None and not {"-h", "--help"}.isdisjoint(argv):
         sys.stdout.write(help_of_all())
         raise SystemExit(0)
@@ -64,10 +67,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             raise UsageError(f"{word}: no such file or directory, nor an option{near}")
     args.path = expand_paths(_paths(args))
     del args.words
+    _check_shown(args)
     return args
 
 
-def _split_option(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+def split_option(argv: Sequence[str]) -> tuple[str | None, list[str]]:
     """Split the option's name from the rest of a command line."""
     parser = _Parser(allow_abbrev=False, add_help=False)
     parser.add_argument("--option", "--type", metavar="OPTION", type=_option)
@@ -125,6 +129,23 @@ def _paths(args: argparse.Namespace) -> list[str]:
         return [directory]
     example = cli.load(args.option).EXAMPLE
     raise UsageError(f"no path is given, and {_DIRECTORY} is not set; e.g. {example}")
+
+
+def _check_shown(args: argparse.Namespace) -> None:
+    """Refuse flags on what is shown that do not fit together."""
+    if args.brief and args.format != "json":
+        raise UsageError("--brief shortens JSON: add --format json")
+    drawn = "3dcompare.html" if args.option == "3dcompare" else ""
+    if args.open and not args.html and Path(args.output or drawn).suffix != ".html":
+        raise UsageError("--open shows a page: add --html")
+    if args.format == PARQUET:
+        if args.option in _WRITERS:
+            raise UsageError(f"--format parquet has no effect with --option {args.option}; use --xlsx")
+        if args.output is None:
+            raise UsageError("--format parquet needs --output FILE.parquet")
+        args.parquet, args.output = args.output, None
+    elif args.output is not None and args.option in _TABLES:
+        raise UsageError("--output has an effect only with --format parquet; --html and --xlsx name files")
 
 
 def _is_edit(word: str) -> bool:
@@ -216,6 +237,8 @@ def parser_of(option: str) -> argparse.ArgumentParser:
     parser.set_defaults(**_NOT_GIVEN, option=cli.option_of(option))
     parser._optionals.title = f"flags of {option}"
     module.add_arguments(parser)
+    if parser.get_default("option") in _TABLES:
+        parser.add_argument("--output", metavar="FILE", type=Path, help="file of --format parquet")
     if option in cli.SHORT:
         parser.set_defaults(**cli.SHORT[option][1])
     _add_common(parser.add_argument_group("flags of all options"))
@@ -229,9 +252,11 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
     add("--path", nargs="+", action="extend", metavar="PATH",
         help="files or directories; several as a comma list, separate words, or repeated "
         "(default: $BYTEPS_TRACE_DIR)")  # fmt: skip
-    add("--format", choices=FORMATS, default="table", help="of standard output")
+    add("--format", choices=FORMATS, default="table", help="of standard output; parquet: of --output")
+    add("--brief", action="store_true", help="with --format json: the answer in 4 kB")
     add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")
     add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
+    add("--open", action="store_true", help="show the page of --html in a browser")
     add("--force", action="store_true",
         help="overwrite existing output files (never inputs)")  # fmt: skip
     add("--cluster", metavar="ADDRESS", nargs="?", const="",
