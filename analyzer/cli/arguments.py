@@ -196,17 +196,18 @@ _SHORT_HELP = {
 _ALL_TAIL = """\
 
 flags of most options:
-  --sub_option VARIANT   a variant of the option
-  --filter A,B           of communications, keep only these
-  --sort, --head N       largest total (or part of the change) first; only the first N rows
-  --format FORMAT        of standard output: table, json, csv or markdown
-  --full                 show every row and every table
-  --html [FILE]          also one self-contained page; --xlsx [FILE] a workbook
-  --save FILE            also the job's digest, which can be a path later
-  --step_by, --rank_by   what marks a step; what tells the ranks in one file apart
-  --jobs N, --cluster A  processes that read files; a Dask cluster that does
+  --sub_option, --group_by   a variant of the option; rows by operation, operator, kernel kind, ...
+  --sort, --head N, --full   largest total (or part of the change) first; the first N rows; all of them
+  --format FORMAT            table, json (with --brief in 4 kB), csv, markdown, or parquet --output FILE
+  --html [FILE] [--open]     also one self-contained page (and show it); --xlsx [FILE] a workbook
+  --quiet                    print the result only
+  --output, --save FILE      the trace or picture; the job's digest, which can be a path later
+  --step N, --real_step MS   one recorded step; the time of a step without the profiler
+  --filter, --comm           keep only these communications; what else is communication
+  --step_by, --rank_by       what marks a step; what tells the ranks in one file apart
+  --jobs N, --cluster A      processes that read files; a Dask cluster that does
 
-Standard output carries the result; messages go to standard error.
+Standard output carries the result. In bash, complete -o default -C analyze analyze completes words.
 Exit code: 0 done, 1 the data is unusable, 2 the command line is wrong, 3 slower than --fail_above.
 """
 
