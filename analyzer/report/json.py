@@ -52,11 +52,12 @@ def _cut(value: Any, key: str, most: int, left_out: Counter[str]) -> Any:
         names = list(value)[:_KEYS]
         return {name: _cut(value[name], f"{key}.{name}", most, left_out) for name in names}
     if isinstance(value, Sequence):
-        n_items = (most + 2) // 4 if "." in key else most and _ALWAYS.get(key, most)
-        items = [_cut(item, key, most, left_out) for item in value[:n_items]]
+        is_plain = not any(isinstance(item, Mapping) for item in value[:1])
+        n_items = (most + 2) // 4 + 2 * is_plain if "." in key else most and _ALWAYS.get(key, most)
+        items = [_cut(item, key, most, left_out) for item in value[: n_items + is_plain]]
         more = len(value) - len(items)
-        if more and not isinstance(value[0], Mapping):
-            return [*items, f"… {more} more"]
+        if more and is_plain:
+            return [*items[:-1], f"… {more + 1} more"]
         left_out[key] += more
         return items
     return float(f"{value:.6g}") if isinstance(value, float) else value
