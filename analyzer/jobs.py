@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,15 +9,12 @@ from typing import Any
 
 from analyze import run
 from analyzer.base.errors import UsageError, missing
-from analyzer.base.outputs.atomic import Outputs
 from analyzer.cli import WHAT_IF
 from analyzer.cli.arguments import parse
 from analyzer.report.result import Result
 from analyzer.report.show import arranged, write_files
 
-#: Flags that end a command line, or that the functions stand for.
-_NO_ARGUMENTS = ("help", "version", "option", "type", "path")
-_REPEATED = ("comm", "set")
+_ENDING, _REPEATED = ("help", "version"), ("comm", "set")
 
 
 class _Job:
@@ -69,20 +65,14 @@ def answer(option: str, jobs: Sequence[_Job | str | Path], flags: Mapping[str, A
     paths = [f"--path={path}" for job in loaded for path in job.paths]
     args = parse([option, *paths, *_words({**(loaded[0].flags if loaded else {}), **flags})])
     args.progress = bool(args.progress)
-    result: Result = run(args, _written)
-    return result
-
-
-def _written(result: Result, args: Namespace, outputs: Outputs) -> Result:
-    result = arranged(result, args)
-    write_files(result, args, outputs)
-    return result
+    written: Result = run(args, lambda result, *rest: write_files(arranged(result, args), *rest))
+    return written
 
 
 def _words(flags: Mapping[str, Any]) -> Iterator[str]:
     """Write arguments as flags; several values are a comma list, or repeat the flag."""
     for name, value in flags.items():
-        if name in _NO_ARGUMENTS:
+        if name in _ENDING:
             raise UsageError(f"{name}: is for the command line only")
         if value is True:
             yield f"--{name}"

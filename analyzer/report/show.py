@@ -46,8 +46,7 @@ def show(result: Result, args: Namespace, outputs: Outputs) -> Result:
         logging.warning("%s", one_line(line))
     failure = None
     try:
-        for path in write_files(summary, args, outputs):
-            logging.info("wrote %s", path)
+        write_files(summary, args, outputs)
     except AnalyzeError as error:
         failure = type(error)(f"{error}; no file was written")
     try:
@@ -62,13 +61,15 @@ def show(result: Result, args: Namespace, outputs: Outputs) -> Result:
     return result
 
 
-def write_files(result: Result, args: Namespace, outputs: Outputs) -> list[Path]:
+def write_files(result: Result, args: Namespace, outputs: Outputs) -> Result:
     """Write the files that flags name, and let all files of the command appear."""
     files = list(_wanted_files(args))
     for path, module in files:
         import_module(module).write(result, path)
     outputs.commit()
-    return [path for path, _ in files]
+    for path, _ in files:
+        logging.info("wrote %s", path)
+    return result
 
 
 def _wanted_files(args: Namespace) -> Iterator[tuple[Path, str]]:
