@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import logging
 import os
 import signal
 import sys
-from argparse import Namespace
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
 from analyzer import cli
 from analyzer.base.errors import AnalyzeError, one_line
@@ -27,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _set_up_logging(args.logging_level)
         from analyzer.report.show import show
 
-        return int(run(args, show).exit_code)
+        return int(cli.run(args, show).exit_code)
     except AnalyzeError as error:
         return _failed(str(error), error.exit_code)
     except BrokenPipeError:  # `--help | head` closed standard output, which is no error
@@ -44,24 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("analyze.py: interrupted", file=sys.stderr)
         return 130
-
-
-def run(args: Namespace, show: Callable[..., Any]) -> Any:
-    """Run one option; `show` takes its result, the arguments and the output files."""
-    from analyzer.base.outputs.atomic import Outputs, check_named, guard
-    from trace_utils import is_input
-
-    with Outputs(guard(args, is_input)) as outputs:
-        check_named(args, outputs)
-        with contextlib.ExitStack() as stack:
-            if args.cluster is not None:
-                from analyzer.base import parallel
-                from analyzer.base.parallel import cluster
-
-                workers = stack.enter_context(cluster.connected(cluster.checked_address(args.cluster)))
-                stack.enter_context(parallel.working_on(workers))
-            result = cli.load(args.option).run(args)
-        return show(result, args, outputs)
 
 
 def _failed(message: str, code: int = AnalyzeError.exit_code) -> int:

@@ -7,9 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from analyze import run
 from analyzer.base.errors import UsageError, missing
-from analyzer.cli import WHAT_IF
+from analyzer.cli import WHAT_IF, run
 from analyzer.cli.arguments import parse
 from analyzer.report.result import Result
 from analyzer.report.show import arranged, write_files

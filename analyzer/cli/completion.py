@@ -16,7 +16,7 @@ from analyzer.base.errors import AnalyzeError
 from analyzer.cli.arguments import parser_of, split_option
 
 #: Values for the placeholders of edits; two of each, so that no shell adds a space.
-_EXAMPLES = {"R": ("0.5", "2"), "N": ("1000000", "4000000")}
+_EXAMPLES = {"R": "0.5|2", "N": "1000000|4000000"}
 _RANK = re.compile(r"rank1\b")
 
 
@@ -57,9 +57,9 @@ def _edits(paths: Sequence[Path]) -> Iterator[str]:
     if paths:
         with files_to_read(paths) as (job, _, _):
             ranks = [source.prefix.removesuffix(".") for source in job.sources if source.rank is not None]
-    for form in (form for _, forms, _ in EDITS for form in forms.split(", ")):
+    for form in ", ".join(forms for _, forms, _ in EDITS).split(", "):
         name, _, values = form.partition("=")
-        for value in (example for text in values.split("|") for example in _EXAMPLES.get(text, (text,))):
+        for value in re.sub(r"\b[RN]\b", lambda found: _EXAMPLES[found[0]], values).split("|"):
             if name == "NAME" or _RANK.match(name):
                 yield from (f"{_RANK.sub(rank, name.replace('NAME', 'rank1'))}={value}" for rank in ranks)
             elif value != "NAME" and not re.search(r"\d", name):
