@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import logging
 import os
 import signal
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -25,7 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = arguments.parse(sys.argv[1:] if argv is None else argv)
         _set_up_logging(args.logging_level)
-        return _run(args)
+        from analyzer.report.show import show
+
+        return int(cli.run(args, show).exit_code)
     except AnalyzeError as error:
         return _failed(str(error), error.exit_code)
     except BrokenPipeError:  # `--help | head` closed standard output, which is no error
@@ -42,27 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("analyze.py: interrupted", file=sys.stderr)
         return 130
-
-
-def _run(args: Namespace) -> int:
-    from analyzer.base.outputs.atomic import Outputs, check_named, guard
-    from analyzer.report.result import Result
-    from trace_utils import is_input
-
-    with Outputs(guard(args, is_input)) as outputs:
-        check_named(args, outputs)
-        with contextlib.ExitStack() as stack:
-            if args.cluster is not None:
-                from analyzer.base import parallel
-                from analyzer.base.parallel import cluster
-
-                workers = stack.enter_context(cluster.connected(cluster.checked_address(args.cluster)))
-                stack.enter_context(parallel.working_on(workers))
-            result: Result = cli.load(args.option).run(args)
-        from analyzer.report.show import show
-
-        show(result, args, outputs)
-    return result.exit_code
 
 
 def _failed(message: str, code: int = AnalyzeError.exit_code) -> int:
@@ -86,7 +65,12 @@ def _set_up_logging(level: int) -> None:
 
 
 def run_command() -> NoReturn:
-    """Run the command line of this process, and exit."""
+    """Run the command line of this process, or complete it for a shell, and exit."""
+    if (line := os.environ.get("COMP_LINE")) is not None:
+        from analyzer.cli.completion import completions
+
+        print("\n".join(completions(line[: int(os.environ.get("COMP_POINT", len(line)))], *sys.argv[2:3])))
+        sys.exit(0)
     # millions of small objects and hardly a cycle: by default the collector takes 10 % of a diagnosis
     gc.set_threshold(100_000, 20, 20)
     atexit.register(gc.freeze)

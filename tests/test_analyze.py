@@ -124,3 +124,12 @@ def test_without_its_libraries_it_says_how_to_get_them(trace: Path) -> None:
     assert done.stderr == (
         "analyze.py: error: No module named 'msgspec'; python3 -m pip install -r requirements.txt\n"
     )
+
+
+def test_help_is_a_screen_with_what_people_look_for() -> None:
+    code, out, _ = run_cli("--help")
+    assert (code, len(out.splitlines()) <= 40, max(map(len, out.splitlines())) <= 110) == (0, True, True)
+    flags = "--brief --quiet --open --output --comm --group_by --step --real_step --format --save --cluster"
+    assert [
+        flag for flag in (*flags.split(), "2 the command line is wrong, 3 slower") if flag not in out
+    ] == []

@@ -69,7 +69,7 @@ def test_every_system_has_one_module_or_package() -> None:
 
 
 #: What several options do; a module of an option's own lies in its package.
-_SHARED_BY_OPTIONS = {f"analyzer.cli.{name}" for name in ("arguments", "runs", "step_timeline")}
+_SHARED_BY_OPTIONS = {f"analyzer.cli.{name}" for name in ("arguments", "completion", "runs", "step_timeline")}
 
 
 def test_options_holds_one_module_or_package_per_option_and_what_they_share() -> None:
@@ -86,7 +86,7 @@ def test_no_folder_is_a_drawer() -> None:
 _READ_THEIR_OWN = {
     "analyzer.answers.combine.merge", "analyzer.answers.combine.rewrite_source",
     "analyzer.base.parallel.cluster", "analyzer.reading.formats.native", "analyzer.report.html",
-    "collector.gpu.final_trace",
+    "analyzer.report.parquet", "collector.gpu.final_trace",
 }  # fmt: skip
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from analyzer.cli import INSTALLED
 from analyzer.cli.arguments import VERSION
-from conftest import REPO
+from analyzer.report import html
+from collector.network import packets
+from conftest import REPO, run_cli
 
 tomllib = pytest.importorskip("tomllib", reason="of Python 3.11")
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())
@@ -50,6 +52,41 @@ def test_the_installed_command_is_the_program_of_this_version() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO, timeout=120
     )
     assert f" /bin/{INSTALLED} whatif " in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "needing", "package", "module"),
+    [
+        (("3dcompare", "examples/lenet", "examples/lenet-100mbit", "--output", "HERE/a.png"), ".png",
+         "vl-convert-python", "vl_convert"),
+        (("statistic", "examples/lenet", "--cluster", "tcp://localhost:1"), "--cluster", "distributed",
+         "distributed"),
+        (("collect", "HERE/a.pcap", "--sub_option", "pcap"), "a packet capture", "scapy", "scapy.utils"),
+    ],
+)  # fmt: skip
+def test_a_missing_extra_is_one_line_with_the_command_that_installs_it(
+    words: tuple[str, ...],
+    needing: str,
+    package: str,
+    module: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "a.pcap").write_bytes(b"\xd4\xc3\xb2\xa1" + bytes(20))
+    monkeypatch.chdir(REPO)
+    monkeypatch.setitem(sys.modules, module, None)
+    packets._scapy.cache_clear()
+    code, _, err = run_cli(*(word.replace("HERE", str(tmp_path)) for word in words))
+    line = f"analyze.py: error: {needing} needs {package}: python3 -m pip install {package}"
+    assert (code, err.splitlines()[-1].partition("; no file")[0]) == (1, line)
+
+
+def test_pages_of_3dcompare_need_no_plotly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "find_spec", lambda name: None)
+    page = tmp_path / "a.html"
+    job = REPO / "examples/lenet"
+    assert run_cli("3dcompare", job, f"{job}-100mbit", "--output", page)[0] == 0
+    assert page.stat().st_size < 1_000_000  # the library of the 3-D view alone has 4 MB
 
 
 def _product() -> list[Path]:

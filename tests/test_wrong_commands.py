@@ -77,6 +77,18 @@ collect lenet --clean
     --clean was removed: nothing is kept between runs; analyze.py collect JOB renews each final trace
 replay lenet --sub_option theory
     --sub_option: theory was removed: analyze.py whatif JOB bandwidth=10Gbit (see --help)
+lenet --brief
+    --brief shortens JSON: add --format json
+lenet --open
+    --open shows a page: add --html
+lenet --format parquet
+    --format parquet needs --output FILE.parquet
+combine lenet --format parquet --output x.parquet
+    --format parquet has no effect with --option combine; use --xlsx
+statistic lenet --format parquet --output x.csv
+    --format parquet --output x.csv: expected a name that ends in .parquet
+statistic lenet --output x.json
+    --output has an effect only with --format parquet; --html and --xlsx name files
 diagnose lenet --picture a.svg
     --picture was removed: --html FILE writes a page with the charts; graph and 3dcompare draw pictures
 """

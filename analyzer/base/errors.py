@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 PROGRAM = "analyze.py"  # in messages, and the mark of files that it wrote
 _LONGEST = 300  # characters of a message, on one line
@@ -178,6 +180,14 @@ def missing(path: Path) -> TraceError:
 
 class OutputError(AnalyzeError):
     """A result cannot be written."""
+
+
+def optional(module: str, package: str, needing: str) -> Any:
+    """Import a module that not every user installs; AnalyzeError says what needs its package."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise AnalyzeError(f"{needing} needs {package}: python3 -m pip install {package}") from error
 
 
 #: Cells of an operation and a step that a run may have: some, or this many for each of its events.

@@ -60,6 +60,24 @@ def load(name: str) -> ModuleType:
     return importlib.import_module(MODULES[option_of(name)])
 
 
+def run(args: Namespace, show: Callable[..., Any]) -> Any:
+    """Run one option; `show` takes its result, the arguments and the output files."""
+    from analyzer.base.outputs.atomic import Outputs, check_named, guard
+    from trace_utils import is_input
+
+    with Outputs(guard(args, is_input)) as outputs:
+        check_named(args, outputs)
+        with contextlib.ExitStack() as stack:
+            if args.cluster is not None:
+                from analyzer.base import parallel
+                from analyzer.base.parallel import cluster
+
+                workers = stack.enter_context(cluster.connected(cluster.checked_address(args.cluster)))
+                stack.enter_context(parallel.working_on(workers))
+            result = load(args.option).run(args)
+        return show(result, args, outputs)
+
+
 # ---- shared flags
 
 

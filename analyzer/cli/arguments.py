@@ -15,17 +15,20 @@ from typing import Any, NoReturn
 from analyzer import cli
 from analyzer.base.errors import UsageError, meant, whole_number
 from analyzer.cli import WHAT_IF
-from analyzer.report import FORMATS
+from analyzer.report import FORMATS, PARQUET
 
 VERSION = "2.0.0"
 #: Where BytePS writes its traces.
 _DIRECTORY = "BYTEPS_TRACE_DIR"
 _WIDTH = 100
+#: Options that write a trace or a picture, and options whose only `--output` is a table.
+_WRITERS, _TABLES = ("combine", "collect", "graph", "3dcompare"), ("diagnose", "statistic", "compare")
 #: Defaults of flags that only some options declare but shared code reads.
 _NOT_GIVEN: dict[str, Any] = {
     **dict.fromkeys(
         ("step_by", "rank_by", "sub_option", "group_by", "head", "output", "save", "picture", "real_step")
     ),
+    PARQUET: None,
     "filter": (),
     "comm": [],
     **dict.fromkeys(("sort", "as_recorded"), False),
@@ -50,7 +53,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if not argv and not os.environ.get(_DIRECTORY):
         sys.stderr.write(_BRIEF)
         raise SystemExit(UsageError.exit_code)
-    option, words = _split_option(argv)
+    option, words = split_option(argv)
     if option is None and not {"-h", "--help"}.isdisjoint(argv):
         sys.stdout.write(help_of_all())
         raise SystemExit(0)
@@ -64,10 +67,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             raise UsageError(f"{word}: no such file or directory, nor an option{near}")
     args.path = expand_paths(_paths(args))
     del args.words
+    _check_shown(args)
     return args
 
 
-def _split_option(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+def split_option(argv: Sequence[str]) -> tuple[str | None, list[str]]:
     """Split the option's name from the rest of a command line."""
     parser = _Parser(allow_abbrev=False, add_help=False)
     parser.add_argument("--option", "--type", metavar="OPTION", type=_option)
@@ -127,6 +131,23 @@ def _paths(args: argparse.Namespace) -> list[str]:
     raise UsageError(f"no path is given, and {_DIRECTORY} is not set; e.g. {example}")
 
 
+def _check_shown(args: argparse.Namespace) -> None:
+    """Refuse flags on what is shown that do not fit together."""
+    if args.brief and args.format != "json":
+        raise UsageError("--brief shortens JSON: add --format json")
+    drawn = "3dcompare.html" if args.option == "3dcompare" else ""
+    if args.open and not args.html and Path(args.output or drawn).suffix != ".html":
+        raise UsageError("--open shows a page: add --html")
+    if args.format == PARQUET:
+        if args.option in _WRITERS:
+            raise UsageError(f"--format parquet has no effect with --option {args.option}; use --xlsx")
+        if args.output is None:
+            raise UsageError("--format parquet needs --output FILE.parquet")
+        args.parquet, args.output = args.output, None
+    elif args.output is not None and args.option in _TABLES:
+        raise UsageError("--output has an effect only with --format parquet; --html and --xlsx name files")
+
+
 def _is_edit(word: str) -> bool:
     """Tell edits, and `help`, from paths that exist."""
     return ("=" in word or word == "help") and not any(map(os.path.exists, (word, *word.split(","))))
@@ -175,17 +196,18 @@ _SHORT_HELP = {
 _ALL_TAIL = """\
 
 flags of most options:
-  --sub_option VARIANT   a variant of the option
-  --filter A,B           of communications, keep only these
-  --sort, --head N       largest total (or part of the change) first; only the first N rows
-  --format FORMAT        of standard output: table, json, csv or markdown
-  --full                 show every row and every table
-  --html [FILE]          also one self-contained page; --xlsx [FILE] a workbook
-  --save FILE            also the job's digest, which can be a path later
-  --step_by, --rank_by   what marks a step; what tells the ranks in one file apart
-  --jobs N, --cluster A  processes that read files; a Dask cluster that does
+  --sub_option, --group_by   a variant of the option; rows by operation, operator, kernel kind, ...
+  --sort, --head N, --full   largest total (or part of the change) first; the first N rows; all of them
+  --format FORMAT            table, json (with --brief in 4 kB), csv, markdown, or parquet --output FILE
+  --html [FILE] [--open]     also one self-contained page (and show it); --xlsx [FILE] a workbook
+  --quiet                    print the result only
+  --output, --save FILE      the trace or picture; the job's digest, which can be a path later
+  --step N, --real_step MS   one recorded step; the time of a step without the profiler
+  --filter, --comm           keep only these communications; what else is communication
+  --step_by, --rank_by       what marks a step; what tells the ranks in one file apart
+  --jobs N, --cluster A      processes that read files; a Dask cluster that does
 
-Standard output carries the result; messages go to standard error.
+Standard output carries the result. In bash, complete -o default -C analyze analyze completes words.
 Exit code: 0 done, 1 the data is unusable, 2 the command line is wrong, 3 slower than --fail_above.
 """
 
@@ -216,6 +238,8 @@ def parser_of(option: str) -> argparse.ArgumentParser:
     parser.set_defaults(**_NOT_GIVEN, option=cli.option_of(option))
     parser._optionals.title = f"flags of {option}"
     module.add_arguments(parser)
+    if parser.get_default("option") in _TABLES:
+        parser.add_argument("--output", metavar="FILE", type=Path, help="file of --format parquet")
     if option in cli.SHORT:
         parser.set_defaults(**cli.SHORT[option][1])
     _add_common(parser.add_argument_group("flags of all options"))
@@ -229,9 +253,11 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
     add("--path", nargs="+", action="extend", metavar="PATH",
         help="files or directories; several as a comma list, separate words, or repeated "
         "(default: $BYTEPS_TRACE_DIR)")  # fmt: skip
-    add("--format", choices=FORMATS, default="table", help="of standard output")
+    add("--format", choices=FORMATS, default="table", help="of standard output; parquet: of --output")
+    add("--brief", action="store_true", help="with --format json: the answer in 4 kB")
     add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")
     add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
+    add("--open", action="store_true", help="show the page of --html in a browser")
     add("--force", action="store_true",
         help="overwrite existing output files (never inputs)")  # fmt: skip
     add("--cluster", metavar="ADDRESS", nargs="?", const="",

@@ -73,7 +73,7 @@ def run(args: Namespace) -> Result:
             "runs": names,
             "paths": [str(path) for path in args.path],
             "iteration_ms": iteration_ms,
-            "categories": Table.of("", "", _RECORD[1:], categories).records(),
+            "categories": Table.of("", "", _RECORD[1:], categories).objects,
             "operations": Table.of("", "", _RECORD, rows, _by_longest),
             "output": str(output),
         },

@@ -153,7 +153,7 @@ def _document(scope: Scope, *, owned: bool, why: bool) -> dict[str, Any]:
         "worker": scope.worker,
         "length_ms": scope.length_ns / 1e6,
         "path": records(path, owned=owned, why=why),
-        "by_name": Table.of("", "", BY_NAME, path.by_name()).records(),
+        "by_name": Table.of("", "", BY_NAME, path.by_name()).objects,
         "by_cat": {cat: ns / 1e6 for cat, ns in path.by_category().items()},
     }
 
@@ -161,7 +161,7 @@ def _document(scope: Scope, *, owned: bool, why: bool) -> dict[str, Any]:
 def records(path: NamedPath, *, owned: bool, why: bool = False) -> LazySequence[dict[str, Cell]]:
     """Make the path's entries in the document; `owned` and `why` as for `NamedPath.rows`."""
     columns = PATH_WITH_RULES if why else PATH
-    return Table("", "", columns, path.rows(owned=owned, why=why)).records()
+    return Table("", "", columns, path.rows(owned=owned, why=why)).objects
 
 
 def _slack_table(operations: Sequence[OperationSlack]) -> Table:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from operator import attrgetter, itemgetter
 from typing import Any, Literal, NamedTuple
 
+from analyzer.base.errors import AnalyzeError, optional
 from analyzer.base.units import LazySequence, ms_of
 
 #: An id is a number that is never summed or formatted; sentences wrap, names are shortened.
@@ -84,10 +85,26 @@ class Table(NamedTuple):
         """The index of the column `certain`; None if all rows are certain."""
         return next((i for i, column in enumerate(self.columns) if column.key == self.certain), None)
 
-    def records(self) -> LazySequence[dict[str, Cell]]:
-        """Make a JSON object of each row, keyed by the columns' keys."""
+    @property
+    def objects(self) -> LazySequence[dict[str, Cell]]:
+        """Each row as a JSON object, keyed by the columns' keys."""
         keys = [column.key for column in self.columns]
         return LazySequence(self.rows, lambda row: dict(zip(keys, row, strict=True)))
+
+    def records(self) -> list[dict[str, Cell]]:
+        """Make a dict of each row, keyed by the columns' keys."""
+        return list(self.objects)
+
+    def to_pandas(self) -> Any:
+        """Make a `pandas.DataFrame`; AnalyzeError without pandas."""
+        pandas = optional("pandas", "pandas", "to_pandas")
+        return pandas.DataFrame(self.records(), columns=[column.key for column in self.columns])
+
+    def to_polars(self) -> Any:
+        """Make a `polars.DataFrame`; AnalyzeError without polars."""
+        keys = [column.key for column in self.columns]
+        polars = optional("polars", "polars", "to_polars")
+        return polars.DataFrame(self.records(), keys, strict=False, infer_schema_length=None)
 
 
 class Bars(NamedTuple):
@@ -231,6 +248,21 @@ class Result(NamedTuple):
     exit_code: int = 0
     headline: str = ""
     further: str = ""
+
+    def __repr__(self) -> str:
+        return f"<{self.option}: {self.headline or self.title}>"
+
+    @property
+    def findings(self) -> Sequence[Mapping[str, Any]]:
+        """The findings of the JSON answer."""
+        return list(self.document.get("findings", ()))
+
+    def table(self, name: str) -> Table:
+        """Look up a table by its name in files; AnalyzeError without it."""
+        tables = {table.name: table for table in self.files_tables}
+        if name not in tables:
+            raise AnalyzeError(f"{self.option} has no table {name}; there are {', '.join(tables) or 'none'}")
+        return tables[name]
 
     @property
     def files_tables(self) -> list[Table]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -18,11 +19,11 @@ from typing import Any, TextIO
 from analyzer.base.errors import AnalyzeError, OutputError, one_line, summed_up
 from analyzer.base.outputs.atomic import Outputs, abandon, default_file
 from analyzer.base.units import LazySequence
-from analyzer.report import FORMATS
+from analyzer.report import FORMATS, PARQUET
 from analyzer.report.result import Result, Table
 
 #: Flags that name a file, and their modules.
-FILES = {"xlsx": "analyzer.report.xlsx", "html": "analyzer.report.html"}
+FILES = {"xlsx": "analyzer.report.xlsx", "html": "analyzer.report.html", PARQUET: FORMATS[PARQUET]}
 #: Options whose `--output` is a drawing of the first chart.
 _DRAWN = ("graph", "3dcompare")
 #: Suffixes of drawings and their modules.
@@ -33,7 +34,7 @@ PICTURES = {
 }
 
 
-def show(result: Result, args: Namespace, outputs: Outputs) -> None:
+def show(result: Result, args: Namespace, outputs: Outputs) -> Result:
     """Write the files of the command, then print `result` on standard output in the chosen format.
 
     `outputs` holds the files prepared so far. If one file cannot be written, none appears; the answer is
@@ -45,20 +46,30 @@ def show(result: Result, args: Namespace, outputs: Outputs) -> None:
         logging.warning("%s", one_line(line))
     failure = None
     try:
-        files = list(_wanted_files(args))
-        for path, module in files:
-            import_module(module).write(summary, path)
-        outputs.commit()
-        for path, _ in files:
-            logging.info("wrote %s", path)
+        write_files(summary, args, outputs)
     except AnalyzeError as error:
         failure = type(error)(f"{error}; no file was written")
     try:
-        _print(result if args.format == "json" else summary, args)
+        if args.format != PARQUET:
+            _print(result if args.format == "json" else summary, args)
     except BrokenPipeError:  # the reader (`… | head`) has enough, which is no error
         abandon(sys.stdout)
     if failure is not None:
         raise failure
+    if args.open:
+        _open(next(path for path, module in _wanted_files(args) if module == FILES["html"]))
+    return result
+
+
+def write_files(result: Result, args: Namespace, outputs: Outputs) -> Result:
+    """Write the files that flags name, and let all files of the command appear."""
+    files = list(_wanted_files(args))
+    for path, module in files:
+        import_module(module).write(result, path)
+    outputs.commit()
+    for path, _ in files:
+        logging.info("wrote %s", path)
+    return result
 
 
 def _wanted_files(args: Namespace) -> Iterator[tuple[Path, str]]:
@@ -72,6 +83,15 @@ def _wanted_files(args: Namespace) -> Iterator[tuple[Path, str]]:
         yield args.picture, "analyzer.report.pictures.plot"
     if args.option in _DRAWN and args.output is not None:
         yield args.output, PICTURES.get(args.output.suffix.lower(), "analyzer.report.pictures.plot")
+
+
+def _open(page: Path) -> None:
+    """Open a page in a browser; without a display, a browser would take the terminal."""
+    import webbrowser
+
+    is_shown = sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
+    if not (is_shown and webbrowser.open(page.resolve().as_uri())):
+        logging.warning("--open: there is no display here; open %s in a browser elsewhere", page)
 
 
 def _print(result: Result, args: Namespace) -> None:
@@ -101,8 +121,8 @@ def arranged(result: Result, args: Namespace) -> Result:
 
 
 def _rows(table: Table, args: Namespace) -> Table:
-    """Sort the rows by the table's `order` if `--sort` is given, and keep the first `--head`."""
-    if args.sort and table.order:
+    """Sort the rows by the table's `order` with `--sort` or `--brief`, and keep the first `--head`."""
+    if (args.sort or args.brief) and table.order:
         rows = sorted(range(len(table.rows)), key=table.order.__getitem__)
         about = [table.about[row] for row in rows] if table.about else ()
         table = table._replace(rows=LazySequence(rows, table.rows.__getitem__), about=about, order=())
@@ -112,7 +132,7 @@ def _rows(table: Table, args: Namespace) -> Table:
 def _document(value: Any, args: Namespace) -> Any:
     """Replace each table of a document by its rows as JSON objects."""
     if isinstance(value, Table):
-        return _rows(value, args).records()
+        return _rows(value, args).objects
     if isinstance(value, Mapping):
         return {key: _document(item, args) for key, item in value.items()}
     if isinstance(value, list):

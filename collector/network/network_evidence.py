@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from analyzer.base.errors import TraceError
+from analyzer.base.errors import AnalyzeError, TraceError
 from analyzer.base.units import in_ms, in_percent
 from analyzer.reading.traces.gpu_folders import find_gpus
 
@@ -79,7 +79,7 @@ def read_evidence(
                 evidence.wire_ns += sum(key.wire_ns for key in captured.keys)
                 evidence.server_ns += sum(key.server_ns for key in captured.keys)
                 evidence.waiting_ns += sum(key.waiting_ns or 0 for key in captured.keys)
-        except TraceError as error:
+        except AnalyzeError as error:
             evidence.repairs.append(str(error))
         try:
             served = read_served(path, progress=progress)

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from msgspec import Struct, field
 
-from analyzer.base.errors import TraceError
+from analyzer.base.errors import TraceError, optional
 from analyzer.base.inputs import opened, unreadable
 from analyzer.reading.formats.values import FARTHEST_NS
 
@@ -159,13 +159,12 @@ def _scapy() -> tuple[Any, type[Exception]]:
     environment = dict(os.environ)
     os.environ.update(dict.fromkeys(_HOMES, os.devnull))
     try:
-        from scapy.error import Scapy_Exception
-        from scapy.utils import RawPcapReader
+        utils = optional("scapy.utils", "scapy", "a packet capture")
     finally:
         os.environ.clear()
         os.environ.update(environment)
     logging.getLogger("scapy").setLevel(logging.CRITICAL)
-    return RawPcapReader, Scapy_Exception
+    return utils.RawPcapReader, utils.Scapy_Exception
 
 
 _IPV4 = struct.Struct("!2xH2xHxB2x4s4s")

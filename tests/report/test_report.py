@@ -34,8 +34,8 @@ TABLE = Table(
 
 def arguments(**flags: Any) -> Namespace:
     defaults = {
-        **dict.fromkeys(("head", "xlsx", "html", "picture", "output")),
-        **dict.fromkeys(("quiet", "full", "sort"), False),
+        **dict.fromkeys(("head", "xlsx", "html", "picture", "output", "parquet")),
+        **dict.fromkeys(("quiet", "full", "sort", "brief", "open"), False),
     }
     return Namespace(**{"format": "table", "option": "o", "path": [], **defaults, **flags})
 

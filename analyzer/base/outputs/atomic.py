@@ -31,6 +31,7 @@ _TEMPORARY_NAME = re.compile(r"\..*\.analyze-.*\.tmp")
 _NAME_CHARACTERS = 40  # of the target, in the name of its temporary file
 #: Suffixes of each flag's file, before a ``.gz``; a name without a suffix is fine.
 _SUFFIXES = {"--xlsx": (".xlsx",), "--html": (".html", ".htm"), "--save": (".json",)}
+_SUFFIXES["--format parquet --output"] = (".parquet",)
 _STILLS = (".svg", ".png", ".pdf")
 _TIMELINE = (".json", ".trace")
 #: Options whose `--output` is a timeline; the other options check the names of their pictures.
@@ -278,13 +279,13 @@ def check_named(args: Namespace, outputs: Outputs) -> None:
 
 def _named(args: Namespace) -> Iterator[tuple[str, Path]]:
     """Yield (flag, path) for each output file that the command line names."""
-    for flag in ("output", "xlsx", "html", "picture", "save"):
+    for flag in ("output", "xlsx", "html", "picture", "save", "parquet"):
         value = getattr(args, flag)
         if value is None or (value is True and args.option in _BESIDE_OTHERS):
             continue
         path = default_file(args.path[0], args.option, flag) if value is True else Path(value)
         if path != NO_FILE:
-            yield f"--{flag}", path
+            yield "--format parquet --output" if flag == "parquet" else f"--{flag}", path
         elif flag != "output" or args.option not in _MAY_WRITE_NOTHING:
             raise UsageError(f"--{flag} -: nothing goes to standard output but the answer; name a file")
 

@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from analyzer.base.errors import AnalyzeError, UsageError
+from analyzer.base.errors import AnalyzeError, UsageError, optional
 from analyzer.base.inputs import opened
 from analyzer.base.parallel import Elsewhere, FilePart, OnRead, Work
 
@@ -156,10 +156,7 @@ def _quiet_library() -> Any:
     names = ("distributed", "tornado", "asyncio")
     for name in names:
         os.environ.setdefault(f"DASK_LOGGING__{name.upper()}", "critical")
-    try:
-        import distributed
-    except ModuleNotFoundError as error:
-        raise AnalyzeError("--cluster needs Dask: python3 -m pip install distributed") from error
+    distributed = optional("distributed", "distributed", "--cluster")
     for logger in (logging.getLogger(name) for name in (*names, "distributed.client", "asyncio.events")):
         logger.handlers = []
         logger.propagate = True

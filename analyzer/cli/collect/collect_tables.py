@@ -156,7 +156,7 @@ def time_result(
     return Result(
         "collect",
         f"{title} {', '.join(map(str, args.path))}",
-        {"gpus": Table.of("", "", _RECORD, gpus).records().tolist(), "iteration_ms": ms_of(iteration_ns)},
+        {"gpus": Table.of("", "", _RECORD, gpus).records(), "iteration_ms": ms_of(iteration_ns)},
         headline=_time_headline(of_job, len(ranks)),
         tables=_tables(gpus) if gpus else (),
         figures=[(name, in_ms(ns)) for name, ns in means.items() if ns is not None],

@@ -143,7 +143,7 @@ def _pair_document(pair: Comparison) -> dict[str, Any]:
         "paths": [str(pair.a.path), str(pair.b.path)],
         "operations": Table.of("", "", (Column("name", ""), *_RECORD), pair.operations, part_of_the_change),
         "only_in": [LazySequence(keys, attrgetter("name")) for keys in pair.only_in],
-        "categories": Table.of("", "", _RECORD, pair.categories).records(),
+        "categories": Table.of("", "", _RECORD, pair.categories).objects,
         "iteration_ms": both_ms(pair.iteration),
         "iteration": {
             "steps": list(pair.steps),

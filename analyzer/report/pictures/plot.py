@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from analyzer.base.errors import AnalyzeError
+from analyzer.base.errors import optional
 from analyzer.base.outputs.atomic import open_output
 from analyzer.report.pictures import bars, heat_map, network
 from analyzer.report.pictures.svg import WIDTH, picture
@@ -37,12 +37,7 @@ def painted(
 def _encoded(svg: str, n_pixels: int, suffix: str) -> bytes:
     if suffix == ".svg":
         return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg}\n'.encode()
-    try:
-        import vl_convert
-    except ImportError as error:
-        raise AnalyzeError(
-            f"{suffix} needs vl-convert-python: python3 -m pip install vl-convert-python"
-        ) from error
+    vl_convert = optional("vl_convert", "vl-convert-python", suffix)
     if suffix == ".pdf":
         return bytes(vl_convert.svg_to_pdf(svg))
     return bytes(vl_convert.svg_to_png(svg, scale=min(2.0, math.sqrt(_MOST_BITMAP_PIXELS / n_pixels))))
