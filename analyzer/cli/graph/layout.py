@@ -1,14 +1,13 @@
-"""A step as a graph to draw, and where its nodes go: in layers, the critical path in a straight line.
+"""A step as a graph to draw: boxes of operations in layers, time to the right, and a lane for each rank.
 
-A layer is a column, time runs to the right; a graph of many layers is folded like lines of text into
-bands, so that a long chain still fills a page. In every layer the node of the longest path has the first
-row; the other nodes take the rows of their inputs if these are free, so that chains run straight.
+Operations of one kind that follow each other, with nothing else between, are one box. In every layer of a
+lane the box of the longest path has the first row; the others take the rows of their inputs if these are
+free, so that chains run straight.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 
@@ -22,30 +21,76 @@ from dag_utils import CriticalPath, Dag, LongestPath
 
 #: Most nodes of a readable drawing.
 MOST_DRAWN = 1_000
-#: Width and height of a node's cell, and width of a page in heights.
-_CELL, _ASPECT = (190, 34), 1.6
 
 
-def draw(dag: Dag, path: LongestPath, title: str = "", *, placed: bool = True) -> Network:
-    """Lay out the graph; files for other programs need no positions (`placed`)."""
-    spine = set(path.nodes)
-    layer, edges = [depth - 1 for depth in dag.depths()], _edges(dag)
-    x, y = _positions(layer, spine, edges) if placed else ([0.0] * len(dag),) * 2
-    timed = bool(dag.dur_ns.any())
-    nodes = [
-        GraphNode(
-            label,
-            cat,
-            x[i],
-            y[i],
-            dur_ms=dag.dur_ns[i].item() / 1e6 if timed else None,
-            critical=i in spine,
-            slack_ms=path.slack_ns[i].item() / 1e6 if timed else None,
-        )
-        for i, (label, cat) in enumerate(zip(dag.names, dag.cats, strict=True))
-    ]
-    onward = dict.fromkeys((a, b) for a, b in itertools.pairwise(path.nodes) if layer[a] < layer[b])
-    return Network(title, nodes, edges, path=list(onward))
+def draw(
+    dag: Dag,
+    path: LongestPath,
+    title: str = "",
+    owner: Sequence[int] = (),
+    lanes: Sequence[str] = ("",),
+    *,
+    placed: bool = True,
+) -> Network:
+    """Lay out the graph; `owner` has the lane of each operation (n,).
+
+    Files for other programs have a node for each operation and no positions (`placed`).
+    """
+    owner, spine = owner or [0] * len(dag), set(path.nodes)
+    boxes = _boxes(dag, owner, spine) if placed else [[node] for node in range(len(dag))]
+    box_of = {node: i for i, box in enumerate(boxes) for node in box}
+    edges: dict[tuple[int, int], str] = {}
+    for a, b, kind in _edges(dag):
+        if box_of[a] != box_of[b]:
+            edges.setdefault((box_of[a], box_of[b]), kind)
+    within = [ends for ends, kind in edges.items() if kind != "next"]
+    depths = Dag.of(boxes, [""] * len(boxes), [0] * len(boxes), within).depths()  # type: ignore[arg-type]
+    onward = dict.fromkeys((box_of[a], box_of[b]) for a, b in itertools.pairwise(path.nodes))
+    lane = [owner[box[0]] for box in boxes]
+    y, tops = [0.0] * len(boxes), [0.0] * len(lanes)
+    if placed:
+        y, tops = _rows(depths, lane, {box_of[node] for node in spine}, within, len(lanes))
+    return Network(
+        title,
+        [
+            _node(dag, path, box, lanes[lane[i]], float(depths[i] - 1), y[i], box[0] in spine)
+            for i, box in enumerate(boxes)
+        ],
+        [(a, b, kind) for (a, b), kind in edges.items()],
+        path=[(a, b) for a, b in onward if depths[a] < depths[b]],
+        lanes=list(zip(lanes, tops, strict=True)) if len(lanes) > 1 else (),
+    )
+
+
+def _boxes(dag: Dag, owner: Sequence[int], spine: Collection[int]) -> list[list[int]]:
+    """Join operations of one kind and rank between which nothing else begins or ends."""
+    inputs, n_outputs = dag.inputs(), np.bincount(dag.edges[:, 0], minlength=len(dag))
+    alike = [(cat, owner[node], node in spine) for node, cat in enumerate(dag.cats)]
+    boxes: list[list[int]] = []
+    box_of: dict[int, list[int]] = {}
+    for node in dag.order():
+        before = inputs[node][0] if len(inputs[node]) == 1 else node
+        if before == node or n_outputs[before] > 1 or alike[before] != alike[node]:
+            boxes.append([])
+            box_of[node] = boxes[-1]
+        else:
+            box_of[node] = box_of[before]
+        box_of[node].append(node)
+    return boxes
+
+
+def _node(
+    dag: Dag, path: LongestPath, box: Sequence[int], lane: str, x: float, y: float, critical: bool
+) -> GraphNode:
+    """Name a box by its longest operation."""
+    longest = max(box, key=lambda node: int(dag.dur_ns[node]))
+    others = f" +{len(box) - 1}" if len(box) > 1 else ""
+    label = f"{dag.names[longest].removeprefix(f'{lane}.')}{others}"
+    names = [dag.names[node] for node in box]
+    if not dag.dur_ns.any():
+        return GraphNode(label, dag.cats[longest], x, y, critical=critical, names=names)
+    dur_ms, slack_ms = dag.dur_ns[box].sum().item() / 1e6, path.slack_ns[box].min().item() / 1e6
+    return GraphNode(label, dag.cats[longest], x, y, dur_ms, critical, slack_ms, names)
 
 
 def _edges(dag: Dag) -> list[tuple[int, int, str]]:
@@ -59,27 +104,29 @@ def _edges(dag: Dag) -> list[tuple[int, int, str]]:
     return [(a, b, kind) for (a, b), kind in kinds.items()]
 
 
-def _positions(
-    layer: Sequence[int], spine: Collection[int], edges: Sequence[tuple[int, int, str]]
+def _rows(
+    depths: Sequence[int],
+    lane: Sequence[int],
+    spine: Collection[int],
+    edges: Sequence[tuple[int, int]],
+    n_lanes: int,
 ) -> tuple[list[float], list[float]]:
-    """Choose the column and the row of every node, folded into bands."""
-    before: list[list[int]] = [[] for _ in layer]
-    for a, b, _ in edges:
-        if layer[a] < layer[b]:
-            before[b].append(a)
-    columns: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
-    for node, depth in enumerate(layer):
-        columns[depth].append(node)
-    row = [0] * len(layer)
-    for column in columns:
+    """Choose the row of every box, and the first row of every lane."""
+    before: list[list[int]] = [[] for _ in depths]
+    for a, b in edges:
+        before[b].append(a)
+    columns: dict[tuple[int, int], list[int]] = {}
+    for box in sorted(range(len(depths)), key=depths.__getitem__):
+        columns.setdefault((depths[box], lane[box]), []).append(box)
+    row = [0] * len(depths)
+    rows: list[list[int]] = [[] for _ in range(n_lanes)]
+    for (_, of_lane), column in columns.items():
         _fill(column, row, spine, before)
-    heights = [max((row[node] for node in column), default=0) + 2 for column in columns]
-    width = max(4, round(math.sqrt(_ASPECT * sum(heights) * _CELL[1] / _CELL[0])))
-    bands = [max(heights[i : i + width]) for i in range(0, len(heights), width)]
-    tops = [0, *itertools.accumulate(bands)]
-    return [float(depth % width) for depth in layer], [
-        float(tops[depth // width] + row[i]) for i, depth in enumerate(layer)
-    ]
+        rows[of_lane] += [row[box] for box in column]
+    least = [min(of_lane, default=0) for of_lane in rows]  # the path's row is empty in a lane beside it
+    heights = [max(of_lane, default=0) - low + 2 for of_lane, low in zip(rows, least, strict=True)]
+    tops = [float(top) for top in itertools.accumulate(heights, initial=0)][:-1]
+    return [tops[of_lane] + row[box] - least[of_lane] for box, of_lane in enumerate(lane)], tops
 
 
 def _fill(column: list[int], row: list[int], spine: Collection[int], before: Sequence[Sequence[int]]) -> None:
@@ -98,8 +145,8 @@ def _fill(column: list[int], row: list[int], spine: Collection[int], before: Seq
 
 def drawn_step(
     recording: Recording, step: StepGraph, path: CriticalPath, slack_ns: Int64, *, parts: bool
-) -> tuple[Dag, LongestPath, Counter[str]]:
-    """Turn a recorded step into a graph; return also its critical path and the number of nodes per category.
+) -> tuple[Dag, LongestPath, Counter[str], list[int]]:
+    """Turn a recorded step into a graph; return also its critical path, nodes per category, and owners.
 
     Without `parts`, a communication and its partitions and stages are one node. Edges between such nodes
     lead from the node that started first, so that ranks that wait for each other form no cycle.
@@ -126,7 +173,8 @@ def drawn_step(
     slack = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(slack, node_of, slack_ns)
     drawn = LongestPath([node for node, _ in itertools.groupby(nodes)], path.length_ns, slack)
-    return dag, drawn, Counter(operation.category for operation in operations)
+    by_cat = Counter(operation.category for operation in operations)
+    return dag, drawn, by_cat, [operation.owner for operation in operations]
 
 
 def _nodes(recording: Recording, step: StepGraph, parts: bool) -> tuple[Int64, list[int]]:

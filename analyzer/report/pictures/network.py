@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from analyzer.base.units import in_digits
-from analyzer.report.cells import labels
+from analyzer.report.cells import bounded, labels
 from analyzer.report.pictures import colours
 from analyzer.report.pictures.colours import INK
-from analyzer.report.pictures.svg import Drawing, escaped, swatch, text
+from analyzer.report.pictures.svg import Drawing, escaped, line, swatch, text
 from analyzer.report.result import Network
 
 _UNIT = (190, 34)  # pixels of one layer and one row
@@ -38,11 +38,19 @@ def paint(chart: Network, _: float) -> Drawing:
     shades = colours.assign(node.cat for node in chart.nodes)
     shapes = [
         f'<g transform="translate({-left:g},{-top:g})">',
+        *_lanes(chart, left, left + width),
         *_edges(chart, centres),
         *_boxes(chart, centres, shades),
         "</g>",
     ]
     return Drawing(shapes, width, max(ys) - top + _UNIT[1], _legend(chart, shades))
+
+
+def _lanes(chart: Network, left: float, right: float) -> Iterator[str]:
+    for name, row in chart.lanes:
+        top = (row - 1) * _UNIT[1]
+        yield line(left, top, right, top, "grid")
+        yield text(labels([name], _LABEL)[0], left + 2, top + 13)
 
 
 def looks(chart: Network) -> list[tuple[int, int, str]]:
@@ -109,7 +117,7 @@ def _boxes(chart: Network, centres: Sequence[_Point], shades: Mapping[str, str])
         )
         figures = [(node.dur_ms, ""), (node.slack_ms, "slack ")]
         times = [f"{what}{in_digits(ms)} ms" for ms, what in figures if ms is not None]
-        head = [labels([node.label], 160)[0], node.cat or "other"]
+        head = [bounded(", ".join(node.names or [node.label])), node.cat or "other"]
         description = " · ".join([*head, *times, *["critical path"] * node.critical])
         yield f'<g role="graphics-symbol" aria-label="{escaped(description)}">'
         yield f'<rect {corner} fill="{shades[node.cat]}" {frame}/>'
