@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 import re
 import shlex
 import sys
@@ -169,10 +168,8 @@ def _payload(chart: Chart, keys: Mapping[str, int], groups: Sequence[str]) -> di
 
 def _grid(chart: HeatMap) -> dict[str, Any]:
     """Encode a map for the view in 3-D, in which the marks of the map become columns."""
-    values = [[value if value is not None and math.isfinite(value) else None for value in row]
-              for row in chart.values]  # fmt: skip
     names = {"columns": labels(chart.columns, IN_A_LANE), "rows": labels(chart.rows, IN_A_LANE)}
-    return {**names, "values": values}
+    return {**names, "values": chart.values}
 
 
 def _timeline(chart: Timeline, keys: Mapping[str, int], groups: Sequence[str]) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def draw(
     boxes = _boxes(dag, owner, spine) if placed else [[node] for node in range(len(dag))]
     box_of = {node: i for i, box in enumerate(boxes) for node in box}
     edges: dict[tuple[int, int], str] = {}
-    for a, b, kind in _edges(dag):
+    kinds = [(a, b, EdgeKind(kind).label) for a, b, kind in dag.edges.tolist()]
+    for a, b, kind in (*kinds, *((a, b, "next") for a, b in dag.next_edges.tolist())):
         if box_of[a] != box_of[b]:
             edges.setdefault((box_of[a], box_of[b]), kind)
     within = [ends for ends, kind in edges.items() if kind != "next"]
@@ -93,17 +94,6 @@ def _node(
     return GraphNode(label, dag.cats[longest], x, y, dur_ms, critical, slack_ms, names)
 
 
-def _edges(dag: Dag) -> list[tuple[int, int, str]]:
-    """List the edges between drawn nodes, each pair once, with those into the next step."""
-    kinds: dict[tuple[int, int], str] = {}
-    for a, b, kind in dag.edges.tolist():
-        if a != b:
-            kinds.setdefault((a, b), EdgeKind(kind).label)
-    for a, b in dag.next_edges.tolist():
-        kinds.setdefault((a, b), "next")
-    return [(a, b, kind) for (a, b), kind in kinds.items()]
-
-
 def _rows(
     depths: Sequence[int],
     lane: Sequence[int],
@@ -131,16 +121,15 @@ def _rows(
 
 def _fill(column: list[int], row: list[int], spine: Collection[int], before: Sequence[Sequence[int]]) -> None:
     """Give every node of a layer a row: the spine the first, others the free row nearest their inputs."""
-    first = next((node for node in column if node in spine), None)  # its row stays 0
-    wanted = []
+    wanted, taken = [], set[int]()
     for node in column:
-        if node != first:
-            rows = [row[source] for source in before[node]]
-            wanted.append((sum(rows) / len(rows) if rows else 1.0, node))
-    free = set(range(1, len(column) + round(max(wanted, default=(0.0, 0))[0]) + 1))
-    for mean, node in sorted(wanted):
-        row[node] = min((abs(n - max(round(mean), 1)), n) for n in free)[1]
-        free.remove(row[node])
+        rows = [row[source] for source in before[node]]
+        wanted.append((node not in spine, sum(rows) / len(rows) if rows else 1.0, node))
+    for is_beside, mean, node in sorted(wanted):
+        row[node] = max(round(mean), 1) if is_beside or taken else 0
+        while row[node] in taken:
+            row[node] += 1
+        taken.add(row[node])
 
 
 def drawn_step(

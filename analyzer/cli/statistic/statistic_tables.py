@@ -138,13 +138,13 @@ def dasf_table(sub_option: str, traces: Sequence[Trace]) -> tuple[Table, str]:
 
 
 def icicle(stats: Iterable[Stat]) -> Timeline:
-    """Draw the time of a device by module: a box is as wide as the time of its module and of those inside.
+    """Draw the time of a device by module, or by Python function where no module is recorded.
 
     Below a box lie the modules inside, in the order of their first launches; beside them is its own time.
     """
     own_ns: dict[tuple[str, ...], float] = defaultdict(float)
     for stat in stats:
-        path = ("all", *stat.name.split("."))
+        path = ("all", *stat.name.split(";" if "(" in stat.name else "."))  # functions have points
         own_ns[path] += stat.total_ns
     whole_ns: dict[tuple[str, ...], float] = defaultdict(float)
     for path, ns in own_ns.items():
