@@ -71,9 +71,9 @@ function columnsIn3d({ columns, rows, values }, marks, tip) {
     [canvas.width, canvas.height] = [width, height].map((side) => Math.round(side * devicePixelRatio)); // clears it
     context.scale(devicePixelRatio, devicePixelRatio);
     const [sin, cos] = [Math.sin(view.turn), Math.cos(view.turn)];
-    const scale = Math.min(width / 2, height / 1.4) * view.size;
+    const scale = Math.min(width / 2, height / 1.8) * view.size;
     const near = ({ x, y }) => x * sin + y * cos;
-    const onScreen = (x, y, z) => [width / 2 + scale * (x * cos - y * sin), height / 2 + scale * (0.2 + near({ x, y }) / 2 - z)];
+    const onScreen = (x, y, z) => [width / 2 + scale * (x * cos - y * sin), height / 2 + scale * (0.4 + near({ x, y }) / 2 - z)];
     const shape = (corners) => new Path2D(`M${corners.map((corner) => onScreen(...corner)).join("L")}Z`);
     cells.sort((a, b) => near(a) - near(b)); // the farthest is drawn first
     for (const { x, y, z, mark, faces } of cells) {

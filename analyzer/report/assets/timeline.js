@@ -1,8 +1,8 @@
 // Spans on lanes, to scale, on a canvas that is moved and zoomed sideways by mouse, touch and keyboard; spans of a
 // lane that overlap get rows of their own below each other.
 
-const [LOWEST_ROW, HIGHEST_ROW] = [9, 20]; // CSS pixels; lower where there are many
-const WANTED_HEIGHT = 560;
+const [LOWEST_ROW, HIGHEST_ROW] = [6, 20]; // CSS pixels; lower where there are many
+const WANTED_HEIGHT = 500;
 const NAMED_ROW = 12; // a row from here on has room for names
 const LANE_GAP = 6;
 const AXIS = 26;
@@ -379,7 +379,7 @@ function laidOut(chart) {
     for (const row of lane.rows) row.ends = runningEnds(row.spans);
   }
   const rows = lanes.reduce((total, lane) => total + lane.rows.length, 0);
-  const rowHeight = Math.max(LOWEST_ROW, Math.min(HIGHEST_ROW, Math.floor(WANTED_HEIGHT / Math.max(rows, 1))));
+  const rowHeight = Math.max(LOWEST_ROW, Math.min(HIGHEST_ROW, Math.floor((WANTED_HEIGHT - lanes.length * LANE_GAP) / Math.max(rows, 1))));
   let top = AXIS + LANE_GAP;
   for (const lane of lanes) {
     lane.top = top;

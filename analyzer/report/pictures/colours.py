@@ -60,10 +60,11 @@ def assign(names: Iterable[str]) -> dict[str, str]:
     The first names have different colours; when all are taken, the others share the colour of the rest.
     """
     chosen = dict.fromkeys(names, "")
-    for name in sorted(chosen, key=lambda name: not _meant(name)):
-        free = (colour for colour in (_meant(name), *PALETTE.values()) if colour not in chosen.values())
-        chosen[name] = next(free, PALETTE["rest"])
-    return chosen
+    for name in chosen:
+        if _meant(name) not in chosen.values():  # "" is in them
+            chosen[name] = _meant(name)
+    free = iter([colour for colour in PALETTE.values() if colour not in chosen.values()])
+    return {name: colour or next(free, PALETTE["rest"]) for name, colour in chosen.items()}
 
 
 def of(name: str) -> str:

@@ -21,11 +21,9 @@ _NAME, _SMALL = 10.5, 8.5  # font sizes
 EDGE = "#7d8896"
 _LOOKS = {  # colour, opacity, width and dashes of an edge, in the order of drawing
     "next": (EDGE, 0.6, 1.0, "4 3"),
-    "long": (EDGE, 0.3, 0.8, ""),
-    "short": (EDGE, 0.9, 1.0, ""),
+    "": (EDGE, 0.7, 1.0, ""),
     "critical": (INK, 1.0, 2.4, ""),
 }
-_LONG, _NEAR_ROWS = 1.5, 8  # layers and rows; longer edges are faint
 _Point = tuple[float, float]
 
 
@@ -88,10 +86,8 @@ def _edges(chart: Network, centres: Sequence[_Point]) -> Iterator[str]:
             (centres[a][0] + _BOX[0] / 2, centres[a][1]),
             (centres[b][0] - _BOX[0] / 2, centres[b][1]),
         )
-        near = end[0] - start[0] < _LONG * _UNIT[0] and abs(end[1] - start[1]) < _NEAR_ROWS * _UNIT[1]
-        look = kind if kind in _LOOKS else "short" if near and end[0] > start[0] else "long"
         head = f"M{end[0] - 6:g} {end[1] - 3.2:g}l6 3.2l-6 3.2"
-        curves.setdefault(look, []).append(_curve(start, end) + head)
+        curves.setdefault(kind if kind in _LOOKS else "", []).append(_curve(start, end) + head)
     for look in _LOOKS:
         if look in curves:
             yield f'<path {_stroke(look)} d="{"".join(curves[look])}"/>'
