@@ -140,14 +140,16 @@ def _command(text: str) -> tuple[str, str]:
     return f"{PROGRAM}{flags}", f"cd {shlex.quote(str(Path.cwd()))} && {typed}{flags}"
 
 
-def _shades(charts: Iterable[Chart]) -> dict[str, str]:
-    """Give the groups of all timelines colours, those with the longest boxes first; the others share one."""
+def _shades(charts: Sequence[Chart]) -> dict[str, str]:
+    """Give the groups of all timelines colours, as in the bars; those with the shortest boxes share one."""
     spent: dict[str, float] = defaultdict(float)
     for chart in charts:
         for span in chart.spans if isinstance(chart, Timeline) else ():
             spent[span.group] += span.dur_ms
     rest = colours.PALETTE["rest"]
-    groups = sorted(spent, key=lambda group: (colours.of(group) == rest, -spent[group]))
+    series = [name for chart in charts if isinstance(chart, Bars) for name in chart.series]
+    of_bars = {name: number - len(series) for number, name in enumerate(series)}
+    groups = sorted(spent, key=lambda name: (colours.of(name) == rest, of_bars.get(name, 0), -spent[name]))
     return dict.fromkeys(groups, rest) | colours.assign(groups[:_LEGEND])
 
 

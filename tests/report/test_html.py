@@ -63,7 +63,10 @@ TIMELINE = Timeline(
 )
 NETWORK = Network(
     "Graph",
-    [GraphNode("FW.first", "FW", 0, 0, 1.5, critical=True, slack_ms=0.25), GraphNode(EVIL, EVIL, 1, 0)],
+    [
+        GraphNode("FW.first", "FW", 0, 0, 1.5, critical=True, slack_ms=0.25, names=("FW.first", "FW.hidden")),
+        GraphNode(EVIL, EVIL, 1, 0),
+    ],
     [(0, 1, "data")],
 )
 PAINTED = (
@@ -164,7 +167,7 @@ def test_every_kind_of_chart_is_drawn_without_an_error(browser: Chrome, tmp_path
     assert open_page(browser, page(tmp_path / "a.html", BARS, HEAT, TIMELINE, NETWORK)) == []
     assert len(browser.find_elements(By.CSS_SELECTOR, ".drawing svg")) == 3
     said = [mark for mark in marks(browser) if "FW" in mark]
-    assert said == ["0, FW: 1.00 ms", "FW.first · FW · 1.50 ms · slack 0.250 ms · critical path"]
+    assert said == ["0, FW: 1.00 ms", "FW.first, FW.hidden · FW · 1.50 ms · slack 0.250 ms · critical path"]
     assert len(browser.find_elements(By.CSS_SELECTOR, ".board canvas")) == 1
 
 
@@ -305,6 +308,17 @@ def test_the_legend_names_the_longest_groups_in_different_colours_and_counts_the
     assert len(set(colours)) == len(chips)
 
 
+def test_a_group_has_one_colour_in_bars_and_timelines(browser: Chrome, tmp_path: Path) -> None:
+    shares = Bars("Where", "%", ["a step"], {"fusion": [9.0], "tanh": [1.0]}, is_small=True)
+    boxes = [("wait a", 90), ("wait b", 80), ("tanh", 1), ("fusion", 2)]
+    spans = [Span("gpu", group, start, dur, group) for start, (group, dur) in enumerate(boxes)]
+    open_page(browser, page(tmp_path / "a.html", shares, Timeline("T", spans)))
+    bars = strings(browser, "'[role=graphics-symbol]')].map((mark) => mark.getAttribute('fill'))")
+    drawn = dict(browser.execute_script("return data.groups.map(([group, colour]) => [group, colour])"))
+    assert [drawn["fusion"], drawn["tanh"]] == bars
+    assert len(set(drawn.values())) == 4
+
+
 def test_back_ticks_are_code(browser: Chrome, tmp_path: Path) -> None:
     card = Card("Hang", "", [("", "see `a b`"), ("Do", "run `py-spy dump` there")])
     html.write(Result("diagnose", "T", {}, cards=[card], notes=["a `note`"]), tmp_path / "a.html")
@@ -358,7 +372,7 @@ def test_a_large_table_is_cut_with_a_note(tmp_path: Path) -> None:
 
 def test_a_graph_is_searched_and_zoomed(browser: Chrome, tmp_path: Path) -> None:
     open_page(browser, page(tmp_path / "a.html", NETWORK))
-    browser.find_element(By.CSS_SELECTOR, ".chart input").send_keys("first", Keys.ENTER)
+    browser.find_element(By.CSS_SELECTOR, ".chart input").send_keys("hidden")
     aside = browser.execute_script(
         "return [...document.querySelectorAll('.aside')].map(mark => mark.ariaLabel)"
     )
