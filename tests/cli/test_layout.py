@@ -52,6 +52,8 @@ def test_each_rank_has_a_lane_and_its_boxes_need_no_prefix() -> None:
     dag = Dag.of(["r0.a", "r1.b", "r1.c"], ["FW", "FW", "BW"], [5, 3, 3], [(0, 2), (1, 2)])
     found = draw(dag, dag.longest_path(), "", [0, 1, 1], ["r0", "r1"])
     assert [node.label for node in found.nodes] == ["a", "b", "c"]
+    everything = draw(dag, dag.longest_path(), "", [0, 1, 1], ["r0", "r1"], placed=False)
+    assert [node.label for node in everything.nodes] == ["r0.a", "r1.b", "r1.c"]  # for other programs
     (_, first), (_, second) = found.lanes
     assert first <= found.nodes[0].y < second <= min(found.nodes[1].y, found.nodes[2].y)
 

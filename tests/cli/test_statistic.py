@@ -74,11 +74,11 @@ def test_a_box_of_the_icicle_is_as_wide_as_its_module_and_those_inside() -> None
     stats = modules(Net_0=3_000_000, Net_0__Linear_0=5_000_000, Net_0__Linear_1=2_000_000, Loss_0=1_000_000)
     stats += modules(Net_0__Linear_1=4_000_000)  # another phase
     boxes = [(box.lane, box.name, box.start_ms, box.dur_ms, box.group) for box in icicle(stats).spans]
-    assert boxes == [
+    assert boxes == [  # the widest first
         ("level 0", "all", 0, 15, "all"),
         ("level 1", "Net_0 (own 3.00 ms)", 0, 14, "Net"),
-        ("level 2", "Linear_0", 0, 5, "Linear"),
         ("level 2", "Linear_1", 5, 6, "Linear"),
+        ("level 2", "Linear_0", 0, 5, "Linear"),
         ("level 1", "Loss_0", 14, 1, "Loss"),
     ]
 
@@ -92,6 +92,14 @@ def test_functions_lie_in_the_icicle_by_their_callers() -> None:
         ("level 2", "torch/b.py(2): g"),
         ("level 1", "(none)"),
     ]
+
+
+def test_of_many_modules_the_narrowest_are_left_out_and_a_name_of_points_is_no_tower() -> None:
+    chart = icicle([module(f"Net_0.Linear_{i}", 10_000 - i) for i in range(9_000)])
+    assert len(chart.spans) == 8_000
+    assert chart.note.endswith("1,002 boxes are left out: the shortest.")
+    assert chart.spans[0].dur_ms * 1e6 == pytest.approx(9_000 * 10_000 - 9_000 * 8_999 / 2)
+    assert len(icicle([module("a." * 10_000, 1)]).spans) == 102
 
 
 _WITH_STACKS = [path for path in files("kineto") if "/gpu-tracelens-" in str(path)]

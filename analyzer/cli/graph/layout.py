@@ -48,13 +48,14 @@ def draw(
     depths = Dag.of(boxes, [""] * len(boxes), [0] * len(boxes), within).depths()  # type: ignore[arg-type]
     onward = dict.fromkeys((box_of[a], box_of[b]) for a, b in itertools.pairwise(path.nodes))
     lane = [owner[box[0]] for box in boxes]
+    prefixes = [f"{name}." if placed and len(lanes) > 1 else "" for name in lanes]  # the lane says it
     y, tops = [0.0] * len(boxes), [0.0] * len(lanes)
     if placed:
         y, tops = _rows(depths, lane, {box_of[node] for node in spine}, within, len(lanes))
     return Network(
         title,
         [
-            _node(dag, path, box, lanes[lane[i]], float(depths[i] - 1), y[i], box[0] in spine)
+            _node(dag, path, box, (float(depths[i] - 1), y[i]), box[0] in spine, prefixes[lane[i]])
             for i, box in enumerate(boxes)
         ],
         [(a, b, kind) for (a, b), kind in edges.items()],
@@ -81,17 +82,16 @@ def _boxes(dag: Dag, owner: Sequence[int], spine: Collection[int]) -> list[list[
 
 
 def _node(
-    dag: Dag, path: LongestPath, box: Sequence[int], lane: str, x: float, y: float, critical: bool
+    dag: Dag, path: LongestPath, box: list[int], position: tuple[float, float], critical: bool, prefix: str
 ) -> GraphNode:
-    """Name a box by its longest operation."""
-    longest = max(box, key=lambda node: int(dag.dur_ns[node]))
+    """Name a box by its longest operation, without the prefix."""
+    dur_ns = dag.dur_ns[box]
+    longest = box[int(dur_ns.argmax())]
     others = f" +{len(box) - 1}" if len(box) > 1 else ""
-    label = f"{dag.names[longest].removeprefix(f'{lane}.')}{others}"
+    label = f"{dag.names[longest].removeprefix(prefix)}{others}"
+    times = (int(dur_ns.sum()) / 1e6, int(path.slack_ns[box].min()) / 1e6) if path.length_ns else (None, None)
     names = [dag.names[node] for node in box]
-    if not dag.dur_ns.any():
-        return GraphNode(label, dag.cats[longest], x, y, critical=critical, names=names)
-    dur_ms, slack_ms = dag.dur_ns[box].sum().item() / 1e6, path.slack_ns[box].min().item() / 1e6
-    return GraphNode(label, dag.cats[longest], x, y, dur_ms, critical, slack_ms, names)
+    return GraphNode(label, dag.cats[longest], *position, times[0], critical, times[1], names)
 
 
 def _rows(

@@ -36,6 +36,7 @@ _HOW = (
 )
 
 
+_MOST_LEVELS, _MOST_BOXES = 100, 8_000  # of an icicle
 _NUMBER = re.compile(r"_\d+$")  # of a module among those of its class
 
 
@@ -144,7 +145,8 @@ def icicle(stats: Iterable[Stat]) -> Timeline:
     """
     own_ns: dict[tuple[str, ...], float] = defaultdict(float)
     for stat in stats:
-        path = ("all", *stat.name.split(";" if "(" in stat.name else "."))  # functions have points
+        separator = ";" if "(" in stat.name else "."  # functions have points in their names
+        path = ("all", *stat.name.split(separator, _MOST_LEVELS))
         own_ns[path] += stat.total_ns
     whole_ns: dict[tuple[str, ...], float] = defaultdict(float)
     for path, ns in own_ns.items():
@@ -158,5 +160,8 @@ def icicle(stats: Iterable[Stat]) -> Timeline:
         own = own_ns.get(path, 0.0)
         name = f"{path[-1]} (own {in_ms(own)})" if 0 < own < ns else path[-1]
         spans.append(Span(f"level {len(path) - 1}", name, start / 1e6, ns / 1e6, _NUMBER.sub("", path[-1])))
+    spans.sort(key=lambda span: -span.dur_ms)
     note = "A box is as wide as the time on the device of its module and of the modules inside, below it."
-    return Timeline("Time by module", spans, note=note)
+    if left_out := len(spans[_MOST_BOXES:]):
+        note += f" {left_out:,} boxes are left out: the shortest."
+    return Timeline("Time by module", spans[:_MOST_BOXES], note=note)
