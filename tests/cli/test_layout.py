@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from analyzer.cli.graph.layout import draw
 from analyzer.model.graph.model import Dag
@@ -23,9 +24,9 @@ def column(chart: Network, key: str) -> list[Any]:
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(random_dags())
-def test_no_two_nodes_share_a_place(dag: Dag) -> None:
-    found = drawn(dag)
+@given(random_dags(), st.booleans())
+def test_no_two_nodes_share_a_place(dag: Dag, joined: bool) -> None:
+    found = draw(dag, dag.longest_path(), joined=joined)
     assert len(set(zip(column(found, "x"), column(found, "y"), strict=True))) == len(found.nodes)
 
 
@@ -44,7 +45,7 @@ def test_a_chain_of_one_kind_is_a_box_with_the_name_of_its_longest_operation() -
     boxes = [(node.label, node.dur_ms, node.x) for node in drawn(dag).nodes]
     assert boxes == [("b +2", 1e-5, 0), ("d", 4e-6, 1)]
     path = dag.longest_path()
-    everything = draw(dag, path, placed=False)  # for other programs
+    everything = draw(dag, path, joined=False)  # for other programs
     assert [node.label for node in everything.nodes] == ["a", "b", "c", "d"]
 
 
@@ -52,7 +53,7 @@ def test_each_rank_has_a_lane_and_its_boxes_need_no_prefix() -> None:
     dag = Dag.of(["r0.a", "r1.b", "r1.c"], ["FW", "FW", "BW"], [5, 3, 3], [(0, 2), (1, 2)])
     found = draw(dag, dag.longest_path(), "", [0, 1, 1], ["r0", "r1"])
     assert [node.label for node in found.nodes] == ["a", "b", "c"]
-    everything = draw(dag, dag.longest_path(), "", [0, 1, 1], ["r0", "r1"], placed=False)
+    everything = draw(dag, dag.longest_path(), "", [0, 1, 1], ["r0", "r1"], joined=False)
     assert [node.label for node in everything.nodes] == ["r0.a", "r1.b", "r1.c"]  # for other programs
     (_, first), (_, second) = found.lanes
     assert first <= found.nodes[0].y < second <= min(found.nodes[1].y, found.nodes[2].y)

@@ -50,7 +50,8 @@ def run(args: Namespace) -> Result:
     args.output = _output(args)
     loaded = _structure(args) if _has_dag(args) else _recorded(args)
     files = [str(file) for file in (args.output, args.html, args.picture) if file]
-    is_drawn = not any(file.lower().endswith(_TEXTS) for file in files)  # else all operations are written
+    is_text = [file.lower().endswith(_TEXTS) for file in files]
+    is_drawn, joined = not all(is_text), not any(is_text)
     if is_drawn and len(loaded.dag) > MOST_DRAWN:
         raise UsageError(
             f"{args.path[0]}: the graph has {len(loaded.dag):,} nodes, a drawing at most {MOST_DRAWN:,}; "
@@ -58,7 +59,9 @@ def run(args: Namespace) -> Result:
         )
     with progress_bar(1, "graphs", what="laying out", enabled=args.progress):
         title = f"What waits for what: {len(loaded.dag):,} operations"
-        chart = draw(loaded.dag, loaded.path, title, loaded.owner, loaded.lanes, placed=is_drawn)
+        chart = draw(
+            loaded.dag, loaded.path, title, loaded.owner, loaded.lanes, placed=is_drawn, joined=joined
+        )
     return _result(args, loaded, chart)
 
 

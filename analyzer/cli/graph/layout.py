@@ -31,13 +31,14 @@ def draw(
     lanes: Sequence[str] = ("",),
     *,
     placed: bool = True,
+    joined: bool = True,
 ) -> Network:
     """Lay out the graph; `owner` has the lane of each operation (n,).
 
-    Files for other programs have a node for each operation and no positions (`placed`).
+    Files for other programs need no positions (`placed`), and a node for each operation (not `joined`).
     """
     owner, spine = owner or [0] * len(dag), set(path.nodes)
-    boxes = _boxes(dag, owner, spine) if placed else [[node] for node in range(len(dag))]
+    boxes = _boxes(dag, owner, spine) if joined else [[node] for node in range(len(dag))]
     box_of = {node: i for i, box in enumerate(boxes) for node in box}
     edges: dict[tuple[int, int], str] = {}
     kinds = [(a, b, EdgeKind(kind).label) for a, b, kind in dag.edges.tolist()]
@@ -48,7 +49,7 @@ def draw(
     depths = Dag.of(boxes, [""] * len(boxes), [0] * len(boxes), within).depths()  # type: ignore[arg-type]
     onward = dict.fromkeys((box_of[a], box_of[b]) for a, b in itertools.pairwise(path.nodes))
     lane = [owner[box[0]] for box in boxes]
-    prefixes = [f"{name}." if placed and len(lanes) > 1 else "" for name in lanes]  # the lane says it
+    prefixes = [f"{name}." if joined and len(lanes) > 1 else "" for name in lanes]  # the lane says it
     y, tops = [0.0] * len(boxes), [0.0] * len(lanes)
     if placed:
         y, tops = _rows(depths, lane, {box_of[node] for node in spine}, within, len(lanes))

@@ -115,7 +115,7 @@ def bars(
         for bounds in intervals
     ]
     label = f"{label} (ms){' and its 95 % interval' if any(between) else ''}"
-    return [Bars(title, label, names, {"computation": list(map(ms_of, ns))}, between=between)]
+    return [Bars(title, label, names, {"iteration time": list(map(ms_of, ns))}, between=between)]
 
 
 def timelines(recording: Recording, simulation: Simulation, row: int) -> list[Chart]:
