@@ -69,8 +69,6 @@ _CHROMIUM_FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-gpu",  # a software GPU that puts each frame together takes as long as all else
-    "--enable-unsafe-swiftshader",  # WebGL without a graphics card, for the 3-D charts
-    "--use-angle=swiftshader",
     "--window-size=1280,900",
 )
 

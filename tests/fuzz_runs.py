@@ -37,7 +37,7 @@ from conftest import REPO, run_cli
 _MOST_S, _MOST_BYTES = 10, 300 << 20
 _WAIT_S = 120  # of a busy machine
 _BLOCK = 20  # runs of a child: a new one takes as long as one of them
-_LOADED = ("scipy.stats", "google.protobuf", "xlsxwriter", "plotly.graph_objects", "vl_convert", "networkx")
+_LOADED = ("scipy.stats", "google.protobuf", "xlsxwriter", "vl_convert", "networkx")
 _WORDS = ("Comm", "FW", "gradient_0", "Comm.byteps.gradient_0.PUSH", "gemm", "nothing", "", "\x1b[31m", "(")
 _FIELDS = ("pid", "tid", "args.step", "args.rank", "args.", "rank", "train", "Profiler", "x" * 500)
 _AMOUNTS = (

@@ -62,7 +62,7 @@ def test_a_path_with_an_equals_sign_that_exists_is_no_edit(
 
 
 def test_help_imports_nothing_heavy() -> None:
-    heavy = "msgspec|numpy|networkx|scipy|plotly|vl_convert|scapy|xlsxwriter|distributed"
+    heavy = "msgspec|numpy|networkx|scipy|vl_convert|scapy|xlsxwriter|distributed"
     script = (
         "import sys, analyze\n"
         "try: analyze.main(['--help'])\n"

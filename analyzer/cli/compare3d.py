@@ -1,4 +1,4 @@
-"""`--option 3dcompare`: many runs side by side, as a map that can be seen in 3-D and as tables."""
+"""`--option 3dcompare`: many runs side by side, as a map that a page shows in 3-D, too, and as tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from analyzer.base.inputs import is_digest
 from analyzer.base.units import in_ms, ms_of
 from analyzer.cli import READING, add_flags, command, damage_notes, name_files
 from analyzer.cli.runs import check_runs, digest_note, folder_labels, load_runs
-from analyzer.report.result import Chart, Column, HeatMap, Result, Table
+from analyzer.report.result import Bars, Chart, Column, HeatMap, Result, Table
 
 if TYPE_CHECKING:
     from analyzer.answers.compare.comparison import SweepRow
@@ -79,7 +79,7 @@ def run(args: Namespace) -> Result:
         },
         headline=_headline(names, iteration_ms),
         tables=tables,
-        charts=_charts(categories, rows, names),
+        charts=_charts(rows, names, iteration_ms),
         figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
         notes=[
             *_notes(rows, output),
@@ -109,16 +109,18 @@ def _by_longest(row: SweepRow) -> float:
     return -max((mean for mean in row.mean_ns if mean is not None), default=0.0)
 
 
-def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Sequence[str]) -> list[Chart]:
-    """Draw the longest operations."""
+def _charts(
+    rows: Sequence[SweepRow], names: Sequence[str], iteration_ms: Sequence[float | None]
+) -> list[Chart]:
+    """Draw the longest operations, and the steps of each run."""
     from analyzer.reading.dialects.system import is_frame_of_all
 
-    order = {row.cat: number for number, row in enumerate(categories)}
     parts = [row for row in rows if not is_frame_of_all(row.name)] or rows  # frames dwarf their operations
-    shown = sorted(sorted(parts, key=_by_longest)[:_MOST_ROWS], key=lambda row: order[row.cat])
+    shown = sorted(parts, key=_by_longest)[:_MOST_ROWS]
     operations, values = [row.name for row in shown], [_ms(row) for row in shown]
     title = "Average time per operation and run"
-    return [HeatMap(title, "average", "run", "operation", names, operations, values, in_3d=True)]
+    steps = Bars("Iteration time", "mean step (ms)", names, {"iteration time": iteration_ms}, is_small=True)
+    return [HeatMap(title, "average", "run", "operation", names, operations, values, in_3d=True), steps]
 
 
 def _notes(rows: Sequence[SweepRow], output: Path) -> list[str]:

@@ -139,7 +139,7 @@ def _recorded(args: Namespace) -> Result:
         headline=widest.headline(recording, step, path),
         tables=tables,
         charts=charts,
-        figures=[(scope.name, in_ms(scope.length_ns)) for scope in wide[-_MOST_SCOPES:]],
+        figures=[(scope.name, in_ms(scope.length_ns)) for scope in wide[-_MOST_SCOPES:] if len(wide) > 1],
         notes=[*notes, command(args, WHAT_IF)],
         repairs=loaded.repairs,
     )

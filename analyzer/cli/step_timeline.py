@@ -11,6 +11,7 @@ from analyzer.base.errors import listed
 from analyzer.base.names import brief
 from analyzer.base.units import in_ms
 from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
 from analyzer.report.result import IDLE, Span, Timeline, key_of, stretch_key
 from dag_utils import CriticalPath, NamedPath, step_length
@@ -61,7 +62,7 @@ def step_timeline(
         start, end = int(step.start_ns[event]), int(step.end_ns[event])
         times = ((start - zero) / 1e6, (end - start) / 1e6)
         keys = dict.fromkeys((key_of(owner, operation.main), key_of(owner, operation.label)))
-        spans.append(Span(lane, brief(operation.label), *times, operation.stage_or_kind, (*keys,)))
+        spans.append(Span(lane, brief(operation.label), *times, _group(operation), (*keys,)))
     index = {event: i for i, event in enumerate(events.tolist())}
     drawn = [mark._replace(on=index[mark.on]) for mark in marks if mark.on in index]
     title = f"{title}: {step_length(recording, step, path, lasts_ns)}"
@@ -125,6 +126,11 @@ def _kind(operation: Operation, n_owners: int) -> str:
     return "device" if operation.on_device else "computation"
 
 
+def _group(operation: Operation) -> str:
+    """Choose what is coloured alike: JAX gives each call of its runtime a kind of its own."""
+    return "host" if operation.role is Role.HOST and not operation.purpose else operation.stage_or_kind
+
+
 def _is_part(recording: Recording) -> Mask:
     """Mark the operations (n,) to draw: all except communications whose parts are drawn."""
     transfers = [(operation.owner, operation.transfer.whole) for operation in recording.operations]
@@ -174,6 +180,6 @@ def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: boo
     ):
         operation = recording.operations[step.operation[event]]
         words = _words(named.labels[label].name, operation, is_idle=idle)
-        group = IDLE if idle else operation.stage_or_kind
+        group = IDLE if idle else _group(operation)
         marks.append(Span("", words, start, duration, group, (keys[label], stretch_key(number)), on=event))
     return marks

@@ -6,16 +6,16 @@ import html
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Mapping
-from importlib.util import find_spec
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from analyzer.base.errors import PROGRAM, printable
 from analyzer.base.outputs.atomic import open_output
-from analyzer.report.cells import beginning, bounded, short_functions
+from analyzer.report.cells import IN_A_LANE, beginning, bounded, labels, short_functions
 from analyzer.report.json import encode
-from analyzer.report.pictures import colours, heat_map, plot
+from analyzer.report.pictures import colours, plot
 from analyzer.report.pictures.svg import SMALL, WIDTH
 from analyzer.report.result import (
     IDLE,
@@ -36,6 +36,7 @@ _SCRIPTS = ("page.js", "table.js", "view.js", "drawing.js", "timeline.js")
 _LONGEST = 160  # characters of a name in a timeline
 _TAB = 90  # characters of the title in a browser's tab
 _MOST_ROWS = 10_000  # rows of a table
+_LEGEND = 11  # groups of boxes with a colour of their own
 
 # The page may load and send nothing, and run only its own scripts.
 _POLICY = (
@@ -62,8 +63,7 @@ def write(result: Result, path: Path) -> None:
     """Write `result` as one self-contained page, whole or not at all.
 
     The page carries the data as JSON and builds itself from text nodes, so that no name in a trace
-    can become markup. Bars and heat maps are drawings (SVG of shapes and texts only). The page holds plotly's
-    script only if it has a map in 3-D.
+    can become markup. Bars and heat maps are drawings (SVG of shapes and texts only).
     """
     title = html.escape(beginning(result.headline or result.title, _TAB) or result.option)
     head = _PAGE.format(policy=_POLICY, title=title, style=_asset("page.css"))
@@ -71,9 +71,6 @@ def write(result: Result, path: Path) -> None:
         stream.write(head.encode("utf-8", "backslashreplace"))
         stream.write(_inert(encode(_all_printable(_document(result)))))
         stream.write(b"</script>\n")
-        if any(map(_is_in_3d, result.charts)):
-            stream.write(b'<script type="text/plain" id="plotly">\n')  # `drawing.js` runs it
-            stream.write(_plotly() + b"</script>\n")
         script = "".join(map(_asset, _SCRIPTS))
         stream.write(f'<script>\n"use strict";\n{script}build();\n</script>\n</body>\n</html>\n'.encode())
 
@@ -82,7 +79,8 @@ def _document(result: Result) -> dict[str, Any]:
     keys = _Numbered()
     tables = [_table(_cut(table), keys) for table in result.files_tables]
     cards = [_card(card, keys) for card in result.cards]
-    charts = [_payload(chart, keys) for chart in result.charts]
+    shades = _shades(result.charts)
+    charts = [_payload(chart, keys, [*shades]) for chart in result.charts]
     return {
         "title": result.headline or result.title,
         "subject": result.title if result.headline and result.title else f"analyze.py {result.option}",
@@ -91,6 +89,8 @@ def _document(result: Result) -> dict[str, Any]:
         "repairs": result.repairs,
         "cards": cards,
         "notes": result.sentences,
+        "groups": [(group, colour, colours.ink_on(colour)) for group, colour in shades.items()],
+        "legend": _LEGEND,
         "charts": [{"id": f"chart-{i}", **chart} for i, chart in enumerate(charts, start=1)],
         "tables": [{"id": f"table-{i}", **table} for i, table in enumerate(tables, start=1)],
     }
@@ -140,10 +140,23 @@ def _command(text: str) -> tuple[str, str]:
     return f"{PROGRAM}{flags}", f"cd {shlex.quote(str(Path.cwd()))} && {typed}{flags}"
 
 
-def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
+def _shades(charts: Sequence[Chart]) -> dict[str, str]:
+    """Give the groups of all timelines colours, as in the bars; those with the shortest boxes share one."""
+    spent: dict[str, float] = defaultdict(float)
+    for chart in charts:
+        for span in chart.spans if isinstance(chart, Timeline) else ():
+            spent[span.group] += span.dur_ms
+    rest = colours.PALETTE["rest"]
+    series = [name for chart in charts if isinstance(chart, Bars) for name in chart.series]
+    of_bars = {name: number - len(series) for number, name in enumerate(series)}
+    groups = sorted(spent, key=lambda name: (colours.of(name) == rest, of_bars.get(name, 0), -spent[name]))
+    return dict.fromkeys(groups, rest) | colours.assign(groups[:_LEGEND])
+
+
+def _payload(chart: Chart, keys: Mapping[str, int], groups: Sequence[str]) -> dict[str, Any]:
     """Encode a chart for its script."""
     if isinstance(chart, Timeline):
-        return _timeline(chart, keys)
+        return _timeline(chart, keys, groups)
     is_small = isinstance(chart, Bars) and chart.is_small
     return {
         "kind": "drawing",
@@ -151,19 +164,22 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
         "narrow": is_small,
         "svg": plot.painted(chart, SMALL if is_small else WIDTH)[0],
         "large": isinstance(chart, Network),
-        "figure": heat_map.figure(chart) if _is_in_3d(chart) else None,
+        "grid": _grid(chart) if isinstance(chart, HeatMap) and chart.in_3d else None,
     }
 
 
-def _is_in_3d(chart: Chart) -> TypeGuard[HeatMap]:
-    return isinstance(chart, HeatMap) and chart.in_3d and find_spec("plotly") is not None
+def _grid(chart: HeatMap) -> dict[str, Any]:
+    """Encode a map for the view in 3-D, in which the marks of the map become columns."""
+    names = {"columns": labels(chart.columns, IN_A_LANE), "rows": labels(chart.rows, IN_A_LANE)}
+    return {**names, "values": chart.values}
 
 
-def _timeline(chart: Timeline, keys: Mapping[str, int]) -> dict[str, Any]:
+def _timeline(chart: Timeline, keys: Mapping[str, int], groups: Sequence[str]) -> dict[str, Any]:
     """Encode a timeline for its script; repeated texts are indices into a list."""
-    lanes, names, groups = _Numbered(), _Numbered(), _Numbered()
+    lanes, names = _Numbered(), _Numbered()
+    number = {group: i for i, group in enumerate(groups)}
     spans = [
-        (lanes[span.lane], names[bounded(span.name, _LONGEST)], *_times(span), groups[span.group],
+        (lanes[span.lane], names[bounded(span.name, _LONGEST)], *_times(span), number[span.group],
          *_known(span.keys, keys))
         for span in chart.spans
     ]  # fmt: skip
@@ -172,7 +188,6 @@ def _timeline(chart: Timeline, keys: Mapping[str, int]) -> dict[str, Any]:
          int(part.group == IDLE), *_known(part.keys, keys))
         for part in chart.path
     ]  # fmt: skip
-    shades = list(colours.assign(groups).values())
     return {
         "kind": "timeline",
         **{key: getattr(chart, key) for key in ("title", "note", "step")},
@@ -180,16 +195,13 @@ def _timeline(chart: Timeline, keys: Mapping[str, int]) -> dict[str, Any]:
         "path": path,
         "lane_names": list(lanes),
         "names": list(names),
-        "groups": list(groups),
-        "colours": shades,
-        "inks": list(map(colours.ink_on, shades)),
     }
 
 
 def _times(box: Span) -> tuple[float, float]:
-    """Round start and duration to 10 ns so that touching boxes still touch."""
-    start = round(box.start_ms, 5)
-    return start, round(round(box.start_ms + box.dur_ms, 5) - start, 5)
+    """Round start and duration to 1 ns so that touching boxes still touch."""
+    start = round(box.start_ms, 6)
+    return start, round(round(box.start_ms + box.dur_ms, 6) - start, 6)
 
 
 def _known(texts: Iterable[str], keys: Mapping[str, int]) -> list[int]:
@@ -212,14 +224,6 @@ def _all_printable(value: Any) -> Any:
     if isinstance(value, Collection):
         return [item if isinstance(item, float | int) else _all_printable(item) for item in value]
     return value
-
-
-def _plotly() -> bytes:
-    """Read plotly's script without importing the package."""
-    spec = find_spec("plotly")
-    assert spec is not None
-    assert spec.origin is not None
-    return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
 
 
 def _asset(name: str) -> str:

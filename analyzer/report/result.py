@@ -191,6 +191,7 @@ class GraphNode(NamedTuple):
     dur_ms: float | None = None
     critical: bool = False  # on the critical path
     slack_ms: float | None = None
+    names: Sequence[str] = ()  # of the operations in it
 
 
 class Network(NamedTuple):
@@ -200,6 +201,7 @@ class Network(NamedTuple):
     nodes: Sequence[GraphNode]
     edges: Sequence[tuple[int, int, str]]  # source, target, kind
     path: Collection[tuple[int, int]] = ()  # (source, target)
+    lanes: Sequence[tuple[str, float]] = ()  # names and first rows
 
 
 class Card(NamedTuple):

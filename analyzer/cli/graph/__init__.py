@@ -33,6 +33,8 @@ class _Loaded(NamedTuple):
     headline: str
     notes: Sequence[str]
     repairs: Sequence[str]
+    owner: Sequence[int] = ()  # of each operation: an index into `lanes`
+    lanes: Sequence[str] = ("",)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -47,8 +49,9 @@ def run(args: Namespace) -> Result:
 
     args.output = _output(args)
     loaded = _structure(args) if _has_dag(args) else _recorded(args)
-    files = (args.output, args.html, args.picture)
-    is_drawn = any(file and Path(str(file)).suffix.lower() not in _TEXTS for file in files)
+    files = [str(file) for file in (args.output, args.html, args.picture) if file]
+    is_text = [file.lower().endswith(_TEXTS) for file in files]
+    is_drawn, joined = not all(is_text), not any(is_text)
     if is_drawn and len(loaded.dag) > MOST_DRAWN:
         raise UsageError(
             f"{args.path[0]}: the graph has {len(loaded.dag):,} nodes, a drawing at most {MOST_DRAWN:,}; "
@@ -56,7 +59,9 @@ def run(args: Namespace) -> Result:
         )
     with progress_bar(1, "graphs", what="laying out", enabled=args.progress):
         title = f"What waits for what: {len(loaded.dag):,} operations"
-        chart = draw(loaded.dag, loaded.path, title, placed=is_drawn)
+        chart = draw(
+            loaded.dag, loaded.path, title, loaded.owner, loaded.lanes, placed=is_drawn, joined=joined
+        )
     return _result(args, loaded, chart)
 
 
@@ -98,11 +103,11 @@ def _recorded(args: Namespace) -> _Loaded:
     recording = loaded.recording
     step = recording.steps[row]
     path = critical_path(step)
-    dag, marked, by_cat = drawn_step(recording, step, path, step.slack_ns(), parts=args.del_queue)
+    dag, marked, by_cat, owner = drawn_step(recording, step, path, step.slack_ns(), parts=args.del_queue)
     headline = NamedPath.of(recording, path).headline(recording, step, path)
     next_step = command(args, "critical", *(() if args.step is None else ("--step", args.step)))
     notes = [*recording.notes, *damage_notes(loaded.files), next_step]
-    return _Loaded(dag, marked, by_cat, headline, notes, loaded.repairs)
+    return _Loaded(dag, marked, by_cat, headline, notes, loaded.repairs, owner, recording.owners)
 
 
 def _output(args: Namespace) -> Path:

@@ -1,14 +1,13 @@
-"""A step as a graph to draw, and where its nodes go: in layers, the critical path in a straight line.
+"""A step as a graph to draw: boxes of operations in layers, time to the right, and a lane for each rank.
 
-A layer is a column, time runs to the right; a graph of many layers is folded like lines of text into
-bands, so that a long chain still fills a page. In every layer the node of the longest path has the first
-row; the other nodes take the rows of their inputs if these are free, so that chains run straight.
+Operations of one kind that follow each other, with nothing else between, are one box. In every layer of a
+lane the box of the longest path has the first row; the others take the rows of their inputs if these are
+free, so that chains run straight.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 
@@ -22,84 +21,122 @@ from dag_utils import CriticalPath, Dag, LongestPath
 
 #: Most nodes of a readable drawing.
 MOST_DRAWN = 1_000
-#: Width and height of a node's cell, and width of a page in heights.
-_CELL, _ASPECT = (190, 34), 1.6
 
 
-def draw(dag: Dag, path: LongestPath, title: str = "", *, placed: bool = True) -> Network:
-    """Lay out the graph; files for other programs need no positions (`placed`)."""
-    spine = set(path.nodes)
-    layer, edges = [depth - 1 for depth in dag.depths()], _edges(dag)
-    x, y = _positions(layer, spine, edges) if placed else ([0.0] * len(dag),) * 2
-    timed = bool(dag.dur_ns.any())
-    nodes = [
-        GraphNode(
-            label,
-            cat,
-            x[i],
-            y[i],
-            dur_ms=dag.dur_ns[i].item() / 1e6 if timed else None,
-            critical=i in spine,
-            slack_ms=path.slack_ns[i].item() / 1e6 if timed else None,
-        )
-        for i, (label, cat) in enumerate(zip(dag.names, dag.cats, strict=True))
-    ]
-    onward = dict.fromkeys((a, b) for a, b in itertools.pairwise(path.nodes) if layer[a] < layer[b])
-    return Network(title, nodes, edges, path=list(onward))
+def draw(
+    dag: Dag,
+    path: LongestPath,
+    title: str = "",
+    owner: Sequence[int] = (),
+    lanes: Sequence[str] = ("",),
+    *,
+    placed: bool = True,
+    joined: bool = True,
+) -> Network:
+    """Lay out the graph; `owner` has the lane of each operation (n,).
+
+    Files for other programs need no positions (`placed`), and a node for each operation (not `joined`).
+    """
+    owner, spine = owner or [0] * len(dag), set(path.nodes)
+    boxes = _boxes(dag, owner, spine) if joined else [[node] for node in range(len(dag))]
+    box_of = {node: i for i, box in enumerate(boxes) for node in box}
+    edges: dict[tuple[int, int], str] = {}
+    kinds = [(a, b, EdgeKind(kind).label) for a, b, kind in dag.edges.tolist()]
+    for a, b, kind in (*kinds, *((a, b, "next") for a, b in dag.next_edges.tolist())):
+        if box_of[a] != box_of[b]:
+            edges.setdefault((box_of[a], box_of[b]), kind)
+    within = [ends for ends, kind in edges.items() if kind != "next"]
+    depths = Dag.of(boxes, [""] * len(boxes), [0] * len(boxes), within).depths()  # type: ignore[arg-type]
+    onward = dict.fromkeys((box_of[a], box_of[b]) for a, b in itertools.pairwise(path.nodes))
+    lane = [owner[box[0]] for box in boxes]
+    prefixes = [f"{name}." if joined and len(lanes) > 1 else "" for name in lanes]  # the lane says it
+    y, tops = [0.0] * len(boxes), [0.0] * len(lanes)
+    if placed:
+        y, tops = _rows(depths, lane, {box_of[node] for node in spine}, within, len(lanes))
+    return Network(
+        title,
+        [
+            _node(dag, path, box, (float(depths[i] - 1), y[i]), box[0] in spine, prefixes[lane[i]])
+            for i, box in enumerate(boxes)
+        ],
+        [(a, b, kind) for (a, b), kind in edges.items()],
+        path=[(a, b) for a, b in onward if depths[a] < depths[b]],
+        lanes=list(zip(lanes, tops, strict=True)) if len(lanes) > 1 else (),
+    )
 
 
-def _edges(dag: Dag) -> list[tuple[int, int, str]]:
-    """List the edges between drawn nodes, each pair once, with those into the next step."""
-    kinds: dict[tuple[int, int], str] = {}
-    for a, b, kind in dag.edges.tolist():
-        if a != b:
-            kinds.setdefault((a, b), EdgeKind(kind).label)
-    for a, b in dag.next_edges.tolist():
-        kinds.setdefault((a, b), "next")
-    return [(a, b, kind) for (a, b), kind in kinds.items()]
+def _boxes(dag: Dag, owner: Sequence[int], spine: Collection[int]) -> list[list[int]]:
+    """Join operations of one kind and rank between which nothing else begins or ends."""
+    inputs, n_outputs = dag.inputs(), np.bincount(dag.edges[:, 0], minlength=len(dag))
+    alike = [(cat, owner[node], node in spine) for node, cat in enumerate(dag.cats)]
+    boxes: list[list[int]] = []
+    box_of: dict[int, list[int]] = {}
+    for node in dag.order():
+        before = inputs[node][0] if len(inputs[node]) == 1 else node
+        if before == node or n_outputs[before] > 1 or alike[before] != alike[node]:
+            boxes.append([])
+            box_of[node] = boxes[-1]
+        else:
+            box_of[node] = box_of[before]
+        box_of[node].append(node)
+    return boxes
 
 
-def _positions(
-    layer: Sequence[int], spine: Collection[int], edges: Sequence[tuple[int, int, str]]
+def _node(
+    dag: Dag, path: LongestPath, box: list[int], position: tuple[float, float], critical: bool, prefix: str
+) -> GraphNode:
+    """Name a box by its longest operation, without the prefix."""
+    dur_ns = dag.dur_ns[box]
+    longest = box[int(dur_ns.argmax())]
+    others = f" +{len(box) - 1}" if len(box) > 1 else ""
+    label = f"{dag.names[longest].removeprefix(prefix)}{others}"
+    times = (int(dur_ns.sum()) / 1e6, int(path.slack_ns[box].min()) / 1e6) if path.length_ns else (None, None)
+    names = [dag.names[node] for node in box]
+    return GraphNode(label, dag.cats[longest], *position, times[0], critical, times[1], names)
+
+
+def _rows(
+    depths: Sequence[int],
+    lane: Sequence[int],
+    spine: Collection[int],
+    edges: Sequence[tuple[int, int]],
+    n_lanes: int,
 ) -> tuple[list[float], list[float]]:
-    """Choose the column and the row of every node, folded into bands."""
-    before: list[list[int]] = [[] for _ in layer]
-    for a, b, _ in edges:
-        if layer[a] < layer[b]:
-            before[b].append(a)
-    columns: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
-    for node, depth in enumerate(layer):
-        columns[depth].append(node)
-    row = [0] * len(layer)
-    for column in columns:
+    """Choose the row of every box, and the first row of every lane."""
+    before: list[list[int]] = [[] for _ in depths]
+    for a, b in edges:
+        before[b].append(a)
+    columns: dict[tuple[int, int], list[int]] = {}
+    for box in sorted(range(len(depths)), key=depths.__getitem__):
+        columns.setdefault((depths[box], lane[box]), []).append(box)
+    row = [0] * len(depths)
+    rows: list[list[int]] = [[] for _ in range(n_lanes)]
+    for (_, of_lane), column in columns.items():
         _fill(column, row, spine, before)
-    heights = [max((row[node] for node in column), default=0) + 2 for column in columns]
-    width = max(4, round(math.sqrt(_ASPECT * sum(heights) * _CELL[1] / _CELL[0])))
-    bands = [max(heights[i : i + width]) for i in range(0, len(heights), width)]
-    tops = [0, *itertools.accumulate(bands)]
-    return [float(depth % width) for depth in layer], [
-        float(tops[depth // width] + row[i]) for i, depth in enumerate(layer)
-    ]
+        rows[of_lane] += [row[box] for box in column]
+    least = [min(of_lane, default=0) for of_lane in rows]  # the path's row is empty in a lane beside it
+    heights = [max(of_lane, default=0) - low + 2 for of_lane, low in zip(rows, least, strict=True)]
+    tops = [float(top) for top in itertools.accumulate(heights, initial=0)][:-1]
+    return [tops[of_lane] + row[box] - least[of_lane] for box, of_lane in enumerate(lane)], tops
 
 
 def _fill(column: list[int], row: list[int], spine: Collection[int], before: Sequence[Sequence[int]]) -> None:
     """Give every node of a layer a row: the spine the first, others the free row nearest their inputs."""
-    first = next((node for node in column if node in spine), None)  # its row stays 0
-    wanted = []
+    wanted, taken = [], set[int]()
     for node in column:
-        if node != first:
-            rows = [row[source] for source in before[node]]
-            wanted.append((sum(rows) / len(rows) if rows else 1.0, node))
-    free = set(range(1, len(column) + round(max(wanted, default=(0.0, 0))[0]) + 1))
-    for mean, node in sorted(wanted):
-        row[node] = min((abs(n - max(round(mean), 1)), n) for n in free)[1]
-        free.remove(row[node])
+        rows = [row[source] for source in before[node]]
+        wanted.append((node not in spine, sum(rows) / len(rows) if rows else 1.0, node))
+    for is_beside, mean, node in sorted(wanted):
+        row[node] = max(round(mean), 1) if is_beside or taken else 0
+        while row[node] in taken:
+            row[node] += 1
+        taken.add(row[node])
 
 
 def drawn_step(
     recording: Recording, step: StepGraph, path: CriticalPath, slack_ns: Int64, *, parts: bool
-) -> tuple[Dag, LongestPath, Counter[str]]:
-    """Turn a recorded step into a graph; return also its critical path and the number of nodes per category.
+) -> tuple[Dag, LongestPath, Counter[str], list[int]]:
+    """Turn a recorded step into a graph; return also its critical path, nodes per category, and owners.
 
     Without `parts`, a communication and its partitions and stages are one node. Edges between such nodes
     lead from the node that started first, so that ranks that wait for each other form no cycle.
@@ -126,7 +163,8 @@ def drawn_step(
     slack = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(slack, node_of, slack_ns)
     drawn = LongestPath([node for node, _ in itertools.groupby(nodes)], path.length_ns, slack)
-    return dag, drawn, Counter(operation.category for operation in operations)
+    by_cat = Counter(operation.category for operation in operations)
+    return dag, drawn, by_cat, [operation.owner for operation in operations]
 
 
 def _nodes(recording: Recording, step: StepGraph, parts: bool) -> tuple[Int64, list[int]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from analyzer.base.units import LazySequence, ms_of
 from analyzer.cli.critical import BY_NAME, PATH
 from analyzer.cli.step_timeline import step_timeline
 from analyzer.model.graph.step_graph import Recording
-from analyzer.report.result import Chart, Column, Command, Table, key_of, ms_column
+from analyzer.report.result import Bars, Chart, Column, Command, Table, key_of, ms_column
 from dag_utils import NamedPath, critical_path
 from replay.answer import Answer
 from replay.forecast import Forecast
@@ -20,6 +21,7 @@ from replay.slowdown import Slowdown
 if TYPE_CHECKING:
     from analyzer.answers.diagnose.helpful_edits import HelpfulEdit
 
+_MOST_BARS = 20
 
 _WHATIF = (
     Column("set", "what if", value=lambda edit: edit.name),
@@ -101,6 +103,19 @@ def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns:
         Column("effect", "change of the step", "percent", 2, value=lambda e: e.effect_ns / iteration_ns),
     )
     return Table.of(name, title, columns, effects)
+
+
+def bars(
+    title: str, label: str, rows: Iterable[tuple[str, float, tuple[float | None, float | None] | None]]
+) -> list[Chart]:
+    """Draw a bar for each (name, duration, its 95 % interval or None), in nanoseconds."""
+    names, ns, intervals = zip(*itertools.islice(rows, _MOST_BARS), strict=True)
+    between = [
+        None if bounds is None or None in bounds else (bounds[0] / 1e6, bounds[1] / 1e6)
+        for bounds in intervals
+    ]
+    label = f"{label} (ms){' and its 95 % interval' if any(between) else ''}"
+    return [Bars(title, label, names, {"iteration time": list(map(ms_of, ns))}, between=between)]
 
 
 def timelines(recording: Recording, simulation: Simulation, row: int) -> list[Chart]:

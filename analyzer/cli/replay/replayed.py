@@ -16,11 +16,11 @@ from analyzer.base.outputs.atomic import NO_FILE
 from analyzer.base.units import in_ms, in_percent, ms_of
 from analyzer.cli import WHAT_IF, command, damage_notes
 from analyzer.cli.critical import records
-from analyzer.cli.replay.replay_tables import effect_table, path_tables, step_table, timelines
+from analyzer.cli.replay.replay_tables import bars, effect_table, path_tables, step_table, timelines
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, recorded_row, write_timeline
 from analyzer.reading.formats.columns import Track
-from analyzer.report.result import Result
+from analyzer.report.result import Chart, Result
 from dag_utils import LoadedSteps, NamedPath, critical_path
 from replay.answer import Answer, answer, replayed_rows
 from replay.real_step import mean_step_ns
@@ -112,9 +112,15 @@ def change_in_turn(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=_largest_effect(effects, replayed, ratio),
         document={**document(args, replayed, row, path), key: table},
         tables=[table],
+        charts=_largest(title, effects) if args.html and effects else (),
         figures=[("iteration time", in_ms(replayed.recorded_ns or replayed.iteration_ns))],
         notes=[*recording.notes, _TRIED, command(args, WHAT_IF)],
     )
+
+
+def _largest(title: str, effects: Sequence[Effect]) -> list[Chart]:
+    rows = ((f"{effect.kind} {brief(effect.name)}", effect.effect_ns, None) for effect in effects)
+    return bars(title, "change of the step", rows)
 
 
 def _largest_effect(effects: Sequence[Effect], replayed: Answer, ratio: float) -> str:

@@ -6,14 +6,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from analyzer.answers.diagnose.helpful_edits import helpful_edits
+from analyzer.answers.diagnose.helpful_edits import HelpfulEdit, helpful_edits
 from analyzer.base.errors import as_sentence
 from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent
 from analyzer.cli import WHAT_IF, command, damage_notes
 from analyzer.cli.replay import replay_tables
 from analyzer.cli.replay.replayed import common, document, in_milliseconds, in_range, path_of, write
-from analyzer.report.result import Column, Result, Table
+from analyzer.report.result import Chart, Column, Result, Table
 from dag_utils import LoadedSteps
 from replay import edits as registry
 from replay.answer import replayed_rows
@@ -70,7 +70,17 @@ def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=headline,
         document={"whatif": records[: args.head]},
         tables=[replay_tables.helpful_table(edits, commands)],
+        charts=_savings(edits) if args.html and edits else (),
     )
+
+
+def _savings(edits: Sequence[HelpfulEdit]) -> list[Chart]:
+    gains = [edit.forecast.gain_ns for edit in edits]
+    rows = [
+        (edit.forecast.name, gain.mid_ns, (gain.low_ns, gain.high_ns))
+        for edit, gain in zip(edits, gains, strict=True)
+    ]
+    return replay_tables.bars("What each edit would save", "saved in a step", rows)
 
 
 class _Question(NamedTuple):
@@ -111,7 +121,9 @@ def forecast(args: Namespace, loaded: LoadedSteps) -> Result:
             ],
         },
         tables=tables,
-        charts=replay_tables.timelines(recording, simulation, row) if args.html else (),
+        charts=[*_before_and_after(answers), *replay_tables.timelines(recording, simulation, row)]
+        if args.html
+        else (),
         notes=[*recording.notes, *damage_notes(loaded.files), *written, command(args, WHAT_IF)],
     )
 
@@ -137,7 +149,14 @@ def _headline(forecast: Forecast) -> str:
     mean = f" ({in_ms(recorded_ns, unit='')} with outliers)" if with_outliers else ""
     times = f"{in_ms(forecast.after_ns)}{ahead} instead of {in_ms(forecast.before_ns, unit='')}{mean}"
     change = in_percent(forecast.ratio - 1, 1, sign="+")
-    return f"With {brief(forecast.name)} a step takes {times}: {change}."
+    edit = "Without the straggler" if forecast.name == "straggler=none" else f"With {brief(forecast.name)}"
+    return f"{edit} a step takes {times}: {change}."
+
+
+def _before_and_after(answers: Sequence[Forecast]) -> list[Chart]:
+    rows = [(brief(answer.name), answer.after_ns, answer.interval_ns) for answer in answers]
+    rows.insert(0, ("without a change", answers[-1].before_ns, None))
+    return replay_tables.bars("The step before and after", "mean step", rows)
 
 
 def _record(forecast: Forecast, slower: Slowdown | None = None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from analyzer.cli import (
     variant_of,
 )
 from analyzer.cli.runs import check_digests, check_grouped, digest_note, group_of, saved
-from analyzer.report.result import Bars, Column, Result, Table, ms_column
+from analyzer.report.result import Bars, Chart, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
     from analyzer.model.figures.durations import Stat
@@ -38,6 +38,7 @@ _TITLES = {
     "operator": "Operators", "module": "Modules", "annotation": "Annotations",
     "kernel_kind": "Kinds of kernels",
 }  # fmt: skip
+_MOST_BARS = 15
 _MOST_RANKS = 16  # ranks; with more, a terminal shows a row for each operation over all ranks
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
@@ -195,21 +196,37 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         tables,
         traces,
         headline=_headline(stats),
+        charts=_charts(args, stats) if args.html and stats else (),
         figures=((title.lower(), f"{len(stats):,}"), ("slices", f"{job.n_slices:,}")),
         notes=[note] if spans else [],
         repairs=job.repairs,
     )
 
 
-def _headline(stats: Sequence[Stat]) -> str:
-    """Name the kernel, or without kernels the operation, with the largest total."""
+def _work(stats: Sequence[Stat]) -> Sequence[Stat]:
+    """Choose the kernels, or without kernels the operations, the largest total first."""
     from analyzer.reading.dialects.system import KERNEL_CATS, is_frame_of_all
 
     kernels = [stat for stat in stats if stat.cat in KERNEL_CATS]
     work = kernels or [stat for stat in stats if not is_frame_of_all(stat.name)] or stats
-    if not work:
+    return sorted(work, key=_by_total)
+
+
+def _charts(args: Namespace, stats: Sequence[Stat]) -> list[Chart]:
+    """Draw what takes most time; of modules, how they lie in each other."""
+    from analyzer.cli.statistic.statistic_tables import icicle
+
+    shown = _work(stats)[:_MOST_BARS]
+    ms = [-_by_total(stat) / 1e6 for stat in shown]
+    bars = Bars("What takes most time", "total (ms)", [brief(stat.name) for stat in shown], {"operation": ms})
+    return [icicle(stats), bars] if args.group_by == "module" else [bars]
+
+
+def _headline(stats: Sequence[Stat]) -> str:
+    """Name the work with the largest total."""
+    if not stats:
         return "No operation is recorded."
-    most = max(work, key=lambda stat: stat.total_ns)
+    most = _work(stats)[0]
     times = f"{in_ms(most.total_ns)} in {counted(most.count, 'event')}, {in_ms(most.mean_ns)} on average"
     return f"{brief(most.name)} takes most time: {times}."
 

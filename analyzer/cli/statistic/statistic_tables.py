@@ -1,9 +1,11 @@
-"""Tables of collectives and of DASF's tasks."""
+"""Tables of collectives and of DASF's tasks, and the icicle of modules."""
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from analyzer.answers.statistic.collective_stats import CollectiveStats, collective_stats
@@ -12,8 +14,9 @@ from analyzer.base.errors import UsageError, counted
 from analyzer.base.inputs import is_digest
 from analyzer.base.units import in_digits, in_ms, in_percent
 from analyzer.cli import asked, damage_notes, name_files
+from analyzer.model.figures.durations import Stat
 from analyzer.reading.formats.columns import Trace
-from analyzer.report.result import Column, Result, Table, ms_column
+from analyzer.report.result import Column, Result, Span, Table, Timeline, ms_column
 
 _COLLECTIVES = (
     Column("kind", "kind"),
@@ -31,6 +34,10 @@ _HOW = (
     "Algorithm bandwidth = bytes / transfer time; bus bandwidth = that × the factor of nccl-tests. "
     "Exposed: not overlapped by computation."
 )
+
+
+_MOST_LEVELS, _MOST_BOXES = 100, 8_000  # of an icicle
+_NUMBER = re.compile(r"_\d+$")  # of a module among those of its class
 
 
 def collectives(args: Namespace) -> Result:
@@ -129,3 +136,32 @@ def dasf_table(sub_option: str, traces: Sequence[Trace]) -> tuple[Table, str]:
             "own duration (DASF: by that of the last run)."
         )
     return Table.of(sub_option, "Function bottleneck", _FUNCTIONS, of_workers, note=" ".join(notes)), headline
+
+
+def icicle(stats: Iterable[Stat]) -> Timeline:
+    """Draw the time of a device by module, or by Python function where no module is recorded.
+
+    Below a box lie the modules inside, in the order of their first launches; beside them is its own time.
+    """
+    own_ns: dict[tuple[str, ...], float] = defaultdict(float)
+    for stat in stats:
+        separator = ";" if "(" in stat.name else "."  # functions have points in their names
+        path = ("all", *stat.name.split(separator, _MOST_LEVELS))
+        own_ns[path] += stat.total_ns
+    whole_ns: dict[tuple[str, ...], float] = defaultdict(float)
+    for path, ns in own_ns.items():
+        for depth in range(1, len(path) + 1):
+            whole_ns[path[:depth]] += ns
+    spans: list[Span] = []
+    free_ns: dict[tuple[str, ...], float] = {(): 0.0}  # where the next module inside begins
+    for path, ns in whole_ns.items():  # a module stands before those inside
+        start, outer = free_ns[path[:-1]], path[:-1]
+        free_ns[path], free_ns[outer] = start, start + ns
+        own = own_ns.get(path, 0.0)
+        name = f"{path[-1]} (own {in_ms(own)})" if 0 < own < ns else path[-1]
+        spans.append(Span(f"level {len(path) - 1}", name, start / 1e6, ns / 1e6, _NUMBER.sub("", path[-1])))
+    spans.sort(key=lambda span: -span.dur_ms)
+    note = "A box is as wide as the time on the device of its module and of the modules inside, below it."
+    if left_out := len(spans[_MOST_BOXES:]):
+        note += f" {left_out:,} boxes are left out: the shortest."
+    return Timeline("Time by module", spans[:_MOST_BOXES], note=note)

@@ -93,8 +93,13 @@ document.addEventListener("keydown", (event) => { if (event.key === "Escape") st
 
 const drawers = {}; // kind of chart -> function(chart, place); the scripts after this one fill it
 
+/** A text whose parts between back-ticks are code. */
+function prose(text) {
+  return text.split(/`([^`]+)`/).map((part, index) => (index % 2 ? element("code", {}, part) : part));
+}
+
 function header() {
-  const further = data.further ? [element("p", { className: "further" }, data.further)] : [];
+  const further = data.further ? [element("p", { className: "further" }, ...prose(data.further))] : [];
   const subject = element("p", { className: "option" }, data.subject);
   return element("header", {}, subject, element("h1", {}, data.title), ...further);
 }
@@ -128,10 +133,10 @@ function cards() {
   const made = data.cards.map((card, index) => {
     const lines = card.lines.flatMap(([label, text, command]) => {
       if (!label) return [];
-      if (!command) return [element("dt", {}, label), element("dd", {}, text)];
+      if (!command) return [element("dt", {}, label), element("dd", {}, ...prose(text))];
       return [element("dt", {}, label), element("dd", {}, ...commandOf(text, command))];
     });
-    const plain = card.lines.filter(([label]) => !label).map(([, text]) => element("p", {}, text));
+    const plain = card.lines.filter(([label]) => !label).map(([, text]) => element("p", {}, ...prose(text)));
     const name = element("h2", {}, element("span", { className: "place" }, String(index + 1)), card.title);
     const [, low, high] = card.bar ?? [];
     const between = (low ?? null) === null ? ""
@@ -158,7 +163,7 @@ function cards() {
 
 /** The limits of the answer: notes, and repaired or ignored input. */
 function trust() {
-  const lines = data.notes.map((note) => element("p", {}, note));
+  const lines = data.notes.map((note) => element("p", {}, ...prose(note)));
   if (data.repairs.length === 1) lines.push(element("p", {}, `Repaired or left out: ${data.repairs[0]}`));
   if (data.repairs.length > 1) {
     const heading = element("summary", {}, `Repaired or left out (${formatted(data.repairs.length, 0)})`);
@@ -225,7 +230,8 @@ function build() {
   document.body.append(main);
   const beside = element("div", { className: data.cards.length ? "" : "beside" });
   if (data.cards.length) main.append(element("div", { className: "answer" }, ...cards(), beside), ...trust());
-  else main.append(...trust(), beside);
+  else main.append(beside);
   appendSections(main, beside);
+  if (!data.cards.length) main.append(...trust());
   document.documentElement.dataset.ready = "yes";
 }

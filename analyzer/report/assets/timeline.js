@@ -1,8 +1,8 @@
 // Spans on lanes, to scale, on a canvas that is moved and zoomed sideways by mouse, touch and keyboard; spans of a
 // lane that overlap get rows of their own below each other.
 
-const [LOWEST_ROW, HIGHEST_ROW] = [9, 20]; // CSS pixels; lower where there are many
-const WANTED_HEIGHT = 560;
+const [LOWEST_ROW, HIGHEST_ROW] = [6, 20]; // CSS pixels; lower where there are many
+const WANTED_HEIGHT = 500;
 const NAMED_ROW = 12; // a row from here on has room for names
 const LANE_GAP = 6;
 const AXIS = 26;
@@ -42,7 +42,7 @@ drawers.timeline = (chart, place) => {
   const path = chart.path.map(([span, start, duration, name, idle, ...keys]) => (
     { span: spans[span], start, duration, name: chart.names[name], idle, keys }));
   const pathEnds = runningEnds(path);
-  const { names, groups, lane_names: laneNames, colours } = chart;
+  const { names, lane_names: laneNames } = chart;
   const gap = rowHeight > NAMED_ROW ? 3 : 1; // between rows
   let found = null; // indices of the spans that the search found
   let linked = null; // indices of the spans of the marked rows of tables
@@ -54,10 +54,10 @@ drawers.timeline = (chart, place) => {
   const tip = element("div", { className: "tip", hidden: true });
   const about = path.length ? " The line is the critical path, dotted where nothing ran." : "";
   const detail = element("p", { className: "detail", role: "status" },
-    `Drag to move; click, then use the wheel to zoom; keys W A S D, ← → + − 0.${about}`);
+    `Drag to move; Ctrl and the wheel zoom, after a click the wheel alone and the keys W A S D, ← → + − 0.${about}`);
 
   const describe = (span) =>
-    `${names[span.name]}\n${groups[span.group]} · ${laneNames[span.lane]}\n` +
+    `${names[span.name]}\n${data.groups[span.group][0]} · ${laneNames[span.lane]}\n` +
     `${milliseconds(span.duration)}, from ${milliseconds(span.start)} to ${milliseconds(span.start + span.duration)}`;
 
   let isPending = false;
@@ -170,7 +170,7 @@ drawers.timeline = (chart, place) => {
       drawnTo = Math.floor(x + width);
       const faded = (found && !found.has(span.index)) || (linked && !linked.has(span.index));
       context.globalAlpha = faded ? 0.15 : 1;
-      context.fillStyle = colours[span.group];
+      [, context.fillStyle] = data.groups[span.group];
       context.fillRect(x, top, width > 3 ? width - 0.6 : width, rowHeight - gap);
       if (span === chosen) {
         context.strokeStyle = ink.ink;
@@ -223,7 +223,7 @@ drawers.timeline = (chart, place) => {
     const from = Math.max(x, view.left);
     const room = Math.min(x + width, view.width) - from - 8;
     if (room < 26) return;
-    context.fillStyle = chart.inks[span.group];
+    [, , context.fillStyle] = data.groups[span.group];
     const text = fitted(context, names[span.name], room);
     if (text) context.fillText(text, from + 4, top + (rowHeight - gap) / 2 + 0.5);
   }
@@ -331,17 +331,22 @@ function fitted(context, full, room) {
   return length > 2 ? shortened(text, length) : "";
 }
 
-/** The meaning of each colour, with the number of its boxes. */
-function makeLegend({ spans, groups, colours }) {
-  const counts = new Map(); // by group, in order of first appearance
+/** The meaning of each colour, with the number of its boxes; groups that share one are only counted. */
+function makeLegend({ spans }) {
+  const counts = new Map();
   for (const [, , , , group] of spans) counts.set(group, (counts.get(group) ?? 0) + 1);
-  const legend = element("div", { className: "legend" });
-  for (const [group, count] of counts) {
+  const groups = [...counts.keys()].sort((a, b) => a - b);
+  const chip = (group, words, title = "") => {
     const swatch = element("i");
-    swatch.style.background = colours[group];
-    legend.append(element("span", {}, swatch, `${groups[group] || "(none)"} ${formatted(count, 0)}`));
-  }
-  return legend;
+    [, swatch.style.background] = data.groups[group];
+    return element("span", { title }, swatch, words);
+  };
+  const named = groups.filter((group) => group < data.legend);
+  const others = groups.slice(named.length);
+  const chips = named.map((group) => chip(group, `${data.groups[group][0] || "(none)"} ${formatted(counts.get(group), 0)}`));
+  const title = others.map((group) => data.groups[group][0]).join(", ");
+  if (others.length) chips.push(chip(others[0], `${formatted(others.length, 0)} more`, title));
+  return element("div", { className: "legend" }, ...chips);
 }
 
 /** The begin of the first box and the end of the last in all timelines in sight, which share one scale. */
@@ -374,7 +379,7 @@ function laidOut(chart) {
     for (const row of lane.rows) row.ends = runningEnds(row.spans);
   }
   const rows = lanes.reduce((total, lane) => total + lane.rows.length, 0);
-  const rowHeight = Math.max(LOWEST_ROW, Math.min(HIGHEST_ROW, Math.floor(WANTED_HEIGHT / Math.max(rows, 1))));
+  const rowHeight = Math.max(LOWEST_ROW, Math.min(HIGHEST_ROW, Math.floor((WANTED_HEIGHT - lanes.length * LANE_GAP) / Math.max(rows, 1))));
   let top = AXIS + LANE_GAP;
   for (const lane of lanes) {
     lane.top = top;

@@ -24,7 +24,7 @@ function zoomTools(drawing, finder, { zoom, move, fit }) {
   return element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...buttons));
 }
 
-/** A search field that marks its hits: find(words) -> indices; visit(index) on Enter. */
+/** A search field that marks its hits: find(words) -> indices; visit(index) of the first, on Enter of the next. */
 function makeFinder(label, find, changed, visit) {
   const input = element("input", { type: "search", placeholder: label, "aria-label": label });
   const status = element("span", { className: "soft", role: "status" });
@@ -37,12 +37,13 @@ function makeFinder(label, find, changed, visit) {
     const how = hits.length ? ", Enter goes to the next" : "";
     status.textContent = text ? `${formatted(hits.length, 0)} found${how}` : "";
     changed(text ? new Set(hits) : null);
+    if (hits.length) visit(hits[next++]);
   });
   input.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !hits.length) return;
+    next %= hits.length;
     status.textContent = `${formatted(next + 1, 0)} of ${formatted(hits.length, 0)}`;
-    visit(hits[next]);
-    next = (next + 1) % hits.length;
+    visit(hits[next++]);
   });
   return [input, status];
 }

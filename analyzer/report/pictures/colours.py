@@ -21,17 +21,17 @@ SOFT = "#5a6472"
 #: The palette, in the order in which names without a meaning take colours.
 PALETTE = {
     "kernels": "#1d9fb8",
-    "host": "#406c66",
     "update": "#ff4bb1",
-    "waiting": "#a2907e",
-    "gap": "#66788a",
     "backward": "#7d84fd",
-    "rest": "#848484",
-    "communication": "#d18200",
     "pull": "#e7013c",
-    "computation": "#2850f4",
     "copies": "#bd0bb0",
     "input": "#008c50",
+    "communication": "#d18200",
+    "computation": "#2850f4",
+    "waiting": "#a2907e",
+    "host": "#406c66",
+    "gap": "#66788a",
+    "rest": "#848484",
 }
 #: Patterns of a whole name in any case, or of its part after the last slash, and the colour; the first match
 #: counts.
@@ -55,15 +55,16 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 
 
 def assign(names: Iterable[str]) -> dict[str, str]:
-    """Give each distinct name the colour of its meaning, else the next colour of the palette.
+    """Give each distinct name the colour of its meaning; if it has none, or that is taken, the next free one.
 
-    Names without a meaning (runs, series) recur to the palette's beginning when all colours are taken.
+    The first names have different colours; when all are taken, the others share the colour of the rest.
     """
-    chosen = {name: _meant(name) for name in names}
-    taken = {*chosen.values()}
-    free = [colour for colour in PALETTE.values() if colour not in taken] or [*PALETTE.values()]
-    unknown = [name for name, colour in chosen.items() if not colour]
-    return chosen | {name: free[i % len(free)] for i, name in enumerate(unknown)}
+    chosen = dict.fromkeys(names, "")
+    for name in chosen:
+        if _meant(name) not in chosen.values():  # "" is in them
+            chosen[name] = _meant(name)
+    free = iter([colour for colour in PALETTE.values() if colour not in chosen.values()])
+    return {name: colour or next(free, PALETTE["rest"]) for name, colour in chosen.items()}
 
 
 def of(name: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from analyzer.base.units import in_digits
 from analyzer.report.cells import bounded, labels
+from analyzer.report.pictures.colours import ink_on
 from analyzer.report.pictures.svg import MIDDLE, RIGHT, Drawing, mark, swatch, text, text_width
 from analyzer.report.result import HeatMap
 
@@ -16,10 +15,9 @@ from analyzer.report.result import HeatMap
 _SHADES = (
     "#ffffcc", "#ffeda0", "#fed976", "#feb24c", "#fd8d3c", "#fc4e2a", "#e31a1c", "#bd0026", "#800026",
 )  # fmt: skip
-_ROW, _COLUMN = 18, 48  # pixels of a cell
+_ROW, _COLUMN = 18, 48  # pixels of a cell; a cell as wide shows its value
 _WIDEST_NAME = 300
 _NAME = 44  # columns
-_TICK, _MOST_TICKS = 24, 14  # columns of a name in 3-D, and names of an axis
 #: The scale ends at this quantile of the values if the largest value is this many times as large.
 _USUAL, _FAR_LARGER = 0.99, 4
 
@@ -71,51 +69,9 @@ def _cells(chart: HeatMap, left: float, wide: float, low: float, high: float) ->
             shade = int(len(_SHADES) * (value - low) / ((high - low) or 1.0))
             box = (left + j * wide, i * _ROW, max(wide - 0.5, 0.3), _ROW - 0.5)
             step = column if chart.by_step else None
-            description = _description(chart, row, column, value)
-            yield mark(description, _SHADES[min(shade, len(_SHADES) - 1)], box, step)
-
-
-def _description(chart: HeatMap, row: str, column: str, value: float) -> str:
-    return f"{bounded(row)}, {chart.x_label} {bounded(column)}: {in_digits(value)} ms"
-
-
-# ---- in 3-D
-
-
-def figure(chart: HeatMap) -> dict[str, Any]:
-    """Make data and layout for plotly: a line up from the floor for each cell.
-
-    plotly reads markup in texts, so each is escaped.
-    """
-    ends: dict[str, list[Any]] = {key: [] for key in ("x", "y", "z", "hovertext")}
-    for y, (row, values) in enumerate(zip(chart.rows, chart.values, strict=True)):
-        for x, (column, value) in enumerate(zip(chart.columns, values, strict=True)):
-            if value is not None:
-                words = html.escape(_description(chart, row, column, value))
-                for key, begin, end in (
-                    ("x", x, x), ("y", y, y), ("z", 0, value), ("hovertext", words, words),
-                ):  # fmt: skip
-                    ends[key] += [begin, end, None]
-    line = {"width": 12, "color": ends["z"], "colorscale": "YlOrRd"}
-    scene = {
-        "xaxis": _axis(chart.columns, chart.x_label),
-        "yaxis": _axis(chart.rows, chart.y_label),
-        "zaxis": {"title": {"text": "ms"}},
-        "aspectmode": "manual",
-        "aspectratio": {"x": 1, "y": 1.6, "z": 0.8},
-        "camera": {"eye": {"x": 1.6, "y": -1.6, "z": 0.95}},
-    }
-    trace = {"type": "scatter3d", "mode": "lines", "hoverinfo": "text", "line": line, **ends}
-    look = {
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": "#7d8896"},
-        "margin": dict.fromkeys("lrtb", 0),
-    }
-    return {"data": [trace], "layout": {"scene": scene, **look}}
-
-
-def _axis(names: Sequence[str], title: str) -> dict[str, Any]:
-    """Make an axis of positions 0, 1, 2, … with as many names as fit."""
-    every = math.ceil(len(names) / _MOST_TICKS) or 1
-    texts = [html.escape(name) for name in labels(names[::every], _TICK)]
-    return {"tickvals": [*range(0, len(names), every)], "ticktext": texts, "title": {"text": title}}
+            description = f"{bounded(row)}, {chart.x_label} {bounded(column)}: {in_digits(value)} ms"
+            colour = _SHADES[min(shade, len(_SHADES) - 1)]
+            yield mark(description, colour, box, step)
+            if wide >= _COLUMN:
+                ink = f'class="on" pointer-events="none" text-anchor="middle" fill="{ink_on(colour)}"'
+                yield text(in_digits(value), left + (j + 0.5) * wide, i * _ROW + 13, look=ink)

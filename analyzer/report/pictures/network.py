@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from analyzer.base.units import in_digits
-from analyzer.report.cells import labels
+from analyzer.report.cells import bounded, labels
 from analyzer.report.pictures import colours
 from analyzer.report.pictures.colours import INK
-from analyzer.report.pictures.svg import Drawing, escaped, swatch, text
+from analyzer.report.pictures.svg import Drawing, escaped, line, swatch, text
 from analyzer.report.result import Network
 
 _UNIT = (190, 34)  # pixels of one layer and one row
@@ -21,11 +21,9 @@ _NAME, _SMALL = 10.5, 8.5  # font sizes
 EDGE = "#7d8896"
 _LOOKS = {  # colour, opacity, width and dashes of an edge, in the order of drawing
     "next": (EDGE, 0.6, 1.0, "4 3"),
-    "long": (EDGE, 0.3, 0.8, ""),
-    "short": (EDGE, 0.9, 1.0, ""),
+    "": (EDGE, 0.7, 1.0, ""),
     "critical": (INK, 1.0, 2.4, ""),
 }
-_LONG, _NEAR_ROWS = 1.5, 8  # layers and rows; longer edges are faint
 _Point = tuple[float, float]
 
 
@@ -38,11 +36,19 @@ def paint(chart: Network, _: float) -> Drawing:
     shades = colours.assign(node.cat for node in chart.nodes)
     shapes = [
         f'<g transform="translate({-left:g},{-top:g})">',
+        *_lanes(chart, left, left + width),
         *_edges(chart, centres),
         *_boxes(chart, centres, shades),
         "</g>",
     ]
     return Drawing(shapes, width, max(ys) - top + _UNIT[1], _legend(chart, shades))
+
+
+def _lanes(chart: Network, left: float, right: float) -> Iterator[str]:
+    for name, row in chart.lanes:
+        top = (row - 1) * _UNIT[1]
+        yield line(left, top, right, top, "grid")
+        yield text(labels([name], _LABEL)[0], left + 2, top + 13)
 
 
 def looks(chart: Network) -> list[tuple[int, int, str]]:
@@ -80,10 +86,8 @@ def _edges(chart: Network, centres: Sequence[_Point]) -> Iterator[str]:
             (centres[a][0] + _BOX[0] / 2, centres[a][1]),
             (centres[b][0] - _BOX[0] / 2, centres[b][1]),
         )
-        near = end[0] - start[0] < _LONG * _UNIT[0] and abs(end[1] - start[1]) < _NEAR_ROWS * _UNIT[1]
-        look = kind if kind in _LOOKS else "short" if near and end[0] > start[0] else "long"
         head = f"M{end[0] - 6:g} {end[1] - 3.2:g}l6 3.2l-6 3.2"
-        curves.setdefault(look, []).append(_curve(start, end) + head)
+        curves.setdefault(kind if kind in _LOOKS else "", []).append(_curve(start, end) + head)
     for look in _LOOKS:
         if look in curves:
             yield f'<path {_stroke(look)} d="{"".join(curves[look])}"/>'
@@ -109,7 +113,7 @@ def _boxes(chart: Network, centres: Sequence[_Point], shades: Mapping[str, str])
         )
         figures = [(node.dur_ms, ""), (node.slack_ms, "slack ")]
         times = [f"{what}{in_digits(ms)} ms" for ms, what in figures if ms is not None]
-        head = [labels([node.label], 160)[0], node.cat or "other"]
+        head = [bounded(", ".join(node.names or [node.label])), node.cat or "other"]
         description = " · ".join([*head, *times, *["critical path"] * node.critical])
         yield f'<g role="graphics-symbol" aria-label="{escaped(description)}">'
         yield f'<rect {corner} fill="{shades[node.cat]}" {frame}/>'

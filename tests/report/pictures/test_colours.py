@@ -135,3 +135,17 @@ def test_the_host_has_one_colour_that_is_of_no_phase_and_no_wait() -> None:
 def test_names_without_a_meaning_differ_while_colours_last() -> None:
     names = [f"run {i}" for i in range(12)]
     assert len(set(colours.assign(names).values())) == 12
+
+
+def test_names_of_one_meaning_differ_and_take_no_other_meaning() -> None:
+    names = ["PUSH", "REDUCE", "COPYD2H", "COPYH2D", "I/O", "cpu_op", "cuda_runtime"]
+    shades = colours.assign(names)
+    assert [*shades] == names
+    assert len(set(shades.values())) == len(names)
+    for name in ("PUSH", "COPYD2H", "I/O", "cpu_op"):
+        assert shades[name] == colours.of(name)
+
+
+def test_more_names_than_colours_share_the_colour_of_the_rest() -> None:
+    shades = [*colours.assign(f"run {i}" for i in range(20)).values()]
+    assert set(shades[12:]) == {colours.PALETTE["rest"]}

@@ -2,10 +2,13 @@
 
 A launch and its work have the same correlation; all work of a CUDA graph has that of the graph's launch.
 Launches of a backward operator belong to the module of its forward operator, which has the same sequence
-number; also to its annotation, if the running threads have none.
+number; also to its annotation, if the running threads have none. Where no module is recorded, Python
+functions stand in.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,7 +21,7 @@ from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.system import CPU_OP_CATS, with_names
 from analyzer.reading.formats.columns import Trace
 
-_MODULE = "nn.Module: "
+_MODULE, _FUNCTION = "nn.Module: ", "python_function"
 _ENGINE, _UPDATE = "autograd::engine::", "Optimizer."
 NO_LAUNCH = "(not attributed: no launch in the file)"
 
@@ -36,10 +39,11 @@ def attributed(trace: Trace, rows: Int64, by: str) -> Trace:
             launch.annotation, launch.of_main_thread(), launch.of_forward(launch.annotations)
         ),
     }[by]()
-    names, name_of = launch.paths() if by == "module" else (trace.names, trace.name_id)
+    known = owner[owner >= 0].tolist()
     labels = np.full(len(rows), f"(no {by} around the launch)", np.object_)
     labels[launch.thread < 0] = NO_LAUNCH
-    labels[owner >= 0] = [names[i] for i in name_of[owner[owner >= 0]].tolist()]
+    paths = launch.paths(known) if by == "module" else {}
+    labels[owner >= 0] = [paths.get(row) or trace.names[trace.name_id[row]] for row in known]
     return with_names(trace.select(rows), labels.tolist(), launch.phases())
 
 
@@ -52,7 +56,9 @@ class _Launches:
         self.at_ns = np.append(trace.ts_ns, 0)[self.call]
         self.thread = np.append(trace.track_id, -1)[self.call].astype(np.int64)
         self.is_operator = by_cat(trace, CPU_OP_CATS.__contains__)
-        self.modules = np.flatnonzero(by_name(trace, lambda name: name.startswith(_MODULE)))
+        is_module = by_name(trace, lambda name: name.startswith(_MODULE))
+        self.has_modules = bool(is_module.any())
+        self.modules = np.flatnonzero(is_module if self.has_modules else by_cat(trace, _FUNCTION.__eq__))
         marks = by_name(trace, is_step_mark)
         self.annotations = np.flatnonzero(by_cat(trace, "user_annotation".__eq__) & ~marks)
         self.operator = self.around(np.flatnonzero(self.is_operator))
@@ -98,24 +104,29 @@ class _Launches:
         phase = np.select([self.around(updates) >= 0, self.is_backward, is_known], [3, 2, 1], 0)
         return [("", "forward", "backward", "update")[i] for i in phase.tolist()]
 
-    def paths(self) -> tuple[list[str], Int64]:
-        """List the paths of modules, ``Net_0.Linear_3``, and the index of each slice's path (n + 1,)."""
+    def paths(self, wanted: Sequence[int]) -> dict[int, str]:
+        """Make the paths of modules, ``Net_0.Linear_3``, or of Python functions, with ``;`` between them."""
         trace = self.trace
         sort_keys = (column[self.modules] for column in (-trace.dur_ns, trace.ts_ns, trace.track_id))
         order = self.modules[np.lexsort(tuple(sort_keys))]
-        number: dict[str, int] = {}
-        of_row = np.zeros(len(trace) + 1, np.int64)
-        around: list[tuple[int, int, str]] = []  # thread, end and path of the open modules
+        outer: dict[int, int] = {}
+        around: list[tuple[int, int, int]] = []  # thread, end and row of the open slices
         columns = (trace.ts_ns, trace.end_ns, trace.track_id)
         values = (column[order].tolist() for column in columns)
         for row, begin, end, thread in zip(order.tolist(), *values, strict=True):
             while around and (around[-1][0] != thread or around[-1][1] < end or around[-1][1] <= begin):
                 around.pop()
-            name = trace.names[trace.name_id[row]].removeprefix(_MODULE)
-            path = f"{around[-1][2]}.{name}" if around else name
-            around.append((thread, end, path))
-            of_row[row] = number.setdefault(path, len(number))
-        return list(number), of_row
+            if around:
+                outer[row] = around[-1][2]
+            around.append((thread, end, row))
+        paths = {}
+        for row in dict.fromkeys(wanted):
+            rows = [row]
+            while rows[0] in outer:
+                rows.insert(0, outer[rows[0]])
+            names = [trace.names[trace.name_id[part]].removeprefix(_MODULE) for part in rows]
+            paths[row] = ("." if self.has_modules else ";").join(names)
+        return paths
 
     def _backward(self) -> Int64:
         """Find the innermost operator around each launch that names its forward operator (k,).

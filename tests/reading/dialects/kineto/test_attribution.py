@@ -78,6 +78,24 @@ def test_work_belongs_to_the_innermost_operator_module_and_annotation_around_its
     }
 
 
+def test_where_no_module_is_recorded_python_functions_stand_in(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.json",
+        [
+            event("train.py(3): <module>", "python_function", 0, 900),
+            event("train.py(7): step", "python_function", 10, 100),
+            event("aten::mm", "cpu_op", 30, 30),
+            *launch(40, 1, dur=7),
+            event("aten::mm", "cpu_op", 200, 30),
+            *launch(210, 2, dur=5),
+        ],
+    )
+    assert groups(path, "module") == {
+        ("train.py(3): <module>;train.py(7): step", "forward"): 7000,
+        ("train.py(3): <module>", "forward"): 5000,
+    }
+
+
 def test_a_backward_operator_has_the_module_of_the_forward_one_with_its_sequence_number(
     tmp_path: Path,
 ) -> None:
