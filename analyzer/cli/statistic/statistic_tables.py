@@ -33,19 +33,25 @@ _HOW = (
 )
 
 
+def check_events(args: Namespace, what: str) -> None:
+    """Raise `UsageError` for digests and step logs, which have none of `what`."""
+    from trace_utils import held_by
+
+    refused = f"--sub_option {args.sub_option}"
+    for digest in filter(is_digest, args.path):
+        raise UsageError(f"{refused}: {digest} is a digest, which has no single {what}; give the traces")
+    if held_by(args.path) == "steps":
+        raise UsageError(
+            f"{refused}: {args.path[0]} is a step log, which has no {what}; "
+            "analyze.py statistic shows its columns"
+        )
+
+
 def collectives(args: Namespace) -> Result:
     """List the collectives of the job at `--path`."""
     from dag_utils import read_partitions
-    from trace_utils import held_by
 
-    refused = "--sub_option collectives"
-    for digest in filter(is_digest, args.path):
-        raise UsageError(f"{refused}: {digest} is a digest, which has no single collectives; give the traces")
-    if held_by(args.path) == "steps":
-        raise UsageError(
-            f"{refused}: {args.path[0]} is a step log, which has no collectives; "
-            "analyze.py statistic shows its columns"
-        )
+    check_events(args, "collectives")
     stats = collective_stats(args.path, read_partitions(args.path).bytes_of, asked(args))
     table = Table.of("collectives", "Collectives", _COLLECTIVES, stats.rows, lambda row: -row.total_ns)
     name_files(args, stats.files[0].path)

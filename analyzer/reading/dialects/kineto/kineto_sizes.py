@@ -103,7 +103,7 @@ def _of_args(trace: Trace, name: str, cat: str, args: Mapping[str, Any], groups:
     listed = [group for group in groups if len(group[1]) == n_ranks and members in ((), group[1])]
     about = args.get("Process Group Description") or (listed[0][0] if len(listed) == 1 else "")
     members = members or (listed[0][1] if len(listed) == 1 else ())
-    item = 0 if args.get("dtype") is None else _item_bytes(args["dtype"])
+    item = 0 if args.get("dtype") is None else item_bytes(args["dtype"])
     sent, received = (int_or_zero(args.get(key)) * item for key in ("In msg nelems", "Out msg nelems"))
     part = collective(name, cat, args, is_known=True)
     known = None if part is None else meeting(part.key, name, trace.rank, ())
@@ -209,12 +209,13 @@ def _bytes_of_inputs(args: Mapping[str, Any]) -> int:
     if not isinstance(shapes, list) or not isinstance(types, list):
         return 0
     return sum(
-        math.prod(map(int_or_zero, shape)) * _item_bytes(of_type)
+        math.prod(map(int_or_zero, shape)) * item_bytes(of_type)
         for shape, of_type in zip(shapes, types, strict=False)
         if isinstance(shape, list) and shape
     )
 
 
-def _item_bytes(of_type: object) -> int:
+def item_bytes(of_type: object) -> int:
+    """Bytes of an element, by the name of its type."""
     words = re.findall(r"\w+", str(of_type).lower())
     return next((_ITEM_BYTES[word] for word in words if word in _ITEM_BYTES), 4)
