@@ -46,6 +46,7 @@ _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 VARIANTS = {
     "breakdown": "computation, communication and idle time of each step",
     "collectives": "size, time and bandwidth of collectives",
+    "bubbles": "idle time of a pipeline's stages while it fills, is full, and drains",
     "flops": "FLOP/s and MFU of each step, and of each kind of kernel",
     "function_bottleneck": "time and data of each function of a DASF profile",
     "task_bottleneck": "time and memory of its tasks",
@@ -128,12 +129,19 @@ def run(args: Namespace) -> Result:
         return _dasf(args)
     if args.sub_option is not None:
         refuse(args, variant_of(args), "group_by")
+    if args.sub_option in ("flops", "bubbles"):
+        refuse(args, variant_of(args), "save", "filter")
+    else:
+        refuse(args, variant_of(args), *REAL)
     if args.sub_option == "flops":
         from analyzer.cli.statistic.flops_tables import flops
 
-        refuse(args, variant_of(args), "save", "filter")
         return flops(args)
-    refuse(args, variant_of(args), *REAL, "peak_tflops")
+    refuse(args, variant_of(args), "peak_tflops")
+    if args.sub_option == "bubbles":
+        from analyzer.cli.statistic.bubble_tables import bubbles
+
+        return bubbles(args)
     if args.sub_option == "collectives":
         from analyzer.cli.statistic.statistic_tables import collectives
 

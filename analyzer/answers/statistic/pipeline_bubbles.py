@@ -1,0 +1,127 @@
+"""Bubbles of pipelines: the idle time of each rank while its pipeline fills, is full, and drains.
+
+Of p stages, and m micro-batches that take w / m of a stage's time, the mean rank is idle for two reasons:
+(p - 1) mean(w) / m, which even stages have too, a share (p - 1) / (m + p - 1) of their step; and
+(m - 1) / m (max(w) - mean(w)), as all wait for the slowest stage. The rest are other waits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from analyzer.base.arrays import Float64, Int64, Mask
+from analyzer.base.arrays.intervals import clipped_lengths, union
+from analyzer.base.errors import UsageError
+from analyzer.model.graph.step_graph import Recording, StepGraph
+from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
+from analyzer.reading.dialects.name_rules import is_point_to_point
+from analyzer.reading.dialects.roles import Phase, Role
+from replay.selection import pipeline_stages
+
+#: Names of all computation of a micro-batch, in recordings without phases (the published pipelines).
+_NAMED = re.compile(r"(?i)(?:(forward)|backward)(?:[-_ ]?(?:compute|pass|step))?")
+
+
+class _RankBubbles(NamedTuple):
+    """The mean step of a rank, in nanoseconds; its parts add up to it."""
+
+    rank: str
+    stage: int
+    step_ns: float
+    compute_ns: float
+    comm_ns: float  # of transfers, except messages between stages, that no computation overlaps
+    warm_up_ns: float  # idle before the first backward computation
+    steady_ns: float
+    drain_ns: float  # idle after the last forward computation, if not in the warm-up
+
+    @property
+    def idle_ns(self) -> float:
+        """All idle time."""
+        return self.warm_up_ns + self.steady_ns + self.drain_ns
+
+
+class _Pipeline(NamedTuple):
+    """The bubbles of a job."""
+
+    ranks: Sequence[_RankBubbles]
+    work_ns: Float64  # (p,) computation of micro-batches, the mean rank of each stage
+    micro_batches: int
+
+    @property
+    def schedule_ns(self) -> float:
+        """Idle time of the schedule itself."""
+        return float((len(self.work_ns) - 1) * self.work_ns.mean() / self.micro_batches)
+
+    @property
+    def uneven_ns(self) -> float:
+        """Idle time because stages are uneven."""
+        return float((1 - 1 / self.micro_batches) * (self.work_ns.max() - self.work_ns.mean()))
+
+
+def pipeline_bubbles(recording: Recording) -> _Pipeline:
+    """Measure the bubbles of a pipeline job; UsageError for any other job."""
+    stages = pipeline_stages(recording)
+    if stages is None:
+        raise UsageError("--sub_option bubbles: no rank sends to another one, so there is no pipeline")
+    kinds = _kinds(recording)
+    steps = [step_parts(recording.steps[row], kinds) for row in recording.whole_steps]
+    parts, stage = np.mean(steps, axis=0), np.array(stages)
+    n = np.median(np.array(steps)[:, stage < stage.max(), 7])
+    work_ns = np.array([parts[stage == number, 6].mean() for number in range(stage.max() + 1)])
+    of_ranks = zip(recording.owners, stages, *parts.T[:6].tolist(), strict=True)
+    ranks = sorted(map(_RankBubbles._make, of_ranks), key=lambda rank: rank.stage)
+    return _Pipeline(ranks, work_ns, max(int(n), 1))
+
+
+def _kinds(recording: Recording) -> tuple[Mask, ...]:
+    """Mask the operations (n,) that compute, forward and backward, that transfer, and may be messages."""
+    on_device = recording.which(lambda op: op.is_kernel)
+    works = recording.which(lambda op: op.role in (Role.COMPUTE, Role.UPDATE))
+    computes = on_device if on_device.any() else works
+    moves = recording.which(lambda op: op.is_communication or (op.on_device and not op.is_kernel))
+    messages = moves & recording.which(lambda op: is_point_to_point(op.name))
+    forward, backward = (
+        computes & recording.which(lambda op, phase=phase: op.phase is phase)  # type: ignore[misc]
+        for phase in (Phase.FORWARD, Phase.BACKWARD)
+    )
+    if not backward.any():
+        named = {op.name: _NAMED.fullmatch(op.name) for op in recording.operations.kinds}
+        forward = computes & recording.which(lambda op: (match := named[op.name]) and match[1])
+        backward = computes & recording.which(lambda op: (match := named[op.name]) and not match[1])
+    return computes, forward, backward, moves, messages
+
+
+def step_parts(step: StepGraph, kinds: tuple[Mask, ...]) -> Int64:
+    """Split a step of each owner (m, 8): length, computation, transfers, idle times (3), work, micro-batches.
+
+    The work is that of micro-batches, which are stretches of forward computation between messages. Where
+    phases are not known, all computation is, and the warm-up lasts until the first, the drain from the last.
+    """
+    computes, forward, backward, moves, messages = (mask[step.operation] for mask in kinds)
+    in_group = np.zeros(len(step), np.bool_)
+    in_group[step.edges[kinds_of(step.edges) == EdgeKind.GROUP, :2]] = True
+    messages = messages & ~in_group
+    busy_ns = np.where(moves, step.end_ns - step.work_ns, step.start_ns)
+    ends_ns = step.end_of_owners_ns
+    rows = []
+    for owner, (begin, end) in enumerate(zip(step.begin_ns.tolist(), ends_ns.tolist(), strict=True)):
+        of_owner = step.owner == owner
+        works = of_owner & (forward | backward) if backward.any() else of_owner & computes
+        first, last = (of_owner & phase if backward.any() else works for phase in (backward, forward))
+        full = int(np.clip(step.start_ns[first].min(initial=end), begin, end))
+        drains = int(np.clip(step.end_ns[last].max(initial=begin), full, end))
+        bounds = np.array([begin, full, drains, end])
+        busy, computed, worked = (
+            clipped_lengths(union(busy_ns[kind], step.end_ns[kind]), bounds[:-1], bounds[1:])
+            for kind in (of_owner & (computes | (moves & ~messages)), of_owner & computes, works)
+        )
+        idle, computing = np.diff(bounds) - busy, int(computed.sum())
+        told = end - begin - computing - int(idle.sum())
+        moments = np.sort(busy_ns[of_owner & messages])
+        n = len(np.unique(np.searchsorted(moments, step.start_ns[last], side="right")))
+        rows.append((end - begin, computing, told, *idle.tolist(), int(worked.sum()), n))
+    return np.array(rows, np.int64)
