@@ -82,8 +82,8 @@ def bubbles(args: Namespace) -> Result:
             _HOW,
             f"{m} micro-batches (stretches of forward computation between messages): with even stages, and "
             f"nothing else to wait for, (p − 1)/(m + p − 1) = {in_percent(ideal)} is idle.",
-            f"Even stages {claim}{between} of a step of {in_ms(step_ns)}; twice as many micro-batches, half as "
-            f"long, at most {in_ms(shorter_ns)}.",
+            f"Even stages {claim}{between} of a step of {in_ms(step_ns)}; twice as many micro-batches, half "
+            f"as long, at most {in_ms(shorter_ns)}.",
             *([] if job is None else real_notes(job.step)),
             *loaded.recording.notes,
             *damage_notes(loaded.files),

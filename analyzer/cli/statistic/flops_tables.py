@@ -1,21 +1,27 @@
-"""`--sub_option flops`: FLOP/s and MFU of each step on each rank, and of each kind of kernel."""
+"""`--sub_option flops`: FLOP/s and MFU of each step on each rank, and of each kind of work.
+
+MFU, the share of the peak that a model uses, is the time that its operations would take at the peaks of their
+types, over the length of the step. Operations that the backward pass repeats do not count as the model's.
+"""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from analyzer.answers.statistic.model_flops import job_flops
+import numpy as np
+
+from analyzer.answers.statistic.device_peaks import TYPES, peaks_of
+from analyzer.answers.statistic.model_flops import modelled_ranks
 from analyzer.base.units import in_digits, in_ms, in_percent
 from analyzer.cli import asked, command, damage_notes, name_files, real, real_notes
 from analyzer.cli.statistic.statistic_tables import check_events
 from analyzer.reading.dialects.name_rules import PRODUCTS
-from analyzer.report.result import Column, Result, Roofline, Table, ms_column
+from analyzer.report.result import Column, Result, Roofline, Table
 from dag_utils import load_steps
 
-_MISSING = 0.005  # a share of the device's time that a note tells
-
+_MISSING = 0.005  # a share that a note tells
 _HOW = (
     "Products of matrices, convolutions and attention count, from the shapes of operators; in attention all "
     "pairs of positions, also masked ones. GB/s: each tensor is read or written once, which is the least."
@@ -23,101 +29,145 @@ _HOW = (
 _STEPS = (
     Column("rank", "rank"),
     Column("step", "step", "id"),
-    ms_column("step_ms", "length", "length_ns"),
-    Column("model_tflop", "TFLOP of the model", "float", value=lambda row: row.flops / 1e12),
-    Column("repeated_tflop", "repeated TFLOP", "float", value=lambda row: row.again / 1e12),
-    Column("tflop_per_s", "TFLOP/s", "float", value=lambda row: row.rate / 1e12),
+    Column("step_ms", "length (ms)", "float"),
+    Column("model_tflop", "TFLOP of the model", "float", 6),
+    Column("repeated_tflop", "repeated TFLOP", "float", 6),
+    Column("tflop_per_s", "TFLOP/s", "float"),
     Column("mfu", "MFU", "percent", 1),
-    Column("not_modelled_share", "not modelled", "percent", 0, value=lambda row: row.unmodelled),
+    Column("not_modelled_share", "not modelled", "percent", 0),
 )
 _KINDS = (
     Column("kind", "kind"),
     Column("type", "type"),
-    ms_column("time_ms", "of a step", "took_ns"),
+    Column("time_ms", "of a step (ms)", "float"),
     Column("share", "share", "percent", 0),
-    Column("tflop_per_s", "TFLOP/s", "float", value=lambda row: row.rate and row.rate / 1e12),
-    Column("peak_share", "of peak FLOP/s", "percent", 0, value=lambda row: row.of_peak),
-    Column("gb_per_s", "GB/s", "float", value=lambda row: row.bandwidth and row.bandwidth / 1e9),
-    Column("memory_share", "of peak GB/s", "percent", 0, value=lambda row: row.of_memory),
-    Column("flop_per_byte", "FLOP/byte", "float", value=lambda row: row.intensity),
+    Column("tflop_per_s", "TFLOP/s", "float"),
+    Column("peak_share", "of peak FLOP/s", "percent", 0),
+    Column("gb_per_s", "GB/s", "float"),
+    Column("memory_share", "of peak GB/s", "percent", 0),
+    Column("flop_per_byte", "FLOP/byte", "float"),
 )
 
 
 def flops(args: Namespace) -> Result:
     """Count the floating-point operations of the job at `--path`."""
     check_events(args, "operators")
-    notes: list[str] = []
-
-    def real_lengths() -> dict[tuple[str, int], float]:
-        loaded = load_steps(args.path, asked(args))
-        job = real(args, loaded)
-        if job is None:
-            return {}
-        notes.extend(real_notes(job.step))
-        recording = job.loaded.recording
-        return {
-            (owner, step.number if recording.has_steps else 0): float(length_ns)
-            for step in recording.bounds
-            for owner, length_ns in zip(recording.owners, step.iteration_ns.tolist(), strict=True)
-            if length_ns > 0
-        }
-
-    peak = None if args.peak_tflops is None else args.peak_tflops * 1e12
-    job = job_flops(args.path, asked(args), real_lengths, peak)
-    name_files(args, job.files[0].path)
-    steps = Table.of("flops", "Operations of each step", _STEPS, job.steps, lambda row: -row.flops)
-    kinds = Table.of("kernels", "Kinds of work", _KINDS, job.kinds, lambda row: -row.took_ns)
-    n = max(len(job.steps), 1)
-    step_ns, rate = (sum(getattr(step, of) for step in job.steps) / n for of in ("length_ns", "rate"))
-    model, again = (sum(getattr(step, of) for step in job.steps) / n for of in ("flops", "again"))
-    mfus = [step.mfu for step in job.steps if step.mfu is not None]
-    mfu = f", {in_percent(sum(mfus) / len(mfus), 1)} of the peak (MFU)" if mfus else ""
-    unmodelled = sum(kind.unmodelled for kind in job.kinds)
-    missing = sum(kind.unmodelled for kind in job.kinds if kind.kind in PRODUCTS)
-    whose = "the device's" if job.device else "the operators'"
-    does = f"a step of {in_ms(step_ns)} does {in_digits(model / 1e12)} TFLOP on each rank"
-    reaches = f"{in_digits(rate / 1e12)} TFLOP/s{mfu}"
-    used = {kind.type for kind in job.kinds}
-    peaks = [f"{of} {in_digits(rate / 1e12)} TFLOP/s" for of, rate in job.peaks.items() if of in used]
-    memory = [f"memory {in_digits(job.peaks['memory'] / 1e9)} GB/s"] if "memory" in job.peaks else []
-    known = f"Peaks of {job.device or 'the device'}: {', '.join([*peaks, *memory])} ({job.source}, dense)."
-    why = f"the peak of {job.device or 'this device'} is not known; --peak_tflops N tells it"
-    if again:
+    ranks, files, repairs = modelled_ranks(args.path, asked(args))
+    name_files(args, files[0].path)
+    lengths_ns, notes = _real_lengths(args)
+    steps = [row for name, rank in ranks.items() for row in _steps(name, rank, lengths_ns, args.peak_tflops)]
+    device = next(iter(ranks.values())).device
+    peaks, source = _peaks(device, args.peak_tflops)
+    kinds = _kinds([*ranks.values()], peaks)
+    step_ms, model, again, rate, mfu, unmodelled = (
+        float(np.mean([row[i] for row in steps if row[i] is not None] or [np.nan])) for i in range(2, 8)
+    )
+    whose, named = ("the device's", device) if device else ("the operators'", "the device")
+    missing = sum(row[3] for row in kinds if row[0] in PRODUCTS and not row[1])
+    reached = f"{in_digits(rate)} TFLOP/s" + (
+        "" if np.isnan(mfu) else f", {in_percent(mfu, 1)} of the peak (MFU)"
+    )
+    does = f"a step of {in_ms(step_ms * 1e6)} does {in_digits(model)} TFLOP on each rank: {reached}"
+    if again > _MISSING * model:
         notes.append(
-            f"{in_digits(again / 1e12)} TFLOP of a step are repeated in the backward pass (recomputed "
-            "activations, scores of attention); they are no part of MFU."
+            f"{in_digits(again)} TFLOP of a step are repeated in the backward pass (recomputed activations, "
+            "scores of attention); they are no part of MFU."
         )
     if missing > _MISSING:
         notes.append(
-            f"{in_percent(missing)} of {whose} time is in products without shapes (compiled or "
-            "custom kernels, CUDA graphs): MFU is at least the one shown."
+            f"{in_percent(missing)} of {whose} time is in products without shapes (compiled or custom "
+            "kernels, CUDA graphs): the rate is at least the one shown."
         )
+    used = [f"{of} {in_digits(peaks[of] / 1e12)} TFLOP/s" for _, of, *_ in kinds if of in peaks]
+    used += [f"memory {in_digits(peaks['memory'] / 1e9)} GB/s"] if "memory" in peaks else []
+    known = f"Peaks of {named}, dense: {', '.join(dict.fromkeys(used))} ({source})."
+    tables = (
+        Table("kernels", "Kinds of work", _KINDS, kinds),
+        Table("flops", "Operations of each step", _STEPS, steps),
+    )
     return Result(
         "statistic",
         f"Operations of {', '.join(map(str, args.path))}",
-        {
-            "device": job.device or None,
-            "peaks": job.peaks,
-            "peak_source": job.source,
-            steps.name: steps,
-            kinds.name: kinds,
-        },
-        tables=[kinds, steps],
-        charts=_roofline(job.device, job.peaks, kinds.records()),
-        headline=f"{in_percent(unmodelled)} of {whose} time is not modelled; {does}: {reaches}.",
-        notes=[_HOW, known if job.peaks else why, *notes, *damage_notes(job.files), command(args, "kernels")],
-        repairs=job.repairs,
+        {"device": device or None, "peaks": peaks, **{table.name: table for table in tables}},
+        tables=tables,
+        charts=_roofline(named, kinds, peaks),
+        headline=f"{in_percent(unmodelled)} of {whose} time is not modelled; {does}.",
+        notes=[
+            _HOW,
+            known if used else f"The peak of {named} is not known; --peak_tflops N tells it.",
+            *notes,
+            *damage_notes(files),
+            command(args, "kernels"),
+        ],
+        repairs=repairs,
     )
 
 
-def _roofline(device: str, peaks: Mapping[str, float], kinds: Sequence[Mapping[str, Any]]) -> list[Roofline]:
+def _peaks(device: str, told: float | None) -> tuple[Mapping[str, float], str]:
+    peaks, source = peaks_of(device)
+    return (
+        (peaks, source) if told is None else ({**peaks, **dict.fromkeys(TYPES, told * 1e12)}, "--peak_tflops")
+    )
+
+
+def _real_lengths(args: Namespace) -> tuple[dict[tuple[str, int], float], list[str]]:
+    """Find the length of each step (ns), by rank and number, without the profiler; with notes on them."""
+    loaded = load_steps(args.path, asked(args))
+    job = real(args, loaded)
+    recording = loaded.recording if job is None else job.loaded.recording
+    lengths_ns = {
+        (owner, step.number if recording.has_steps else 0): float(length_ns)
+        for step in recording.bounds
+        for owner, length_ns in zip(recording.owners, step.iteration_ns.tolist(), strict=True)
+        if length_ns > 0
+    }
+    return lengths_ns, [] if job is None else real_notes(job.step)
+
+
+def _steps(
+    name: str, rank: Any, lengths_ns: Mapping[tuple[str, int], float], told: float | None
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of `_STEPS` of a rank."""
+    peaks, _ = _peaks(rank.device, told)
+    at_peak = np.array([peaks.get(of_type, np.nan) for _, of_type in rank.kinds])
+    for (number, begin, end), sums in zip(rank.steps.tolist(), rank.sums, strict=True):
+        length_ns = lengths_ns.get((name, number), max(end - begin, 1))
+        took, does, again, _, known, _ = sums.T
+        model = does - again
+        ideal_s, flops = float((model / at_peak)[model > 0].sum()), float(model.sum())
+        mfu = ideal_s * 1e9 / length_ns if ideal_s > 0 else None
+        unmodelled = 1 - float(known.sum()) / max(float(took.sum()), 1.0)
+        of_step = flops / 1e12, float(again.sum()) / 1e12, flops / length_ns / 1e3, mfu, unmodelled
+        yield name, number if rank.is_marked else None, length_ns / 1e6, *of_step
+
+
+def _kinds(ranks: Sequence[Any], peaks: Mapping[str, float]) -> list[tuple[Any, ...]]:
+    """List the rows of `_KINDS`, the longest first: means over steps and ranks."""
+    totals: dict[tuple[str, str], Any] = {}
+    for rank in ranks:
+        for kind, sums in zip(rank.kinds, rank.sums.sum(axis=0), strict=True):
+            totals[kind] = totals.get(kind, 0.0) + sums
+    n_steps, whole = (
+        sum(len(rank.steps) for rank in ranks),
+        max(sum(sums[0] for sums in totals.values()), 1.0),
+    )
+    rows = []
+    for (kind, of_type), sums in sorted(totals.items(), key=lambda item: -item[1][0]):
+        took, does, _, n_bytes, known, sized = sums.tolist()
+        rate, bandwidth = _ratio(does * 1e9, known), _ratio(n_bytes * 1e9, sized)
+        of_peak, of_memory = _ratio(rate, peaks.get(of_type)), _ratio(bandwidth, peaks.get("memory"))
+        speeds = _ratio(rate, 1e12), of_peak, _ratio(bandwidth, 1e9), of_memory, _ratio(does, n_bytes)
+        rows.append((kind, of_type, took / n_steps / 1e6, took / whole, *speeds))
+    return rows
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part and whole else None
+
+
+def _roofline(device: str, kinds: Sequence[tuple[Any, ...]], peaks: Mapping[str, float]) -> list[Roofline]:
     """Draw the kinds of work whose operations and bytes are known under the peaks of the device."""
-    points = [
-        (f"{kind['kind']} {kind['type']}", kind["flop_per_byte"], kind["tflop_per_s"])
-        for kind in kinds
-        if kind["flop_per_byte"]
-    ]
-    used = {kind["type"] for kind in kinds if kind["flop_per_byte"]}
-    roofs = [(of, rate / 1e12) for of, rate in peaks.items() if of in used]
+    points = [(f"{row[0]} {row[1]}", row[8], row[4]) for row in kinds if row[8] and row[4]]
+    roofs = [(of, peaks[of] / 1e12) for of in dict.fromkeys(row[1] for row in kinds if row[8]) if of in peaks]
     slope = peaks.get("memory", 0.0) / 1e12
     return [Roofline(f"Roofline of {device}", points, roofs, slope)] if points and roofs and slope else []
