@@ -1,8 +1,7 @@
 """Bubbles of pipelines: the idle time of each rank while its pipeline fills, is full, and drains.
 
-Of p stages, and m micro-batches that take w / m of a stage's time, the mean rank is idle for two reasons:
-(p - 1) mean(w) / m, which even stages have too, a share (p - 1) / (m + p - 1) of their step; and
-(m - 1) / m (max(w) - mean(w)), as all wait for the slowest stage. The rest are other waits.
+With p even stages, and m micro-batches that take a time t each on a stage, a step takes (m + p - 1) t, of
+which each rank is idle for (p - 1) t: that is the schedule's own.
 """
 
 from __future__ import annotations
@@ -44,26 +43,12 @@ class _RankBubbles(NamedTuple):
         return self.warm_up_ns + self.steady_ns + self.drain_ns
 
 
-class _Pipeline(NamedTuple):
-    """The bubbles of a job."""
+def pipeline_bubbles(recording: Recording) -> tuple[Sequence[_RankBubbles], Float64, int]:
+    """Measure the bubbles of each rank of a pipeline job, by stage; UsageError for any other job.
 
-    ranks: Sequence[_RankBubbles]
-    work_ns: Float64  # (p,) computation of micro-batches, the mean rank of each stage
-    micro_batches: int
-
-    @property
-    def schedule_ns(self) -> float:
-        """Idle time of the schedule itself."""
-        return float((len(self.work_ns) - 1) * self.work_ns.mean() / self.micro_batches)
-
-    @property
-    def uneven_ns(self) -> float:
-        """Idle time because stages are uneven."""
-        return float((1 - 1 / self.micro_batches) * (self.work_ns.max() - self.work_ns.mean()))
-
-
-def pipeline_bubbles(recording: Recording) -> _Pipeline:
-    """Measure the bubbles of a pipeline job; UsageError for any other job."""
+    Also returned are the computation of micro-batches on the mean rank of each stage (p,), in nanoseconds,
+    and their number.
+    """
     stages = pipeline_stages(recording)
     if stages is None:
         raise UsageError("--sub_option bubbles: no rank sends to another one, so there is no pipeline")
@@ -74,7 +59,7 @@ def pipeline_bubbles(recording: Recording) -> _Pipeline:
     work_ns = np.array([parts[stage == number, 6].mean() for number in range(stage.max() + 1)])
     of_ranks = zip(recording.owners, stages, *parts.T[:6].tolist(), strict=True)
     ranks = sorted(map(_RankBubbles._make, of_ranks), key=lambda rank: rank.stage)
-    return _Pipeline(ranks, work_ns, max(int(n), 1))
+    return ranks, work_ns, max(int(n), 1)
 
 
 def _kinds(recording: Recording) -> tuple[Mask, ...]:

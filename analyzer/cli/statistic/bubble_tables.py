@@ -37,20 +37,22 @@ def bubbles(args: Namespace) -> Result:
     loaded = load_steps(args.path, asked(args))
     job = real(args, loaded)
     loaded = loaded if job is None else job.loaded
-    pipeline = pipeline_bubbles(loaded.recording)
+    ranks, work_ns, m = pipeline_bubbles(loaded.recording)
     name_files(args, loaded.files[0].path)
-    ranks, m, work_ns = pipeline.ranks, pipeline.micro_batches, pipeline.work_ns
     step_ns, idle_ns = (
         sum(getattr(rank, of) for rank in ranks) / len(ranks) for of in ("step_ns", "idle_ns")
     )
     idle_share = idle_ns / max(step_ns, 1.0)
-    known = {"the schedule": pipeline.schedule_ns, "uneven stages": pipeline.uneven_ns}
-    reasons = {**known, "other waits": max(idle_ns - sum(known.values()), 0.0)}
-    shares = ", ".join(f"{in_percent(ns / max(step_ns, 1.0))} by {why}" for why, ns in reasons.items())
-    ideal = (len(work_ns) - 1) / (m + len(work_ns) - 1)
+    more = len(work_ns) - 1
+    ideal = more / (m + more)
     factors = [f"stage{i}={work_ns.mean() / max(work, 1.0):.4f}" for i, work in enumerate(work_ns.tolist())]
     forecasts = Forecasts(Job.of(loaded), replayed_rows(loaded.recording))
     gain = forecasts.of([EditRequest.of(factor) for factor in factors]).gain_ns
+    schedule_ns = min(float(more * work_ns.mean()) / m, idle_ns)
+    uneven_ns = min(max(gain.mid_ns, 0.0), idle_ns - schedule_ns)
+    rest_ns = idle_ns - schedule_ns - uneven_ns
+    reasons = {"schedule": schedule_ns, "uneven": uneven_ns, "other": rest_ns}
+    of_step = [in_percent(ns / max(step_ns, 1.0)) for ns in reasons.values()]
     between, claim = "", f"save {in_ms(gain.mid_ns)}"
     if gain.low_ns is not None and gain.high_ns is not None:
         between = f" ({in_ms(gain.low_ns, unit='')} to {in_ms(gain.high_ns)}, 95 %)"
@@ -70,14 +72,15 @@ def bubbles(args: Namespace) -> Result:
             "micro_batches": m,
             "ideal_share": ideal,
             "idle_share": idle_share,
-            **{f"{why.split()[1]}_ms": ns / 1e6 for why, ns in reasons.items()},
-            "even_stages": {"change": factors, "gain_ms": gain_ms},
+            **{f"{why}_ms": ns / 1e6 for why, ns in reasons.items()},
+            "even_stages": {"change": " ".join(factors), "gain_ms": gain_ms},
             "half_batches_gain_ms": shorter_ns / 1e6,
             table.name: table,
         },
         tables=[table],
         charts=[Bars("Where the time of a step goes", "ms of a step", names, series)],
-        headline=f"The {len(work_ns)} stages are idle {in_percent(idle_share)} of a step: {shares}.",
+        headline=f"The {more + 1} stages are idle {in_percent(idle_share)} of a step: {of_step[0]} by the "
+        f"schedule, {of_step[1]} as stages are uneven, {of_step[2]} by other waits.",
         notes=[
             _HOW,
             f"{m} micro-batches (stretches of forward computation between messages): with even stages, and "
