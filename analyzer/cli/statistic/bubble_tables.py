@@ -6,10 +6,9 @@ from argparse import Namespace
 
 from analyzer.answers.statistic.pipeline_bubbles import pipeline_bubbles
 from analyzer.base.units import in_ms, in_percent, ms_of
-from analyzer.cli import WHAT_IF, asked, command, damage_notes, name_files, real, real_notes
-from analyzer.cli.statistic.statistic_tables import check_events
+from analyzer.cli import WHAT_IF, command, damage_notes, name_files
+from analyzer.cli.statistic.statistic_tables import check_events, real_steps
 from analyzer.report.result import Bars, Column, Result, Table, ms_column
-from dag_utils import load_steps
 from replay.answer import replayed_rows
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecasts
@@ -34,9 +33,7 @@ _HOW = (
 def bubbles(args: Namespace) -> Result:
     """Measure the bubbles of the pipeline at `--path`."""
     check_events(args, "events")
-    loaded = load_steps(args.path, asked(args))
-    job = real(args, loaded)
-    loaded = loaded if job is None else job.loaded
+    loaded, notes = real_steps(args)
     ranks, work_ns, m = pipeline_bubbles(loaded.recording)
     name_files(args, loaded.files[0].path)
     step_ns, idle_ns = (
@@ -87,7 +84,7 @@ def bubbles(args: Namespace) -> Result:
             f"nothing else to wait for, (p − 1)/(m + p − 1) = {in_percent(ideal)} is idle.",
             f"Even stages {claim}{between} of a step of {in_ms(step_ns)}; twice as many micro-batches, half "
             f"as long, at most {in_ms(shorter_ns)}.",
-            *([] if job is None else real_notes(job.step)),
+            *notes,
             *loaded.recording.notes,
             *damage_notes(loaded.files),
             command(args, WHAT_IF, *factors),

@@ -15,11 +15,10 @@ import numpy as np
 from analyzer.answers.statistic.device_peaks import TYPES, peaks_of
 from analyzer.answers.statistic.model_flops import modelled_ranks
 from analyzer.base.units import in_digits, in_ms, in_percent
-from analyzer.cli import asked, command, damage_notes, name_files, real, real_notes
-from analyzer.cli.statistic.statistic_tables import check_events
+from analyzer.cli import asked, command, damage_notes, name_files
+from analyzer.cli.statistic.statistic_tables import check_events, real_steps
 from analyzer.reading.dialects.name_rules import PRODUCTS
 from analyzer.report.result import Column, Result, Roofline, Table
-from dag_utils import load_steps
 
 _MISSING = 0.005  # a share that a note tells
 _HOW = (
@@ -54,20 +53,27 @@ def flops(args: Namespace) -> Result:
     check_events(args, "operators")
     ranks, files, repairs = modelled_ranks(args.path, asked(args))
     name_files(args, files[0].path)
-    lengths_ns, notes = _real_lengths(args)
+    loaded, notes = real_steps(args)
+    recording = loaded.recording
+    lengths_ns = {
+        (owner, step.number if recording.has_steps else 0): float(length_ns)
+        for step in recording.bounds
+        for owner, length_ns in zip(recording.owners, step.iteration_ns.tolist(), strict=True)
+        if length_ns > 0
+    }
     steps = [row for name, rank in ranks.items() for row in _steps(name, rank, lengths_ns, args.peak_tflops)]
     device = next(iter(ranks.values())).device
     peaks, source = _peaks(device, args.peak_tflops)
     kinds = _kinds([*ranks.values()], peaks)
+    settled = {recording.bounds[row].number for row in recording.whole_steps}  # without the warm-up
+    usual = [row for row in steps if row[1] in settled] or steps
     step_ms, model, again, rate, mfu, unmodelled = (
-        float(np.mean([row[i] for row in steps if row[i] is not None] or [np.nan])) for i in range(2, 8)
+        float(np.mean([row[i] for row in usual if row[i] is not None] or [np.nan])) for i in range(2, 8)
     )
     whose, named = ("the device's", device) if device else ("the operators'", "the device")
     missing = sum(row[3] for row in kinds if row[0] in PRODUCTS and not row[1])
-    reached = f"{in_digits(rate)} TFLOP/s" + (
-        "" if np.isnan(mfu) else f", {in_percent(mfu, 1)} of the peak (MFU)"
-    )
-    does = f"a step of {in_ms(step_ms * 1e6)} does {in_digits(model)} TFLOP on each rank: {reached}"
+    of_peak = "" if np.isnan(mfu) else f", {in_percent(mfu, 1)} of the peak (MFU)"
+    does = f"a step of {in_ms(step_ms * 1e6)} does {in_digits(model)} TFLOP on each rank"
     if again > _MISSING * model:
         notes.append(
             f"{in_digits(again)} TFLOP of a step are repeated in the backward pass (recomputed activations, "
@@ -83,7 +89,7 @@ def flops(args: Namespace) -> Result:
     known = f"Peaks of {named}, dense: {', '.join(dict.fromkeys(used))} ({source})."
     tables = (
         Table("kernels", "Kinds of work", _KINDS, kinds),
-        Table("flops", "Operations of each step", _STEPS, steps),
+        Table("flops", "Operations of each step", _STEPS, steps, order=[-row[3] for row in steps]),
     )
     return Result(
         "statistic",
@@ -91,7 +97,8 @@ def flops(args: Namespace) -> Result:
         {"device": device or None, "peaks": peaks, **{table.name: table for table in tables}},
         tables=tables,
         charts=_roofline(named, kinds, peaks),
-        headline=f"{in_percent(unmodelled)} of {whose} time is not modelled; {does}.",
+        headline=f"{in_percent(unmodelled)} of {whose} time is not modelled; {does}: "
+        f"{in_digits(rate)} TFLOP/s{of_peak}.",
         notes=[
             _HOW,
             known if used else f"The peak of {named} is not known; --peak_tflops N tells it.",
@@ -105,23 +112,9 @@ def flops(args: Namespace) -> Result:
 
 def _peaks(device: str, told: float | None) -> tuple[Mapping[str, float], str]:
     peaks, source = peaks_of(device)
-    return (
-        (peaks, source) if told is None else ({**peaks, **dict.fromkeys(TYPES, told * 1e12)}, "--peak_tflops")
-    )
-
-
-def _real_lengths(args: Namespace) -> tuple[dict[tuple[str, int], float], list[str]]:
-    """Find the length of each step (ns), by rank and number, without the profiler; with notes on them."""
-    loaded = load_steps(args.path, asked(args))
-    job = real(args, loaded)
-    recording = loaded.recording if job is None else job.loaded.recording
-    lengths_ns = {
-        (owner, step.number if recording.has_steps else 0): float(length_ns)
-        for step in recording.bounds
-        for owner, length_ns in zip(recording.owners, step.iteration_ns.tolist(), strict=True)
-        if length_ns > 0
-    }
-    return lengths_ns, [] if job is None else real_notes(job.step)
+    if told is None:
+        return peaks, source
+    return {**peaks, **dict.fromkeys(TYPES, told * 1e12)}, "--peak_tflops"
 
 
 def _steps(
@@ -134,8 +127,9 @@ def _steps(
         length_ns = lengths_ns.get((name, number), max(end - begin, 1))
         took, does, again, _, known, _ = sums.T
         model = does - again
-        ideal_s, flops = float((model / at_peak)[model > 0].sum()), float(model.sum())
-        mfu = ideal_s * 1e9 / length_ns if ideal_s > 0 else None
+        known_ns, flops = np.nan_to_num(model / at_peak) * 1e9, float(model.sum())
+        is_known = flops > 0 and float(model[np.isnan(at_peak)].sum()) <= _MISSING * flops
+        mfu = float(known_ns.sum()) / length_ns if is_known else None
         unmodelled = 1 - float(known.sum()) / max(float(took.sum()), 1.0)
         of_step = flops / 1e12, float(again.sum()) / 1e12, flops / length_ns / 1e3, mfu, unmodelled
         yield name, number if rank.is_marked else None, length_ns / 1e6, *of_step

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analyzer.answers.statistic.collective_stats import CollectiveStats, collective_stats
 from analyzer.answers.statistic.dasf_analyses import held_tasks, loads
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.inputs import is_digest
 from analyzer.base.units import in_digits, in_ms, in_percent
-from analyzer.cli import asked, damage_notes, name_files
+from analyzer.cli import asked, damage_notes, name_files, real, real_notes
 from analyzer.reading.formats.columns import Trace
 from analyzer.report.result import Column, Result, Table, ms_column
+
+if TYPE_CHECKING:
+    from dag_utils import LoadedSteps
 
 _COLLECTIVES = (
     Column("kind", "kind"),
@@ -45,6 +48,15 @@ def check_events(args: Namespace, what: str) -> None:
             f"{refused}: {args.path[0]} is a step log, which has no {what}; "
             "analyze.py statistic shows its columns"
         )
+
+
+def real_steps(args: Namespace) -> tuple[LoadedSteps, list[str]]:
+    """Load the steps without the profiler, or as `--as_recorded` and `--real_step` say, with notes."""
+    from dag_utils import load_steps
+
+    loaded = load_steps(args.path, asked(args))
+    job = real(args, loaded)
+    return (loaded, []) if job is None else (job.loaded, real_notes(job.step))
 
 
 def collectives(args: Namespace) -> Result:

@@ -42,14 +42,8 @@ _PARTS = re.compile(
     r"(?i)embedding|index|gather|scatter|select|lookup|topk|sort|paged|cache|slice|narrow|nll_loss|sampl"
 )
 #: Words for types of numbers that are multiplied.
-_TYPES = {
-    "float8": "fp8",
-    "bfloat16": "bf16",
-    "half": "fp16",
-    "double": "fp64",
-    "char": "int8",
-    "float": "fp32",
-}
+_TYPES = {"float8": "fp8", "bfloat16": "bf16", "half": "fp16", "double": "fp64", "char": "int8",
+          "float": "fp32"}  # fmt: skip
 _TF32 = re.compile(r"(?i).*(?:tf32|s1688|_xf32)")
 _MOST = 1 << 40  # elements along a dimension
 
@@ -142,11 +136,10 @@ def modelled_work(trace: Trace, rows: Int64, kinds: Sequence[str]) -> NDArray[np
     """
     if "Input Dims" not in trace.args:
         return None
-    columns = {key: trace.args[key].as_dict() if key in trace.args else {} for key in SHAPE_ARGS}
-    args = {
-        key: {row: value for row, value in column.items() if isinstance(value, list)}
-        for key, column in columns.items()
-    }
+    args: dict[str, dict[int, list[Any]]] = {key: {} for key in SHAPE_ARGS}
+    for key, column in trace.args.items():
+        if key in args:
+            args[key] = {row: value for row, value in column.as_dict().items() if isinstance(value, list)}
     operators = np.flatnonzero(by_cat(trace, CPU_OP_CATS.__contains__))
     products = _products(trace, operators, args)
     if len(rows):
@@ -208,9 +201,8 @@ def _products(trace: Trace, operators: Int64, args: _Args) -> NDArray[np.void]:
     products = _innermost(trace, np.array(found, _PRODUCT))
     row, thread, at_ns = products["row"], trace.track_id.astype(np.int64), trace.ts_ns
     inside = around(trace, operators[(origin > 0) | is_engine], thread[row], at_ns[row])
-    products["again"][(inside >= 0) & (number[row] >= 0)] = products["flops"][
-        (inside >= 0) & (number[row] >= 0)
-    ]
+    repeats = (inside >= 0) & (number[row] >= 0)  # as in a forward pass
+    products["again"][repeats] = products["flops"][repeats]
     # the gradients of products whose own operators have no shapes: two for each product
     bare = np.setdiff1d(nodes, around(trace, nodes, thread[row], at_ns[row]))
     forward = forward_operators(trace, operators, bare)
@@ -227,9 +219,8 @@ def _innermost(trace: Trace, products: NDArray[np.void]) -> NDArray[np.void]:
     row = products["row"]
     order = np.lexsort((-trace.end_ns[row], trace.ts_ns[row], trace.track_id[row]))
     before, after = row[order[:-1]], row[order[1:]]
-    is_around = (trace.track_id[before] == trace.track_id[after]) & (
-        trace.ts_ns[after] < trace.end_ns[before]
-    )
+    is_around = trace.track_id[before] == trace.track_id[after]
+    is_around &= trace.ts_ns[after] < trace.end_ns[before]
     return np.delete(products, order[:-1][is_around])
 
 
