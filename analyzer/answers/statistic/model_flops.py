@@ -23,7 +23,8 @@ from trace_utils import Request, Source, TraceFile, read_ranks
 class _RankWork(Struct, frozen=True):
     """The work of a rank in its k steps, by g kinds and types of work, without communication."""
 
-    device: str
+    on_device: bool  # else the work is that of operators
+    device: str  # "" if unknown
     steps: Int64  # (k, 3) number, begin, end
     is_marked: bool  # else the recording stands for a step
     kinds: Sequence[tuple[str, str]]  # (g)
@@ -68,4 +69,6 @@ def _rank_work(source: Source, trace: Trace, step_by: str | None) -> _RankWork |
     sums = [np.bincount(cell, value, np.prod(shape)).reshape(shape) for value in values]
     devices = trace.header.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
-    return _RankWork(str(first.get("name") or ""), steps, is_marked, kinds, np.stack(sums, axis=-1))
+    on_device = bool(system.device_work(trace).any())
+    name = str(first.get("name") or "") if on_device else ""
+    return _RankWork(on_device, name, steps, is_marked, kinds, np.stack(sums, axis=-1))

@@ -62,15 +62,16 @@ def flops(args: Namespace) -> Result:
         if length_ns > 0
     }
     steps = [row for name, rank in ranks.items() for row in _steps(name, rank, lengths_ns, args.peak_tflops)]
-    device = next(iter(ranks.values())).device
+    first = next(iter(ranks.values()))
+    device, named = first.device, first.device or "the device"
     peaks, source = _peaks(device, args.peak_tflops)
     kinds = _kinds([*ranks.values()], peaks)
     settled = {recording.bounds[row].number for row in recording.whole_steps}  # without the warm-up
     usual = [row for row in steps if row[1] in settled] or steps
-    step_ms, model, again, rate, mfu, unmodelled = (
-        float(np.mean([row[i] for row in usual if row[i] is not None] or [np.nan])) for i in range(2, 8)
-    )
-    whose, named = ("the device's", device) if device else ("the operators'", "the device")
+    columns = np.array([row[2:] for row in usual], np.float64).T
+    step_ms, model, again, _, _, unmodelled = columns.mean(axis=1).tolist()
+    rate, mfu = np.average(columns[3:5], axis=1, weights=columns[0]).tolist()
+    whose = "the device's" if first.on_device else "the operators'"
     missing = sum(row[3] for row in kinds if row[0] in PRODUCTS and not row[1])
     of_peak = "" if np.isnan(mfu) else f", {in_percent(mfu, 1)} of the peak (MFU)"
     does = f"a step of {in_ms(step_ms * 1e6)} does {in_digits(model)} TFLOP on each rank"
