@@ -90,7 +90,7 @@ TYPES: dict[str, dict[str, Any]] = {
         "flops?": rows(flops_tables._STEPS), "kernels?": rows(flops_tables._KINDS), "device?": _STRING,
         "peaks?": {"{}": float}, "bubbles?": rows(bubble_tables._RANKS),
         **dict.fromkeys(("stages?", "micro_batches?"), int),
-        **dict.fromkeys(("ideal_share?", "idle_share?", "schedule_ms?", "uneven_ms?", "other_ms?"), float),
+        **dict.fromkeys(("ideal_share?", "idle_ms?", "schedule_ms?", "uneven_ms?", "other_ms?"), float),
         "even_stages?": {"change": str, "gain_ms": {"low": _NUMBER, "mid": _NUMBER, "high": _NUMBER}},
         "half_batches_gain_ms?": float,
         **{f"{name}?": [_LONGEST] for name in statistic._DASF},

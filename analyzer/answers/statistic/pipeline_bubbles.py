@@ -7,8 +7,6 @@ which each rank is idle for (p - 1) t: that is the schedule's own.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,41 +23,19 @@ from replay.selection import pipeline_stages
 _NAMED = re.compile(r"(?i)(?:(forward)|backward)(?:[-_ ]?(?:compute|pass|step))?")
 
 
-class _RankBubbles(NamedTuple):
-    """The mean step of a rank, in nanoseconds; its parts add up to it."""
+def pipeline_bubbles(recording: Recording) -> tuple[Int64, Float64]:
+    """Measure the mean step of each owner of a pipeline: stages (m,), and parts as of `step_parts` (m, 8).
 
-    rank: str
-    stage: int
-    step_ns: float
-    compute_ns: float
-    comm_ns: float  # of transfers, except messages between stages, that no computation overlaps
-    warm_up_ns: float  # idle before the first backward computation
-    steady_ns: float
-    drain_ns: float  # idle after the last forward computation, if not in the warm-up
-
-    @property
-    def idle_ns(self) -> float:
-        """All idle time."""
-        return self.warm_up_ns + self.steady_ns + self.drain_ns
-
-
-def pipeline_bubbles(recording: Recording) -> tuple[Sequence[_RankBubbles], Float64, int]:
-    """Measure the bubbles of each rank of a pipeline job, by stage; UsageError for any other job.
-
-    Also returned are the computation of micro-batches on the mean rank of each stage (p,), in nanoseconds,
-    and their number.
+    UsageError for any other job.
     """
     stages = pipeline_stages(recording)
     if stages is None:
         raise UsageError("--sub_option bubbles: no rank sends to another one, so there is no pipeline")
     kinds = _kinds(recording)
     steps = [step_parts(recording.steps[row], kinds) for row in recording.whole_steps]
-    parts, stage = np.mean(steps, axis=0), np.array(stages)
-    n = np.median(np.array(steps)[:, stage < stage.max(), 7])
-    work_ns = np.array([parts[stage == number, 6].mean() for number in range(stage.max() + 1)])
-    of_ranks = zip(recording.owners, stages, *parts.T[:6].tolist(), strict=True)
-    ranks = sorted(map(_RankBubbles._make, of_ranks), key=lambda rank: rank.stage)
-    return ranks, work_ns, max(int(n), 1)
+    parts = np.mean(steps, axis=0)
+    parts[:, 7] = np.median(steps, axis=0)[:, 7]
+    return np.array(stages), parts
 
 
 def _kinds(recording: Recording) -> tuple[Mask, ...]:

@@ -129,10 +129,8 @@ def run(args: Namespace) -> Result:
         return _dasf(args)
     if args.sub_option is not None:
         refuse(args, variant_of(args), "group_by")
-    if args.sub_option in ("flops", "bubbles"):
-        refuse(args, variant_of(args), "save", "filter")
-    else:
-        refuse(args, variant_of(args), *REAL)
+    of_steps = args.sub_option in ("flops", "bubbles")
+    refuse(args, variant_of(args), *(("save", "filter") if of_steps else REAL))
     if args.sub_option == "flops":
         from analyzer.cli.statistic.flops_tables import flops
 

@@ -18,7 +18,7 @@ from analyzer.base.arrays import Float64, Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import innermost
 from analyzer.reading.dialects.kineto.attribution import ENGINE, around, forward_operators
 from analyzer.reading.dialects.kineto.collectives import SHAPE_ARGS
-from analyzer.reading.dialects.kineto.kineto_sizes import item_bytes
+from analyzer.reading.dialects.kineto.kineto_sizes import bytes_of_inputs, item_bytes
 from analyzer.reading.dialects.kineto.launches import calls_of, integers
 from analyzer.reading.dialects.name_rules import OTHER, PRODUCTS
 from analyzer.reading.dialects.roles import by_cat, by_name
@@ -131,8 +131,8 @@ _COUNTS = (
 def modelled_work(trace: Trace, rows: Int64, kinds: Sequence[str]) -> NDArray[np.void] | None:
     """List the work of devices (k `rows`) with its operations and bytes; without devices, that of operators.
 
-    The trace was read for `Need.SHAPES`. None if it has no shapes. Beside devices, operators without work of
-    one count nothing: those in the capture of a graph run nothing.
+    None without shapes. Beside a device, operators without work of it, as in the capture of a graph, count
+    nothing.
     """
     if "Input Dims" not in trace.args:
         return None
@@ -230,11 +230,5 @@ def _short(of_type: object) -> str:
 
 
 def _bytes(args: _Args, row: int) -> float:
-    """Add up the bytes of an operator's inputs, repeated values once; 0 for lists of tensors."""
-    dims, types, strides = (args[key].get(row, ()) for key in ("Input Dims", "Input type", "Input Strides"))
-    total = 0.0
-    for i, (size, of_type) in enumerate(zip(map(_shape, dims), types, strict=False)):
-        steps = strides[i] if i < len(strides) and isinstance(strides[i], list) else []
-        kept = [side for j, side in enumerate(size) if steps[j : j + 1] != [0]]
-        total += math.prod(kept) * item_bytes(of_type) if size else 0
-    return total
+    """Add up the bytes of an operator's inputs; no memory has more than `_MOST` squared."""
+    return float(min(bytes_of_inputs({key: args[key].get(row) for key in SHAPE_ARGS}), _MOST**2))
