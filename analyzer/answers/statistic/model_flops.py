@@ -58,14 +58,14 @@ def _rank_work(source: Source, trace: Trace, step_by: str | None) -> _RankWork |
     is_marked = len(steps) > 0
     if not is_marked:
         steps = np.array([[0, trace.ts_ns.min(), trace.end_ns.max()]], np.int64)
-    place = np.searchsorted(steps[:, 1], work["begin_ns"], side="right") - 1
-    inside = (place >= 0) & (work["begin_ns"] < steps[place, 2]) & (work["kind"] != COMMUNICATION)
-    work, place = work[inside], place[inside]
+    step = np.searchsorted(steps[:, 1], work["begin_ns"], side="right") - 1
+    inside = (step >= 0) & (work["begin_ns"] < steps[step, 2]) & (work["kind"] != COMMUNICATION)
+    work, step = work[inside], step[inside]
     kinds, kind = numbered(zip(work["kind"].tolist(), work["type"].tolist(), strict=True))
     took, shape = work["dur_ns"].astype(np.float64), (len(steps), len(kinds))
     values = [took, *(work[of] for of in ("flops", "again", "bytes"))]
     values += [took * work["is_modelled"], took * (work["bytes"] > 0)]
-    cell = place * len(kinds) + kind
+    cell = step * len(kinds) + kind
     sums = [np.bincount(cell, value, np.prod(shape)).reshape(shape) for value in values]
     devices = trace.header.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}

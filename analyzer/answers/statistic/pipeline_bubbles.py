@@ -60,7 +60,8 @@ def step_parts(step: StepGraph, kinds: tuple[Mask, ...]) -> Int64:
     """Split a step of each owner (m, 8): length, computation, transfers, idle times (3), work, micro-batches.
 
     The work is that of micro-batches, which are stretches of forward computation between messages. Where
-    phases are not known, all computation is, and the warm-up lasts until the first, the drain from the last.
+    phases are not known, all computation is, half of the stretches are forward, the warm-up lasts until the
+    first one, and the drain from the last one.
     """
     computes, forward, backward, moves, messages = (mask[step.operation] for mask in kinds)
     in_group = np.zeros(len(step), np.bool_)
@@ -81,8 +82,9 @@ def step_parts(step: StepGraph, kinds: tuple[Mask, ...]) -> Int64:
             for kind in (of_owner & (computes | (moves & ~messages)), of_owner & computes, works)
         )
         idle, computing = np.diff(bounds) - busy, int(computed.sum())
-        told = end - begin - computing - int(idle.sum())
+        transfers = end - begin - computing - int(idle.sum())
         moments = np.sort(busy_ns[of_owner & messages])
         n = len(np.unique(np.searchsorted(moments, step.start_ns[last], side="right")))
-        rows.append((end - begin, computing, told, *idle.tolist(), int(worked.sum()), n))
+        n = n if backward.any() else n // 2
+        rows.append((end - begin, computing, transfers, *idle.tolist(), int(worked.sum()), n))
     return np.array(rows, np.int64)

@@ -20,7 +20,7 @@ from analyzer.cli.statistic.statistic_tables import check_events, real_steps
 from analyzer.reading.dialects.name_rules import PRODUCTS
 from analyzer.report.result import Column, Result, Roofline, Table
 
-_MISSING = 0.005  # a share that a note tells
+_FEW = 0.005  # a share that a note tells
 _HOW = (
     "Products of matrices, convolutions and attention count, from the shapes of operators; in attention all "
     "pairs of positions, also masked ones. GB/s: each tensor is read or written once, which is the least."
@@ -75,12 +75,12 @@ def flops(args: Namespace) -> Result:
     missing = sum(row[3] for row in kinds if row[0] in PRODUCTS and not row[1])
     of_peak = "" if np.isnan(mfu) else f", {in_percent(mfu, 1)} of the peak (MFU)"
     does = f"a step of {in_ms(step_ms * 1e6)} does {in_digits(model)} TFLOP on each rank"
-    if again > _MISSING * model:
+    if again > _FEW * model:
         notes.append(
             f"{in_digits(again)} TFLOP of a step are repeated in the backward pass (recomputed activations, "
             "scores of attention); they are no part of MFU."
         )
-    if missing > _MISSING:
+    if missing > _FEW:
         notes.append(
             f"{in_percent(missing)} of {whose} time is in products without shapes (compiled or custom "
             "kernels, CUDA graphs): the rate is at least the one shown."
@@ -111,25 +111,25 @@ def flops(args: Namespace) -> Result:
     )
 
 
-def _peaks(device: str, told: float | None) -> tuple[Mapping[str, float], str]:
+def _peaks(device: str, peak: float | None) -> tuple[Mapping[str, float], str]:
     peaks, source = peaks_of(device)
-    if told is None:
+    if peak is None:
         return peaks, source
-    return {**peaks, **dict.fromkeys(TYPES, told * 1e12)}, "--peak_tflops"
+    return {**peaks, **dict.fromkeys(TYPES, peak * 1e12)}, "--peak_tflops"
 
 
 def _steps(
-    name: str, rank: Any, lengths_ns: Mapping[tuple[str, int], float], told: float | None
+    name: str, rank: Any, lengths_ns: Mapping[tuple[str, int], float], peak: float | None
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of `_STEPS` of a rank."""
-    peaks, _ = _peaks(rank.device, told)
-    at_peak = np.array([peaks.get(of_type, np.nan) for _, of_type in rank.kinds])
+    peaks, _ = _peaks(rank.device, peak)
+    peak_rates = np.array([peaks.get(of_type, np.nan) for _, of_type in rank.kinds])
     for (number, begin, end), sums in zip(rank.steps.tolist(), rank.sums, strict=True):
         length_ns = lengths_ns.get((name, number), max(end - begin, 1))
         took, does, again, _, known, _ = sums.T
         model = does - again
-        known_ns, flops = np.nan_to_num(model / at_peak) * 1e9, float(model.sum())
-        is_known = flops > 0 and float(model[np.isnan(at_peak)].sum()) <= _MISSING * flops
+        known_ns, flops = np.nan_to_num(model / peak_rates) * 1e9, float(model.sum())
+        is_known = flops > 0 and float(model[np.isnan(peak_rates)].sum()) <= _FEW * flops
         mfu = float(known_ns.sum()) / length_ns if is_known else None
         unmodelled = 1 - float(known.sum()) / max(float(took.sum()), 1.0)
         of_step = flops / 1e12, float(again.sum()) / 1e12, flops / length_ns / 1e3, mfu, unmodelled
@@ -142,17 +142,14 @@ def _kinds(ranks: Sequence[Any], peaks: Mapping[str, float]) -> list[tuple[Any, 
     for rank in ranks:
         for kind, sums in zip(rank.kinds, rank.sums.sum(axis=0), strict=True):
             totals[kind] = totals.get(kind, 0.0) + sums
-    n_steps, whole = (
-        sum(len(rank.steps) for rank in ranks),
-        max(sum(sums[0] for sums in totals.values()), 1.0),
-    )
+    n_steps, whole = sum(len(rank.steps) for rank in ranks), sum(sums[0] for sums in totals.values())
     rows = []
     for (kind, of_type), sums in sorted(totals.items(), key=lambda item: -item[1][0]):
         took, does, _, n_bytes, known, sized = sums.tolist()
         rate, bandwidth = _ratio(does * 1e9, known), _ratio(n_bytes * 1e9, sized)
         of_peak, of_memory = _ratio(rate, peaks.get(of_type)), _ratio(bandwidth, peaks.get("memory"))
         speeds = _ratio(rate, 1e12), of_peak, _ratio(bandwidth, 1e9), of_memory, _ratio(does, n_bytes)
-        rows.append((kind, of_type, took / n_steps / 1e6, took / whole, *speeds))
+        rows.append((kind, of_type, took / n_steps / 1e6, took / max(whole, 1.0), *speeds))
     return rows
 
 

@@ -27,26 +27,26 @@ def _shapes(chart: Roofline, shades: Mapping[str, str], width: float) -> Iterato
     rows = _powers([*(y for *_, y in chart.points), *(y for _, y in ends)])
     left, right, low, high = columns[0], columns[-1], rows[0], rows[-1]
 
-    def place(x: float, y: float) -> tuple[float, float]:
+    def point(x: float, y: float) -> tuple[float, float]:
         across, up = math.log(x / left) / math.log(right / left), math.log(y / low) / math.log(high / low)
         return _LEFT + across * (width - _LEFT - 20), HEIGHT - up * (HEIGHT - _TOP)
 
     for x in columns:
-        yield line(*place(x, low), *place(x, high), "grid")
-        yield text(f"{x:,g}", place(x, low)[0], HEIGHT + 14, look=MIDDLE)
+        yield line(*point(x, low), *point(x, high), "grid")
+        yield text(f"{x:,g}", point(x, low)[0], HEIGHT + 14, look=MIDDLE)
     for y in rows:
-        yield line(*place(left, y), *place(right, y), "grid")
-        yield text(f"{y:,g}", _LEFT - 6, place(left, y)[1] + 4, look=RIGHT)
+        yield line(*point(left, y), *point(right, y), "grid")
+        yield text(f"{y:,g}", _LEFT - 6, point(left, y)[1] + 4, look=RIGHT)
     yield text("FLOP/byte", (_LEFT + width) / 2, HEIGHT + 32, look=MIDDLE)
     yield text("TFLOP/s", 0, 8)
     start = max(left, low / chart.slope)
-    yield line(*place(start, start * chart.slope), *place(*max(ends)), "rule")
+    yield line(*point(start, start * chart.slope), *point(*max(ends)), "rule")
     for (name, peak), end in zip(chart.roofs, ends, strict=True):
-        yield line(*place(*end), *place(right, peak), "rule")
-        yield text(f"{name} {in_digits(peak)}", width - 22, place(right, peak)[1] - 5, look=RIGHT)
+        yield line(*point(*end), *point(right, peak), "rule")
+        yield text(f"{name} {in_digits(peak)}", width - 22, point(right, peak)[1] - 5, look=RIGHT)
     for name, x, y in chart.points:
         label = f"{bounded(name)}: {in_digits(y)} TFLOP/s at {in_digits(x)} FLOP/byte"
-        yield mark(label, shades[name], (*(side - _DOT / 2 for side in place(x, y)), _DOT, _DOT))
+        yield mark(label, shades[name], (*(side - _DOT / 2 for side in point(x, y)), _DOT, _DOT))
 
 
 def _powers(values: list[float]) -> list[float]:

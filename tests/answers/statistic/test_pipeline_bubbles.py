@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,16 @@ from make import write
 from oracles.known_pipeline import Op, Pipelines
 
 FORWARD, BACKWARD, STEPS = 10_000.0, 20_000.0, 4  # µs of a micro-batch on a stage
+NAMES = {"F": "forward", "B": "backward"}
 
 
-def job(folder: Path, slow: Sequence[float] = (1, 1, 1, 1), m: int = 8, message: float = 0.0) -> Path:
+def job(
+    folder: Path,
+    slow: Sequence[float] = (1, 1, 1, 1),
+    m: int = 8,
+    message: float = 0.0,
+    names: Mapping[str, str] = NAMES,
+) -> Path:
     """Record a pipeline with messages of some µs: `slow` says how much longer each stage computes."""
     p = len(slow)
     work = {Op(0, stage, kind): 0.0 for stage in range(p) for kind in ("gather", "scatter", "norm", "update")}
@@ -38,7 +45,7 @@ def job(folder: Path, slow: Sequence[float] = (1, 1, 1, 1), m: int = 8, message:
             }
             events.append({**mark, "ts": base, "dur": length})
             events += [
-                kernel(op, base + begin, step.end[op] - begin)
+                kernel(op, base + begin, step.end[op] - begin, names)
                 for op, begin in step.begin.items()
                 if op.stage == stage and (op.kind[-1] in "FB" or (op.kind == "norm" and message))
             ]
@@ -47,9 +54,9 @@ def job(folder: Path, slow: Sequence[float] = (1, 1, 1, 1), m: int = 8, message:
     return folder
 
 
-def kernel(op: Op, ts: float, dur: float) -> dict[str, Any]:
+def kernel(op: Op, ts: float, dur: float, names: Mapping[str, str] = NAMES) -> dict[str, Any]:
     verb, _, direction = op.kind.rpartition(" ")
-    name, stream = {"F": "forward", "B": "backward"}.get(direction, "ncclDevKernel_AllReduce"), 7
+    name, stream = names.get(direction, "ncclDevKernel_AllReduce"), 7
     args: dict[str, Any] = {}
     if direction == "norm":  # all ranks end their step together
         args = {
@@ -110,6 +117,14 @@ def test_uneven_stages_are_told_apart_from_the_schedule(tmp_path: Path) -> None:
     assert answer["uneven_ms"] == pytest.approx(570 - 412.5, rel=0.001)
     assert answer["other_ms"] == pytest.approx(0, abs=0.2)
     assert answer["half_batches_gain_ms"] == pytest.approx(90 / 2, rel=0.001)  # of 30 down and 60 back
+
+
+def test_without_phases_half_of_the_computation_is_forward(tmp_path: Path) -> None:
+    """Idle time counts before the first kernel of a step, and after the last one."""
+    answer = bubbles(job(tmp_path / "job", names={"F": "gemm", "B": "gemm"}))
+    assert answer["micro_batches"] == 8
+    assert answer["idle_ms"] == pytest.approx(90)
+    assert [rank["warm_up_ms"] for rank in answer["bubbles"]] == [0, 10, 20, 30]
 
 
 def test_a_job_without_messages_is_one_line(tmp_path: Path) -> None:

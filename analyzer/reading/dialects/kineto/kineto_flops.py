@@ -153,8 +153,8 @@ def modelled_work(trace: Trace, rows: Int64, kinds: Sequence[str]) -> NDArray[np
     at_ns = np.append(trace.ts_ns, 0)[call] if len(kinds) else begin_ns
     owner = around(trace, products["row"], thread, at_ns)
     reader = around(trace, trace.args["Input Dims"].rows, thread, at_ns)
-    place = np.where(owner >= 0, np.searchsorted(products["row"], owner), -1)
-    known = np.append(products, np.zeros(1, _PRODUCT))[place]
+    index = np.where(owner >= 0, np.searchsorted(products["row"], owner), -1)
+    known = np.append(products, np.zeros(1, _PRODUCT))[index]
     work = np.zeros(len(rows), WORK)
     work["begin_ns"], work["dur_ns"], work["is_modelled"] = begin_ns, dur_ns, owner >= 0
     work["kind"] = kinds if len(kinds) else np.where(owner >= 0, known["kind"], OTHER)
@@ -162,10 +162,10 @@ def modelled_work(trace: Trace, rows: Int64, kinds: Sequence[str]) -> NDArray[np
     in_tf32 = (known["type"] == "fp32") & by_name(trace, _TF32.match)[rows]
     work["type"] = np.where(np.isin(owner, owner[in_tf32]) & (owner >= 0), "tf32", known["type"])
     work["type"][~multiplies] = ""
-    reads, index = np.unique(np.where(owner < 0, reader, -1), return_inverse=True)
+    reads, reading = np.unique(np.where(owner < 0, reader, -1), return_inverse=True)
     in_parts = by_name(trace, _PARTS.search)
     n_bytes = [0.0 if row < 0 or in_parts[row] else _bytes(args, row) for row in reads.tolist()]
-    known["bytes"] += np.array(n_bytes)[index]
+    known["bytes"] += np.array(n_bytes)[reading]
     share = _shares(np.where(owner >= 0, owner, reader), dur_ns, multiplies)
     for name in ("flops", "again", "bytes"):
         work[name] = known[name] * share
@@ -189,7 +189,7 @@ def _products(trace: Trace, operators: Int64, args: _Args) -> NDArray[np.void]:
     is_engine = by_name(trace, lambda name: name.startswith(ENGINE))[operators]
     nodes = operators[(origin > 0) & ~is_engine]
     backward = dict(zip(number[nodes].tolist(), nodes.tolist(), strict=True))
-    dims, found = args["Input Dims"], []
+    dims, counted = args["Input Dims"], []
     for row in operators[np.isin(trace.name_id[operators], list(kinds))].tolist():
         name_id, gradients = int(trace.name_id[row]), dims.get(backward.get(int(number[row]), -1)) or [[]]
         values = args["Concrete Inputs"].get(row, ())
@@ -197,8 +197,8 @@ def _products(trace: Trace, operators: Int64, args: _Args) -> NDArray[np.void]:
         if count is not None:
             types = [word for word in args["Input type"].get(row, ()) if _short(word)] or [""]
             n_bytes = _bytes(args, row) + count[2] * item_bytes(types[0])
-            found.append((row, kinds[name_id], _short(types[0]), *count[:2], n_bytes))
-    products = _innermost(trace, np.array(found, _PRODUCT))
+            counted.append((row, kinds[name_id], _short(types[0]), *count[:2], n_bytes))
+    products = _innermost(trace, np.array(counted, _PRODUCT))
     row, thread, at_ns = products["row"], trace.track_id.astype(np.int64), trace.ts_ns
     inside = around(trace, operators[(origin > 0) | is_engine], thread[row], at_ns[row])
     repeats = (inside >= 0) & (number[row] >= 0)  # as in a forward pass
