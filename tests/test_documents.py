@@ -22,6 +22,7 @@ from analyzer.cli.collect import collect_tables as network
 from analyzer.cli.compare.comparison_tables import CHANGE
 from analyzer.cli.critical import BY_NAME, PATH
 from analyzer.cli.diagnose import hang_tables
+from analyzer.cli.statistic import bubble_tables, flops_tables
 from analyzer.cli.statistic import statistic_tables as collective_table
 from analyzer.report.result import Column
 from conftest import REPO, few, run_cli
@@ -86,6 +87,12 @@ TYPES: dict[str, dict[str, Any]] = {
         "ranks?": rows(statistic._RANKS),
         "breakdown?": rows(statistic._BREAKDOWN),
         "collectives?": rows(collective_table._COLLECTIVES),
+        "flops?": rows(flops_tables._STEPS), "kernels?": rows(flops_tables._KINDS), "device?": _STRING,
+        "peaks?": {"{}": float}, "bubbles?": rows(bubble_tables._RANKS),
+        **dict.fromkeys(("stages?", "micro_batches?"), int),
+        **dict.fromkeys(("ideal_share?", "idle_ms?", "schedule_ms?", "uneven_ms?", "other_ms?"), float),
+        "even_stages?": {"change": str, "gain_ms": {"low": _NUMBER, "mid": _NUMBER, "high": _NUMBER}},
+        "half_batches_gain_ms?": float,
         **{f"{name}?": [_LONGEST] for name in statistic._DASF},
     },
     "graph": {
@@ -215,11 +222,15 @@ OF_ANY_JOB = (
     ("diagnose",),
     ("statistic", "--sub_option", "breakdown"),
     ("statistic", "--sub_option", "collectives"),
+    ("statistic", "--sub_option", "flops"),
+    ("statistic", "--sub_option", "bubbles"),
     ("critical",),
     ("whatif",),
 )
 RECORDED = (
     ("statistic", "kineto/gpu-hta-nccl-rank0of2", "--group_by", "operator"),
+    ("statistic", "kineto/h200-truth/busy_llama", "--sub_option", "flops"),
+    ("statistic", "pipeline/straggler-ST", "--sub_option", "bubbles"),
     ("statistic", "dasf/one-host-2workers", "--sub_option", "function_bottleneck"),
     ("statistic", "dasf/one-host-2workers", "--sub_option", "task_bottleneck"),
     ("statistic", "dasf/one-host-2workers", "--sub_option", "task_balance"),

@@ -139,6 +139,15 @@ class HeatMap(NamedTuple):
     in_3d: bool = False  # a page offers it in 3-D
 
 
+class Roofline(NamedTuple):
+    """Rates (TFLOP/s) of named kinds of work by their FLOP/byte, under the peaks of a device."""
+
+    title: str
+    points: Sequence[tuple[str, float, float]]  # name, FLOP/byte, rate
+    roofs: Sequence[tuple[str, float]]  # type of numbers, rate
+    slope: float  # TB/s of its memory
+
+
 def key_of(owner: str, name: str) -> str:
     """Make the key of an operation of an owner (see `Table.about`)."""
     return f"{owner}.{name}"
@@ -225,7 +234,7 @@ class Card(NamedTuple):
                 yield type(text)(f"   {label:<{widest}}  {text}")  # a `Command` stays a `Command`
 
 
-Chart = Bars | HeatMap | Timeline | Network
+Chart = Bars | HeatMap | Roofline | Timeline | Network
 
 
 class Result(NamedTuple):

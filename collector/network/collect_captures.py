@@ -23,7 +23,7 @@ TIMELINE = "comm_timeline.json"
 _PART = "part"  # category of slices within a transfer, which are not counted with it
 
 
-class Captured(Struct, frozen=True):
+class _Captured(Struct, frozen=True):
     """The contents of a job's captures."""
 
     captures: Sequence[Capture]
@@ -35,12 +35,12 @@ class Captured(Struct, frozen=True):
     repairs: Sequence[str]
 
 
-def write_captured(captured: Captured, output: Path) -> int:
+def write_captured(captured: _Captured, output: Path) -> int:
     """Write the timeline of captures, and count its events. Raises OutputError."""
     return write_timeline(output, _rows(captured))
 
 
-def read_captures(root: Path, *, progress: bool | None = None, jobs: int | None = None) -> Captured:
+def read_captures(root: Path, *, progress: bool | None = None, jobs: int | None = None) -> _Captured:
     """Read the captures under `root`.
 
     `root` is a job, worker or GPU directory, or one capture; names of keys come from the files beside it.
@@ -62,7 +62,7 @@ def read_captures(root: Path, *, progress: bool | None = None, jobs: int | None 
     links = named_connections(captures, served_keys(home))
     wire, nodes = merge(captures, links, repairs)
     wire.waiting_ns = waiting_ns(wire, job_size(captures, wire))
-    return Captured(captures, links, nodes, wire, keys, list(_key_shares(wire, nodes, keys)), repairs.lines)
+    return _Captured(captures, links, nodes, wire, keys, list(_key_shares(wire, nodes, keys)), repairs.lines)
 
 
 def _read_all(
@@ -113,7 +113,7 @@ def _lacks(capture: Capture) -> Iterator[str]:
         )
 
 
-def _rows(captured: Captured) -> Iterator[ThreadRow]:
+def _rows(captured: _Captured) -> Iterator[ThreadRow]:
     """Yield the timeline: one row for each pair of ends."""
     wire, nodes = captured.wire, captured.nodes
     pairs = np.unique(np.stack([wire.worker, wire.server]), axis=1).T.tolist()

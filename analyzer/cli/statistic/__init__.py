@@ -13,6 +13,8 @@ from analyzer.base.names import brief
 from analyzer.base.units import LazySequence, in_ms, in_percent
 from analyzer.cli import (
     READING,
+    REAL,
+    above_zero,
     add_flags,
     add_variants,
     asked,
@@ -45,6 +47,8 @@ _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 VARIANTS = {
     "breakdown": "computation, communication and idle time of each step",
     "collectives": "size, time and bandwidth of collectives",
+    "bubbles": "idle time of a pipeline's stages while it fills, is full, and drains",
+    "flops": "FLOP/s and MFU of each step, and of each kind of kernel",
     "function_bottleneck": "time and data of each function of a DASF profile",
     "task_bottleneck": "time and memory of its tasks",
     "task_balance": "tasks that its workers hold, by second",
@@ -109,17 +113,34 @@ def _by_total(stat: Stat) -> float:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the flags of this option."""
-    add_flags(parser, *READING, "sort", "head", "group_by", "save")
+    add_flags(parser, *READING, "sort", "head", "group_by", "save", *REAL)
     add_variants(parser, VARIANTS)
+    parser.add_argument(
+        "--peak_tflops",
+        metavar="N",
+        type=above_zero("number of TFLOP/s", float),
+        help="flops: the peak of a device, dense, in the type of its products",
+    )
 
 
 def run(args: Namespace) -> Result:
     """Answer with the statistics of operations, or the variant that `--sub_option` names."""
     if args.sub_option in _DASF:
-        refuse(args, variant_of(args), *READING, "save", "sort", "group_by")
+        refuse(args, variant_of(args), *READING, *REAL, "peak_tflops", "save", "sort", "group_by")
         return _dasf(args)
     if args.sub_option is not None:
         refuse(args, variant_of(args), "group_by")
+    of_steps = args.sub_option in ("flops", "bubbles")
+    refuse(args, variant_of(args), *(("save", "filter") if of_steps else REAL))
+    if args.sub_option == "flops":
+        from analyzer.cli.statistic.flops_tables import flops
+
+        return flops(args)
+    refuse(args, variant_of(args), "peak_tflops")
+    if args.sub_option == "bubbles":
+        from analyzer.cli.statistic.bubble_tables import bubbles
+
+        return bubbles(args)
     if args.sub_option == "collectives":
         from analyzer.cli.statistic.statistic_tables import collectives
 

@@ -6,17 +6,20 @@ import re
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analyzer.answers.statistic.collective_stats import CollectiveStats, collective_stats
 from analyzer.answers.statistic.dasf_analyses import held_tasks, loads
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.inputs import is_digest
 from analyzer.base.units import in_digits, in_ms, in_percent
-from analyzer.cli import asked, damage_notes, name_files
+from analyzer.cli import asked, damage_notes, name_files, real, real_notes
 from analyzer.model.figures.durations import Stat
 from analyzer.reading.formats.columns import Trace
 from analyzer.report.result import Column, Result, Span, Table, Timeline, ms_column
+
+if TYPE_CHECKING:
+    from dag_utils import LoadedSteps
 
 _COLLECTIVES = (
     Column("kind", "kind"),
@@ -40,19 +43,34 @@ _MOST_LEVELS, _MOST_BOXES = 100, 8_000  # of an icicle
 _NUMBER = re.compile(r"_\d+$")  # of a module among those of its class
 
 
+def check_events(args: Namespace, what: str) -> None:
+    """Raise `UsageError` for digests and step logs, which have none of `what`."""
+    from trace_utils import held_by
+
+    refused = f"--sub_option {args.sub_option}"
+    for digest in filter(is_digest, args.path):
+        raise UsageError(f"{refused}: {digest} is a digest, which has no single {what}; give the traces")
+    if held_by(args.path) == "steps":
+        raise UsageError(
+            f"{refused}: {args.path[0]} is a step log, which has no {what}; "
+            "analyze.py statistic shows its columns"
+        )
+
+
+def real_steps(args: Namespace) -> tuple[LoadedSteps, list[str]]:
+    """Load the steps without the profiler, or as `--as_recorded` and `--real_step` say, with notes."""
+    from dag_utils import load_steps
+
+    loaded = load_steps(args.path, asked(args))
+    job = real(args, loaded)
+    return (loaded, []) if job is None else (job.loaded, real_notes(job.step))
+
+
 def collectives(args: Namespace) -> Result:
     """List the collectives of the job at `--path`."""
     from dag_utils import read_partitions
-    from trace_utils import held_by
 
-    refused = "--sub_option collectives"
-    for digest in filter(is_digest, args.path):
-        raise UsageError(f"{refused}: {digest} is a digest, which has no single collectives; give the traces")
-    if held_by(args.path) == "steps":
-        raise UsageError(
-            f"{refused}: {args.path[0]} is a step log, which has no collectives; "
-            "analyze.py statistic shows its columns"
-        )
+    check_events(args, "collectives")
     stats = collective_stats(args.path, read_partitions(args.path).bytes_of, asked(args))
     table = Table.of("collectives", "Collectives", _COLLECTIVES, stats.rows, lambda row: -row.total_ns)
     name_files(args, stats.files[0].path)

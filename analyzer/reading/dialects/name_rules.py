@@ -9,6 +9,8 @@ from functools import lru_cache
 from analyzer.base.names import without_parameters
 
 COMMUNICATION, COPY, FILL, OTHER = "communication", "copy", "fill", "other"
+#: Kinds of kernels whose operations follow from the shapes of operators.
+PRODUCTS = ("GEMM", "convolution", "attention")
 
 _NORM = r"(?:layer|batch|group|instance|rms|spatial)_?norm(?!al[^i])|softmax"
 #: (kind, pattern) in order; upper and lower case are alike, and ~ stands where no letter may come before.

@@ -76,6 +76,7 @@ class Need(Enum):
     EDGES = "dependencies between events"
     SYNC = "which slices of several ranks are one operation"
     SIZES = "how much a collective moves"
+    SHAPES = "the sizes and types of an operator's inputs"
     ORIGIN = "which operator, module or annotation the work of a device belongs to"
     ALL = "everything: all args are kept, whatever a system declares"
 
@@ -418,6 +419,13 @@ class System:
             for name, communicates in zip(names, moves, strict=True)
         ]
         return rows, with_names(trace.select(rows), kinds, kinds)
+
+    def modelled_work(self, trace: Trace) -> NDArray[np.void] | None:
+        """List the pieces of a rank's work with their floating-point operations, as `kineto_flops.WORK`.
+
+        The trace was read for `Need.SHAPES` and `Need.STEPS`. None where shapes are not recorded.
+        """
+        return None
 
     def loads_ahead(self, trace: Trace) -> bool:
         """Check for processes beside the recorded ones that load the input."""

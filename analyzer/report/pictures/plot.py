@@ -8,9 +8,9 @@ from typing import Any
 
 from analyzer.base.errors import optional
 from analyzer.base.outputs.atomic import open_output
-from analyzer.report.pictures import bars, heat_map, network
+from analyzer.report.pictures import bars, heat_map, network, roofline
 from analyzer.report.pictures.svg import WIDTH, picture
-from analyzer.report.result import Bars, HeatMap, Network, Result, Timeline
+from analyzer.report.result import Bars, HeatMap, Network, Result, Roofline, Timeline
 
 _MOST_BITMAP_PIXELS = 50_000_000
 
@@ -27,11 +27,11 @@ def write(result: Result, path: Path) -> None:
 
 
 def painted(
-    chart: Bars | HeatMap | Network, width: float, heading: list[str] | None = None
+    chart: Bars | HeatMap | Roofline | Network, width: float, heading: list[str] | None = None
 ) -> tuple[str, int]:
     """Draw a chart: for a page without a heading, else as a still; also the number of pixels."""
-    painters: dict[type, Any] = {Bars: bars.paint, HeatMap: heat_map.paint, Network: network.paint}
-    return picture(painters[type(chart)](chart, width), heading or ())
+    painters: dict[type, Any] = {Bars: bars, HeatMap: heat_map, Network: network, Roofline: roofline}
+    return picture(painters[type(chart)].paint(chart, width), heading or ())
 
 
 def _encoded(svg: str, n_pixels: int, suffix: str) -> bytes:

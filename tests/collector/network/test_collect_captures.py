@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from analyzer.base.errors import TraceError
-from collector.network.collect_captures import TIMELINE, Captured, read_captures, write_captured
+from collector.network.collect_captures import TIMELINE, _Captured, read_captures, write_captured
 from trace_utils import find_gpus
 from traffic import NEW, SERVER_BASE, Connection, Packet, in_order, message, pcap, struct_meta, train
 
@@ -145,13 +145,13 @@ def test_a_job_with_only_a_bad_capture_is_refused_in_a_line(tmp_path: Path, name
 
 
 @pytest.fixture(scope="module")
-def recorded(shared_data: Path) -> dict[str, Captured]:
+def recorded(shared_data: Path) -> dict[str, _Captured]:
     return {name: read_captures(shared_data / "byteps" / name) for name in PCAP_JOBS}
 
 
 @pytest.mark.parametrize("name", PCAP_JOBS)
 def test_each_event_of_the_trace_contains_exactly_one_transfer(
-    shared_data: Path, recorded: dict[str, Captured], name: str
+    shared_data: Path, recorded: dict[str, _Captured], name: str
 ) -> None:
     """The oracle is the worker's own trace, whose times are cut to microseconds."""
     captured = recorded[name]
@@ -173,7 +173,7 @@ def test_each_event_of_the_trace_contains_exactly_one_transfer(
 
 
 @pytest.mark.parametrize("name", PCAP_JOBS)
-def test_bytes_agree_with_the_sizes_of_all_tensors(recorded: dict[str, Captured], name: str) -> None:
+def test_bytes_agree_with_the_sizes_of_all_tensors(recorded: dict[str, _Captured], name: str) -> None:
     """BytePS logs the size of each tensor; a PUSH of each of its partitions has as many bytes."""
     captured = recorded[name]
     pushed: dict[int, int] = {}
@@ -187,7 +187,7 @@ def test_bytes_agree_with_the_sizes_of_all_tensors(recorded: dict[str, Captured]
 
 @pytest.mark.parametrize("name", PCAP_JOBS)
 def test_the_key_log_has_the_same_requests(
-    shared_data: Path, recorded: dict[str, Captured], name: str
+    shared_data: Path, recorded: dict[str, _Captured], name: str
 ) -> None:
     """Each server logs its requests: as many per key as the captures show."""
     from collector.network.server_timeline import read_served
@@ -219,7 +219,7 @@ def test_a_worker_with_an_older_connection_is_one_node(tmp_path: Path) -> None:
     assert read_captures(tmp_path).nodes == ["server_0", "server_1", "worker_4"]
 
 
-def test_servers_are_called_after_their_key_logs(recorded: dict[str, Captured]) -> None:
+def test_servers_are_called_after_their_key_logs(recorded: dict[str, _Captured]) -> None:
     """In both jobs server 0 has ps-lite's id 10 and rank 1, as the data's description says."""
     for found in recorded.values():
         assert {(link.server, link.server_id) for link in found.links} == {("server_0", 10), ("server_1", 8)}

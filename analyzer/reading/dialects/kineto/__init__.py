@@ -15,6 +15,7 @@ from analyzer.base.arrays.numbering import ids_in
 from analyzer.base.inputs import MEMBER
 from analyzer.reading.dialects.kineto.collectives import (
     COLLECTIVE,
+    SHAPE_ARGS,
     SIZE_ARGS,
     SYNC_ARGS,
     collective,
@@ -115,6 +116,7 @@ class Kineto(System):
         Need.STEPS: ("correlation",),
         Need.EDGES: ("correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"),
         Need.SIZES: (*SIZE_ARGS, *SYNC_ARGS, "correlation"),
+        Need.SHAPES: ("correlation", "Fwd thread id", "Sequence number", *SHAPE_ARGS),
         Need.ORIGIN: ("correlation", "Fwd thread id", "Sequence number"),
     })  # fmt: skip
 
@@ -296,6 +298,15 @@ class Kineto(System):
 
         rows = np.flatnonzero(self.device_work(trace))
         return rows, attributed(trace, rows, by)
+
+    def modelled_work(self, trace: Trace) -> NDArray[np.void] | None:
+        from analyzer.reading.dialects.kineto.kineto_flops import modelled_work
+
+        rows, kinds = self.work_groups(trace, self.roles(trace), KERNEL_KIND) or (
+            np.empty(0, np.int64),
+            trace,
+        )
+        return modelled_work(trace, rows, [kinds.names[i] for i in kinds.name_id[: len(rows)].tolist()])
 
     def loads_ahead(self, trace: Trace) -> bool:
         return any("_MultiProcessingDataLoaderIter" in name for name in trace.names)

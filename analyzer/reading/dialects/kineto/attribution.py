@@ -22,7 +22,7 @@ from analyzer.reading.dialects.system import CPU_OP_CATS, with_names
 from analyzer.reading.formats.columns import Trace
 
 _MODULE, _FUNCTION = "nn.Module: ", "python_function"
-_ENGINE, _UPDATE = "autograd::engine::", "Optimizer."
+ENGINE, _UPDATE = "autograd::engine::", "Optimizer."
 NO_LAUNCH = "(not attributed: no launch in the file)"
 
 
@@ -63,14 +63,14 @@ class _Launches:
         self.annotations = np.flatnonzero(by_cat(trace, "user_annotation".__eq__) & ~marks)
         self.operator = self.around(np.flatnonzero(self.is_operator))
         self.module, self.annotation = self.around(self.modules), self.around(self.annotations)
-        engine = np.flatnonzero(self.is_operator & by_name(trace, lambda name: name.startswith(_ENGINE)))
+        engine = np.flatnonzero(self.is_operator & by_name(trace, lambda name: name.startswith(ENGINE)))
         self.is_backward = self.around(engine) >= 0
         self.backward = self._backward()
         self.is_backward |= self.backward >= 0
 
     def around(self, slices: Int64) -> Int64:
         """Find the innermost of some slices around each launch on its thread (k,)."""
-        return _around(self.trace, slices, self.thread, self.at_ns)
+        return around(self.trace, slices, self.thread, self.at_ns)
 
     def of_main_thread(self) -> Int64:
         """Find the innermost annotation around each launch on the thread with most annotations (k,).
@@ -81,13 +81,13 @@ class _Launches:
         if not len(threads):
             return np.full(len(self.call), -1)
         main = np.where(self.thread >= 0, int(np.bincount(threads).argmax()), -1)
-        return _around(self.trace, self.annotations, main, self.at_ns)
+        return around(self.trace, self.annotations, main, self.at_ns)
 
     def of_forward(self, slices: Int64) -> Int64:
         """Find the innermost of some slices around the forward operator of each launch (k,)."""
-        forward = _forward_operators(self.trace, np.flatnonzero(self.is_operator), self.backward)
+        forward = forward_operators(self.trace, np.flatnonzero(self.is_operator), self.backward)
         thread = np.append(self.trace.track_id, -1)[forward].astype(np.int64)
-        return _around(self.trace, slices, thread, np.append(self.trace.ts_ns, 0)[forward])
+        return around(self.trace, slices, thread, np.append(self.trace.ts_ns, 0)[forward])
 
     def first_known(self, *rows: Int64) -> Int64:
         """Take the first known row for each launch (k,)."""
@@ -140,7 +140,7 @@ class _Launches:
         return np.where((enclosing < 0) & self.is_backward, np.append(marked, -1)[begun], enclosing)
 
 
-def _around(trace: Trace, slices: Int64, thread: Int64, at_ns: Int64) -> Int64:
+def around(trace: Trace, slices: Int64, thread: Int64, at_ns: Int64) -> Int64:
     """Find the innermost of `slices` around each moment (k,) on its thread; -1 for none, or no thread."""
     which, begin, end = innermost(trace.ts_ns[slices], trace.end_ns[slices], trace.track_id[slices])
     segment = as_of(trace.track_id[slices[which]], begin, thread, at_ns)
@@ -148,7 +148,7 @@ def _around(trace: Trace, slices: Int64, thread: Int64, at_ns: Int64) -> Int64:
     return np.where(is_open, np.append(slices[which], -1)[segment], -1)
 
 
-def _forward_operators(trace: Trace, operators: Int64, backward: Int64) -> Int64:
+def forward_operators(trace: Trace, operators: Int64, backward: Int64) -> Int64:
     """Find the forward operator of each backward one (k,); -1 for none, or for -1.
 
     The last operator to begin with its sequence number is meant, on the thread with most of the numbers

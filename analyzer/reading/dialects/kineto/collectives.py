@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 COLLECTIVE = "Collective name"
 SYNC_ARGS = (COLLECTIVE, "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")
 
-#: Args with the sizes and the group of a collective.
+#: Args with the sizes and the group of a collective; with the inputs of an operator.
 SIZE_ARGS = ("In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Description", "bytes")
+SHAPE_ARGS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
 
 #: Kernels and copies that move data between ranks or devices: of the libraries (NCCL, RCCL, oneCCL, MSCCL,
 #: HCCL, CNCL, MCCL, NVSHMEM, ROC_SHMEM), of expert parallelism (DeepEP and what has its names, MoRI, pplx),

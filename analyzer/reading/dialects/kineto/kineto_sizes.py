@@ -103,7 +103,7 @@ def _of_args(trace: Trace, name: str, cat: str, args: Mapping[str, Any], groups:
     listed = [group for group in groups if len(group[1]) == n_ranks and members in ((), group[1])]
     about = args.get("Process Group Description") or (listed[0][0] if len(listed) == 1 else "")
     members = members or (listed[0][1] if len(listed) == 1 else ())
-    item = 0 if args.get("dtype") is None else _item_bytes(args["dtype"])
+    item = 0 if args.get("dtype") is None else item_bytes(args["dtype"])
     sent, received = (int_or_zero(args.get(key)) * item for key in ("In msg nelems", "Out msg nelems"))
     part = collective(name, cat, args, is_known=True)
     known = None if part is None else meeting(part.key, name, trace.rank, ())
@@ -131,7 +131,7 @@ def _of_host(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
 
 def _of_call(name: str, args: Mapping[str, Any], group: _Group | None) -> Call:
     """Read the call from the annotation around a collective; `group` is that of `_group_of_all`."""
-    kind, given = kind_of(name), _bytes_of_inputs(args)
+    kind, given = kind_of(name), bytes_of_inputs(args)
     about, members = group or ("", ())
     got = given
     if kind == "all-gather":  # each rank gives its part of what all get
@@ -203,18 +203,22 @@ def _steps(trace: Trace, moments: Int64) -> Int64:
     return np.array([numbers[0] - 1, *numbers], np.int64)[step]
 
 
-def _bytes_of_inputs(args: Mapping[str, Any]) -> int:
-    """Compute the bytes of an operator's inputs from their shapes and types; 0 if unrecorded."""
-    shapes, types = args.get("Input Dims"), args.get("Input type")
+def bytes_of_inputs(args: Mapping[str, Any]) -> int:
+    """Add up the bytes of an operator's inputs, repeated values once; 0 for lists of tensors, and unknown."""
+    shapes, types, strides = (args.get(key) for key in ("Input Dims", "Input type", "Input Strides"))
     if not isinstance(shapes, list) or not isinstance(types, list):
         return 0
-    return sum(
-        math.prod(map(int_or_zero, shape)) * _item_bytes(of_type)
-        for shape, of_type in zip(shapes, types, strict=False)
-        if isinstance(shape, list) and shape
-    )
+    n_bytes = 0
+    for i, (shape, of_type) in enumerate(zip(shapes, types, strict=False)):
+        if isinstance(shape, list) and shape:
+            steps = strides[i] if isinstance(strides, list) and i < len(strides) else ()
+            repeats = [isinstance(steps, list) and steps[j : j + 1] == [0] for j in range(len(shape))]
+            sides = (int_or_zero(side) for side, again in zip(shape, repeats, strict=True) if not again)
+            n_bytes += math.prod(sides) * item_bytes(of_type)
+    return n_bytes
 
 
-def _item_bytes(of_type: object) -> int:
+def item_bytes(of_type: object) -> int:
+    """Bytes of an element, by the name of its type."""
     words = re.findall(r"\w+", str(of_type).lower())
     return next((_ITEM_BYTES[word] for word in words if word in _ITEM_BYTES), 4)

@@ -217,7 +217,7 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
         action="cut the batch into more micro-batches, or give each rank several shorter stages (an "
         "interleaved schedule)",
         caveat="no gain is claimed: how a step is cut into micro-batches is not recorded",
-        look=("critical",),
+        look=("statistic", "--sub_option", "bubbles"),
         weight=1 - share,
     )
 
