@@ -89,11 +89,14 @@ class _History:
             return
         rows = _dicts(entries)
         values = [[row.get(key, -1) for row in rows] for key in ("size", "time_us")]
-        actions = [_CODES.get(action, 0) for action in map(text_of, (row.get("action") for row in rows))]
+        actions = [row.get("action") for row in rows]
+        codes = [_CODES.get(action, 0) if type(action) is str else 0 for action in actions]
         addresses = [row.get("addr", row.get("device_free", -1)) for row in rows]
         stacks = [self.stack(row.get("frames")) for row in rows]
-        numbers = map(_integers, (actions, addresses, *values, stacks))
-        self._parts.setdefault(id(entries), []).append([*numbers, [row.get("category", "") for row in rows]])
+        numbers = map(_integers, (codes, addresses, *values, stacks))
+        names = [row.get("category") for row in rows]
+        categories = list(map(text_of, names)) if any(names) else [""] * len(rows)
+        self._parts.setdefault(id(entries), []).append([*numbers, categories])
         self.n_damaged += len(entries) - len(rows)
         for row in rows:
             row.clear()
@@ -105,7 +108,7 @@ class _History:
         self.take(entries)
         parts = [*self._parts.get(id(entries), ()), [np.empty(0, np.int64)] * 5 + [[]]]
         *numbers, categories = zip(*parts, strict=True)
-        return (*map(np.concatenate, numbers), [text_of(name) for part in categories for name in part])
+        return (*map(np.concatenate, numbers), [name for part in categories for name in part])
 
     def stack(self, frames: Any) -> int:
         """Replace a list of frames by its number, in place, and return it; -1 for anything else."""
