@@ -97,7 +97,8 @@ def _peaks(source: Source, trace: Trace) -> list[_Peak]:
     system = dialects.of(trace)
     event = system.memory_event
     samples = read_args(source.path, {event}) if event in trace.names else ()
-    peaks = [_peak(of_device) for of_device in system.allocations(trace, samples) if len(of_device.change)]
+    devices = [device for device in system.allocations(trace, samples) if (device.n_bytes > 0).any()]
+    peaks = list(map(_peak, devices))
     return [peak for peak in peaks if not peak.device.startswith("cpu")] or peaks
 
 
@@ -110,10 +111,8 @@ def _peak(samples: MemorySamples) -> _Peak:
     is_known = (samples.change > 0) & (samples.address > 0)
     is_known &= (rows >= n_before) | (category != _NUMBER[_UNKNOWN[0]])
     held = np.flatnonzero(is_known & (rows <= row) & (end > row))
-    holders, why = (
-        _grouped(samples, held, category),
-        samples.facts.get("why", "allocated before the recording"),
-    )
+    holders = _grouped(samples, held, category)
+    why = samples.facts.get("why", "allocated before the recording")
     rest = int(total[row]) - sum(n_bytes for _, _, n_bytes, _ in holders)
     if rest < 0:  # frees are missing, so that nobody can be named
         is_known[:], holders, rest = False, [], int(total[row])

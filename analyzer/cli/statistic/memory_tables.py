@@ -187,6 +187,8 @@ def _headline(peaks: Sequence[_Peak], top: _Peak) -> str:
         when = f"in step {top.step}"
     elif not top.n_events:
         when = "when the snapshot was taken"
+    elif top.event < 1:
+        when = "before the history begins"
     else:
         when = (
             f"at event {top.event:,} of {top.n_events:,}"

@@ -128,7 +128,8 @@ def _of_device(
 ) -> MemorySamples:
     """Order what happened on a device; `holder` and `phase` are those of the stacks (s + 1,)."""
     action, size = device.action, np.where(device.n_bytes < LARGEST, np.maximum(device.n_bytes, 0), 0)
-    is_free = action == (_FREE if (action == _FREE).any() else _FREED)
+    is_skipped = not (action == _FREE).any() and (action == _FREED).sum() > 1  # an option of the recording
+    is_free = action == (_FREED if is_skipped else _FREE)
     kept = np.flatnonzero((action == _ALLOC) | is_free)
     in_use, free = (device.blocks[device.blocks[:, 4] == used] for used in (1, 0))
     address, before, stack = _before(device.address[kept], is_free[kept], size[kept], in_use)
@@ -141,7 +142,8 @@ def _of_device(
     first = reserved[:1] - grown[:1] if len(action) else np.array([device.reserved])
     out_of_memory = np.c_[size, device.address][action == _OOM].tolist()
     return MemorySamples(
-        at_ns=1000 * np.concatenate([np.repeat(device.time_us[:1], len(before)), device.time_us[kept]]),
+        at_ns=1000
+        * np.concatenate([np.repeat(np.append(device.time_us, -1)[:1], len(before)), device.time_us[kept]]),
         n_bytes=np.cumsum(change).astype(np.float64),
         capacity=0.0,
         device=f"device {number}",
