@@ -3,88 +3,77 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analyzer.answers.statistic.memory_peaks import (
-    CACHED,
-    CATEGORIES,
-    NOT_ATTRIBUTED,
-    MemoryPeaks,
-    _Peak,
-    memory_peaks,
-)
+from analyzer.answers.statistic.memory_peaks import CACHED, EVIDENCE, NOT_ATTRIBUTED, memory_peaks
 from analyzer.base.errors import AnalyzeError, UsageError, counted
 from analyzer.base.inputs import is_digest
-from analyzer.base.units import in_digits, in_ms, in_percent, ms_of
+from analyzer.base.units import in_digits, in_ms, in_percent
 from analyzer.cli import asked, command, damage_notes, name_files, variant_of
 from analyzer.report.result import Bars, Column, Result, Table
+from trace_utils import TraceFile
 
-#: What shows that memory belongs to a category.
-_EVIDENCE = {
-    "parameters": "allocated where a module is made, moved or loaded; never freed",
-    "gradients": "allocated in backward; held when the optimizer runs",
-    "optimizer state": "allocated in an optimizer step; held after it",
-    "activations": "allocated in forward; freed in backward",
-    "temporary": "allocated and freed within one pass",
-    "unknown": "no phase is recorded",
-    **dict.fromkeys(CATEGORIES[-4:], "held to the end, or freed elsewhere"),
-    CACHED: "reserved, not allocated; with what sizes are rounded up by",
-}
-_IN_WORDS = {
-    "temporary": "is temporary", NOT_ATTRIBUTED: "is not attributed", "input": "is input",
-    "unknown": "is of unknown use",
-}  # fmt: skip
 _SET = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-_FRAGMENTED = 0.1  # share of the reserved bytes from which free ones are worth a setting
-_NEARLY_FULL = 0.9  # of the device
-_SHARE = Column("share", "share", "percent", 1)
-_OWNER = (Column("rank", "rank"), Column("device", "device"))
+_MUCH = 0.1  # share of the reserved bytes from which free ones are worth a setting
+_TOTAL = "= allocated at the peak"
+_IN_WORDS = {NOT_ATTRIBUTED: "was allocated before the recording", "temporary": "is temporary"}
+_BYTES, _SHARE = Column("bytes", "bytes", "int"), Column("share", "share", "percent", 1)
 _PARTS = (
+    Column("rank", "rank"),
     Column("category", "held by"),
-    Column("bytes", "bytes", "int"),
+    _BYTES,
     _SHARE,
-    Column("evidence", "because it is"),
+    Column("why", "because it was"),
 )
-_HOLDERS = (
-    Column("category", "category"), Column("holder", "module, operator or line"),
-    Column("bytes", "bytes", "int"), _SHARE, Column("allocations", "allocations", "int"),
-)  # fmt: skip
+_HOLDERS = (Column("rank", "rank"), Column("category", "category"), Column("holder", "module, operator or line"),
+            _BYTES, _SHARE, Column("allocations", "allocations", "int"))  # fmt: skip
+_CHANGES = (Column("category", "held by"), Column("base_bytes", "base (bytes)", "int"),
+            Column("new_bytes", "new (bytes)", "int"), Column("difference_bytes", "difference (bytes)", "int"))  # fmt: skip
 
 
 def memory(args: Namespace) -> Result:
     """Show who holds the memory of each device of the job at `--path` at its peak."""
-    recorded = _load(args, args.path)
-    peaks = recorded.peaks
-    top = max(peaks, key=lambda peak: peak.peak)
-    name_files(args, recorded.files[0].path)
+    peaks, files, repairs = _load(args, args.path)
+    ordered = sorted(peaks, key=lambda peak: -peak["peak_bytes"])
+    name_files(args, files[0].path)
+    skip = len(peaks) == 1  # the column of the ranks
+    parts = [row[skip:] for peak in ordered for row in _parts(peak)]
+    held = [
+        [peak["rank"], each["category"], each["holder"], each["bytes"], each["bytes"] / peak["peak_bytes"],
+         each["allocations"]][skip:]
+        for peak in ordered for each in peak["holders"]
+    ]  # fmt: skip
     tables = [
-        *_tables("memory", "Memory at the peak", _PARTS, _parts, peaks, top),
-        *_tables("holders", "What allocated it", _HOLDERS, _held, peaks, top),
+        Table("memory", "Memory at the peak", _PARTS[skip:], parts),
+        Table("holders", "What allocated it", _HOLDERS[skip:], held),
+        *([] if skip else [_ranks(peaks)]),
     ]
-    has_steps = any(file.n_events for file in recorded.files)
+    has_steps = any(file.n_events for file in files)
     return Result(
         "statistic",
         f"Memory of {', '.join(map(str, args.path))}",
-        {"memory": list(map(_document, peaks))},
-        tables if len(peaks) == 1 else [*tables, _ranks(peaks)],
-        charts=[_over_time(top)],
-        headline=_headline(peaks, top),
+        {"memory": peaks},
+        tables,
+        charts=[_over_time(ordered[0])],
+        headline=_headline(ordered),
         notes=[
-            *_notes(top),
-            *damage_notes(recorded.files),
+            *_notes(ordered[0]),
+            *damage_notes(files),
             *([command(args, "diagnose")] if has_steps else []),
         ],
-        repairs=recorded.repairs,
+        repairs=repairs,
     )
 
 
-def _load(args: Namespace, paths: Sequence[Path]) -> MemoryPeaks:
+def _load(
+    args: Namespace, paths: Sequence[Path]
+) -> tuple[list[dict[str, Any]], Sequence[TraceFile], list[str]]:
     for digest in filter(is_digest, paths):
-        raise UsageError(f"{variant_of(args)}: {digest} is a digest, which has no memory; give the traces")
+        raise UsageError(f"--sub_option memory: {digest} is a digest, which has no memory; give the traces")
     recorded = memory_peaks(paths, asked(args))
-    if not recorded.peaks:
+    if not recorded[0]:
         raise AnalyzeError(
             f"{paths[0]}: no memory is recorded; torch.profiler records it with profile_memory=True, and "
             "torch.cuda.memory._dump_snapshot writes a snapshot that tells more"
@@ -92,201 +81,117 @@ def _load(args: Namespace, paths: Sequence[Path]) -> MemoryPeaks:
     return recorded
 
 
-def _tables(
-    name: str, title: str, columns: Sequence[Column], rows: Callable[[_Peak], list[Any]],
-    peaks: Sequence[_Peak], top: _Peak,
-) -> list[Table]:  # fmt: skip
-    """Make a table of all devices, and if there are several, of the `top` for standard output."""
-    of_all = [[peak.rank, peak.device, *row] for peak in peaks for row in rows(peak)]
-    if len(peaks) == 1:
-        return [Table(name, title, columns, rows(top))]
-    whose = f"{title} of {top.rank}"
-    return [
-        Table(name, title, (*_OWNER, *columns), of_all, full=True),
-        Table(f"{name}_of_{top.rank}", whose, columns, rows(top), brief=True, full=False),
-    ]
-
-
-def _parts(peak: _Peak) -> list[Any]:
-    """Make a row for each category, which add up to the peak, and then to what is reserved."""
-    parts = sorted(peak.by_category.items(), key=lambda part: (part[0] == NOT_ATTRIBUTED, -part[1]))
-    recorded = (
-        dict.fromkeys(CATEGORIES, "recorded by the profiler") if peak.facts.get("is_made_of_profile") else {}
-    )
-    evidence = {
-        **_EVIDENCE,
-        **recorded,
-        **{name: who for name, who, _, _ in peak.holders if name == NOT_ATTRIBUTED},
-    }
-    rows: list[list[Any]] = [[name, n, n / max(peak.peak, 1), evidence.get(name, "")] for name, n in parts]
-    rows.append(["= allocated at the peak", peak.peak, 1.0, ""])
-    if peak.reserved:
-        rows.append([CACHED, peak.cached, peak.cached / max(peak.peak, 1), _EVIDENCE[CACHED]])
-        rows.append(
-            ["= reserved", peak.peak + peak.cached, (peak.peak + peak.cached) / max(peak.peak, 1), ""]
-        )
-    return rows
-
-
-def _held(peak: _Peak) -> list[Any]:
-    return [
-        [category, holder, n_bytes, n_bytes / max(peak.peak, 1), count]
-        for category, holder, n_bytes, count in peak.holders
-    ]
-
-
-def _ranks(peaks: Sequence[_Peak]) -> Table:
-    """Set the devices beside each other, in MB."""
-    used = [name for name in (*CATEGORIES, NOT_ATTRIBUTED) if any(name in peak.by_category for peak in peaks)]
-    names = ("peak", "reserved", *used, CACHED)
-    values = [{"peak": p.peak, "reserved": p.reserved, CACHED: p.cached, **p.by_category} for p in peaks]
-    columns = [Column(f"{name.replace(' ', '_')}_mb", f"{name} (MB)", "float", 1) for name in names]
+def _parts(peak: Mapping[str, Any]) -> Iterator[list[Any]]:
+    """Make rows of a rank's categories, which add up to the peak, and then to what is reserved."""
+    sizes, whole = dict(peak["categories"]), peak["peak_bytes"]
+    cached = sizes.pop(CACHED, 0)
+    reasons = {each["category"]: each["holder"] for each in peak["holders"] if not each["allocations"]}
     rows = [
-        [peak.rank, peak.device, peak.step, *(of_rank.get(name, 0) / 1e6 for name in names)]
-        for peak, of_rank in zip(peaks, values, strict=True)
+        (name, sizes[name], {**EVIDENCE, **reasons}[name]) for name in sorted(sizes, key=lambda n: -sizes[n])
     ]
-    return Table("ranks", "Peak of each rank", (*_OWNER, Column("step", "step", "id"), *columns), rows)
+    rows.append((_TOTAL, whole, ""))
+    if peak["reserved_bytes"]:
+        rows += [(CACHED, cached, EVIDENCE[CACHED]), ("= reserved", whole + cached, "")]
+    for name, n_bytes, why in rows:
+        yield [peak["rank"], name, n_bytes, n_bytes / whole, why]
 
 
-def _document(peak: _Peak) -> dict[str, Any]:
-    free = {
-        key: peak.facts[key]
-        for key in ("free_bytes", "free_blocks", "largest_free_bytes")
-        if key in peak.facts
-    }
-    return {
-        "rank": peak.rank,
-        "device": peak.device,
-        "step": peak.step,
-        "at_ms": ms_of(peak.at_ns),
-        "event": peak.event,
-        "events": peak.n_events,
-        "peak_bytes": peak.peak,
-        "reserved_bytes": peak.reserved or None,
-        "most_reserved_bytes": peak.most_reserved or None,
-        "capacity_bytes": peak.capacity or None,
-        "categories": {**peak.by_category, **({CACHED: peak.cached} if peak.reserved else {})},
-        "holders": [
-            dict(zip(("category", "holder", "bytes", "allocations"), held, strict=True))
-            for held in peak.holders
-        ],
-        **free,
-    }
-
-
-def _over_time(peak: _Peak) -> Bars:
-    """Draw what is held over time, in GB."""
-    series = {name: [n / 1e9 for n in of] for name, of in peak.series.items() if any(of)}
-    title = f"Memory of {peak.rank}, {'at the peak of each step' if peak.moment == 'step' else 'over time'}"
-    return Bars(title, "GB", peak.moments, series, unit="GB", by_step=True, moment=peak.moment)
-
-
-def _headline(peaks: Sequence[_Peak], top: _Peak) -> str:
-    """Say who holds most and when, and what most of it is."""
-    if top.step is not None:
-        when = f"in step {top.step}"
-    elif not top.n_events:
-        when = "when the snapshot was taken"
-    elif top.event < 1:
-        when = "before the history begins"
-    else:
-        when = (
-            f"at event {top.event:,} of {top.n_events:,}"
-            if top.at_ns is None
-            else f"after {in_ms(top.at_ns)}"
-        )
-    least = min(peaks, key=lambda peak: peak.peak)
-    others = f"; {least.rank} holds least, {_gb(least.peak)}" if len(peaks) > 1 else ""
-    name, most = max(top.by_category.items(), key=lambda part: part[1])
-    share = in_percent(most / max(top.peak, 1))
-    words = _IN_WORDS.get(name, f"are {name}").replace("are unknown, from", "is of unknown use, from")
-    return f"{top.rank} holds {_gb(top.peak)} at its peak, {when}{others}; {share} {words}."
-
-
-def _notes(top: _Peak) -> Iterator[str]:
-    facts = top.facts
-    if facts.get("why"):
-        yield "Only changes are recorded: the peak is above what was held before, and owners are unknown."
-    if "n_before" in facts:
-        n_events = counted(top.n_events, "event")
-        yield f"Bytes as requested; the history has {n_events}, and an earlier peak is not in it."
-    if missing := facts.get("missing_bytes"):
-        yield f"The history and the blocks differ by {abs(missing):,} bytes: events are missing."
-    if facts.get("out_of_memory"):
-        wanted, left = facts["out_of_memory"]
-        yield f"An allocation of {_gb(wanted)} failed with {_gb(left)} free on the device."
-    if top.most_reserved > _NEARLY_FULL * top.capacity > 0:
-        yield f"{_gb(top.most_reserved)} of the {_gb(top.capacity)} of the device are reserved."
-    yield from _fragmentation(top)
-
-
-def _fragmentation(top: _Peak) -> Iterator[str]:
-    """Say how much of the reserved memory is free, and what to do about it."""
-    free, largest = (top.facts.get(key, 0) for key in ("free_bytes", "largest_free_bytes"))
-    if free:
-        blocks = counted(top.facts["free_blocks"], "free block")
-        yield f"When the snapshot was taken, {blocks} had {_gb(free)}, the largest {_gb(largest)}."
-    if top.cached <= _FRAGMENTED * top.reserved:
-        return
-    cached = (
-        f"{_gb(top.cached)} ({in_percent(top.cached / top.reserved)} of the reserved) are cached but free"
+def _ranks(peaks: Sequence[Mapping[str, Any]]) -> Table:
+    """Set the devices beside each other, in MB."""
+    used = [name for name in EVIDENCE if any(name in peak["categories"] for peak in peaks)]
+    columns = [Column(f"{name.replace(' ', '_')}_mb", f"{name} (MB)", "float", 1) for name in ("peak", *used)]
+    rows = [
+        [p["rank"], p["device"], p["step"], *(n / 1e6 for n in (p["peak_bytes"], *(p["categories"].get(c, 0) for c in used)))]
+        for p in peaks
+    ]  # fmt: skip
+    return Table(
+        "ranks",
+        "Peak of each rank",
+        (_PARTS[0], Column("device", "device"), Column("step", "step", "id"), *columns),
+        rows,
     )
-    if free and largest > free / 2:
-        yield f"{cached}, most in one block: torch.cuda.empty_cache() gives it to other programs."
-    elif top.facts.get("expandable"):
-        yield f"{cached}, although expandable_segments is on: allocate the largest sizes first."
+
+
+def _over_time(peak: Mapping[str, Any]) -> Bars:
+    """Draw what is held over time."""
+    at, *series = peak["over_time"].items()
+    title = f"Memory of {peak['rank']}, over time"
+    names = [in_digits(moment) for moment in at[1]]
+    moment = "event" if peak["at_ms"] is None else "ms"
+    in_gb = {name: [n / 1e9 for n in values] for name, values in series if any(values)}
+    return Bars(title, "GB", names, in_gb, unit="GB", by_step=True, moment=moment)
+
+
+def _headline(ordered: Sequence[Mapping[str, Any]]) -> str:
+    """Say who holds most and when, and what most of it is."""
+    top, *_, least = (*ordered, ordered[-1])
+    if top["step"] is not None:
+        when = f"in step {top['step']}"
+    elif top["event"] < 1:
+        when = "before the history begins" if top["events"] else "when the snapshot was taken"
     else:
-        unknown = "" if free else " (blocks are not recorded; a snapshot has them)"
-        yield f"{cached}{unknown}: if allocations fail or this grows, try {_SET}."
+        when = f"at event {top['event']:,}" if top["at_ms"] is None else f"after {in_ms(top['at_ms'] * 1e6)}"
+    others = f"; {least['rank']} holds least, {_gb(least['peak_bytes'])}" if len(ordered) > 1 else ""
+    most, name = max((n, name) for name, n in top["categories"].items() if name != CACHED)
+    words = _IN_WORDS.get(name, f"is of {name}" if name.startswith("unknown") else f"are {name}")
+    share = in_percent(most / top["peak_bytes"])
+    return f"{top['rank']} holds {_gb(top['peak_bytes'])} at its peak, {when}{others}; {share} {words}."
+
+
+def _notes(top: Mapping[str, Any]) -> Iterator[str]:
+    """Say what the peak lacks, which memory is free, and what to do about it."""
+    free, largest = top.get("free_bytes"), top.get("largest_free_bytes", 0)
+    if free is not None:
+        n_events, missing = counted(top["events"], "event"), abs(top["missing_bytes"])
+        yield f"Bytes as requested; the history has {n_events}, and an earlier peak is not in it."
+        if missing:
+            yield f"The history and the blocks differ by {missing:,} bytes: events are missing."
+        blocks = counted(top["free_blocks"], "free block")
+        yield f"When the snapshot was taken, {blocks} had {_gb(free)}, the largest {_gb(largest)}."
+    if failed := top.get("out_of_memory"):
+        yield f"An allocation of {_gb(failed['bytes'])} failed with {_gb(failed['free_bytes'])} free on the device."
+    cached, reserved = top["categories"].get(CACHED, 0), top["reserved_bytes"] or 0
+    if cached > _MUCH * reserved:
+        share = f"{_gb(cached)} ({in_percent(cached / reserved)} of the reserved) are cached but free"
+        if free and largest > free / 2:
+            yield f"{share}, later most in one block: torch.cuda.empty_cache() gives it to other programs."
+        elif top.get("expandable_segments"):
+            yield f"{share}, although expandable_segments is on: allocate the largest sizes first."
+        else:
+            unknown = " (blocks are not recorded; a snapshot has them)" if free is None else ""
+            yield f"{share}{unknown}: if allocations fail or this grows, try {_SET}."
 
 
 def _gb(n_bytes: float) -> str:
     return f"{in_digits(n_bytes / 1e9)} GB" if abs(n_bytes) >= 1e9 else f"{in_digits(n_bytes / 1e6)} MB"
 
 
-# ---- two recordings
-
-_CHANGES = (
-    Column("category", "held by"), Column("base_bytes", "base (bytes)", "int"),
-    Column("new_bytes", "new (bytes)", "int"), Column("difference_bytes", "difference (bytes)", "int"),
-)  # fmt: skip
-
-
 def compared(args: Namespace) -> Result:
     """Compare who holds the memory at the peaks of two recordings, each of its largest device."""
     if len(args.path) != 2:
-        raise UsageError(f"{variant_of(args)}: two recordings are needed: analyze.py compare BASE NEW")
+        raise UsageError("--sub_option memory needs two recordings: analyze.py compare BASE NEW")
     both = [_load(args, [path]) for path in args.path]
-    base, new = (max(recorded.peaks, key=lambda peak: peak.peak) for recorded in both)
-    parts = _changes(*(peak.by_category for peak in (base, new)))
-    held = _changes(
-        *({f"{name}: {who}" if who else name: n for name, who, n, _ in p.holders} for p in (base, new))
-    )
-    total: list[list[Any]] = [["= allocated at the peak", base.peak, new.peak, new.peak - base.peak]]
+    base, new = (max(peaks, key=lambda peak: peak["peak_bytes"]) for peaks, _, _ in both)
+    sizes = [{**peak["categories"], _TOTAL: peak["peak_bytes"]} for peak in (base, new)]
+    held = [{f"{h['category']}: {h['holder']}": h["bytes"] for h in peak["holders"]} for peak in (base, new)]
+    names = (Column("holder", "category: allocated by"), *_CHANGES[1:])
     tables = [
-        Table("memory", "Memory at the peak", _CHANGES, [*parts, *total]),
-        Table(
-            "holders", "What allocated it", (Column("holder", "category: allocated by"), *_CHANGES[1:]), held
-        ),
+        Table("memory", "Memory at the peak", _CHANGES, _changes(*sizes)),
+        Table("holders", "What allocated it", names, _changes(*held)),
     ]
-    name, _, _, change = max(parts, key=lambda part: abs(part[3]))
-    grown = in_percent((new.peak - base.peak) / max(base.peak, 1), 1, sign="+")
-    mostly = f", most by {name} ({'+' * (change > 0)}{_gb(change)})" if change else ""
-    name_files(args, both[0].files[0].path)
+    before, after = base["peak_bytes"], new["peak_bytes"]
+    name_files(args, both[0][1][0].path)
     return Result(
         "compare",
         f"Memory of {args.path[0]} → {args.path[1]}",
-        {"paths": [str(path) for path in args.path], "memory": tables[0], "holders": tables[1]},
+        {"paths": list(map(str, args.path)), **{table.name: table for table in tables}},
         tables,
-        headline=f"The peak goes from {_gb(base.peak)} to {_gb(new.peak)} ({grown}){mostly}.",
-        repairs=[line for recorded in both for line in recorded.repairs],
+        headline=f"The peak goes from {_gb(before)} to {_gb(after)} ({in_percent(after / before - 1, 1, sign='+')}).",
+        repairs=[line for _, _, repairs in both for line in repairs],
     )
 
 
 def _changes(base: Mapping[str, int], new: Mapping[str, int]) -> list[list[Any]]:
     """Make a row for each name, the largest difference first."""
-    rows: list[list[Any]] = [
-        [name, base.get(name, 0), new.get(name, 0), new.get(name, 0) - base.get(name, 0)]
-        for name in dict.fromkeys((*base, *new))
-    ]
-    return sorted(rows, key=lambda row: -abs(row[3]))
+    both = [(name, base.get(name, 0), new.get(name, 0)) for name in dict.fromkeys((*base, *new))]
+    return sorted(([*row, row[2] - row[1]] for row in both), key=lambda row: (row[0] == _TOTAL, -abs(row[3])))

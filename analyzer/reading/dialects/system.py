@@ -131,7 +131,6 @@ class MemorySamples(Struct, frozen=True):
     phase: Int64 = NO_NUMBERS  # in which it happened: index into `MEMORY_PHASES`
     holder: Int64 = NO_NUMBERS  # index into `holders`
     holders: Sequence[str] = ()
-    category: Sequence[str] = ()  # as recorded; () or "" without
     step: Int64 = NO_NUMBERS  # -1 outside of steps
     facts: Mapping[str, Any] = field(default_factory=dict)  # about free blocks
 

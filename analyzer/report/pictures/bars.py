@@ -114,7 +114,8 @@ def _upright(chart: Bars, parts: list[_Part], axis: list[tuple[float, str]], wid
     yield text(bounded(f"{chart.moment} ({chart.label})"), (left + right) / 2, HEIGHT + 32, look=MIDDLE)
     for part in parts:
         box = (left + (part.bar + 0.1) * wide, y(part.end), 0.8 * wide, y(part.start) - y(part.end))
-        yield mark(_description(chart, part), shades[part.series], box, chart.names[part.bar])
+        step = chart.names[part.bar] if chart.moment == "step" else None
+        yield mark(_description(chart, part), shades[part.series], box, step)
     if chart.level:
         value, words = chart.level
         rule = line(left, y(value), right, y(value), "rule")

@@ -291,7 +291,10 @@ class Kineto(System):
 
         if ALLOCATOR in trace.header:
             return kineto_memory.of_snapshot(trace)
-        return kineto_memory.of_events(trace, samples, self.marked_steps(trace).whole, self.memory_event)
+        if self.memory_event not in trace.names:
+            return ()
+        steps = step_table(self.marked_steps(trace).whole)
+        return kineto_memory.of_events(trace, samples, self.memory_event, steps)
 
     def device_work(self, trace: Trace) -> Mask:
         return by_cat(trace, DEVICE_CATS.__contains__)

@@ -15,7 +15,6 @@ import gc
 import io
 import pickle
 import re
-from array import array
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -27,7 +26,6 @@ _LENGTH_BYTES = {ord("X"): 4, 0x8C: 1}  # of the opcodes of texts
 _FIXED = b"KqhMJrjG\x95\x80\x8a"  # opcodes whose operand a cut may remove
 _STOP, _FRAME, _FRAME_BYTES = ord("."), 0x95, 8
 _MARK = b"Q"  # BINPERSID, which no plain pickle has: calls `persistent_load`
-_PIECE = 1 << 16
 _LEAST_BITS = 22  # of an index into the memo
 
 
@@ -94,39 +92,18 @@ class _CutUnpickler(_Plain, pickle._Unpickler):
         return container
 
 
-class _Program(io.RawIOBase):
-    """The parts of a file between its cuts, with the marks there."""
-
-    def __init__(self, data: bytes | bytearray, cuts: array[int]) -> None:
-        parts = zip(*[iter(cuts)] * 3, strict=True)
-        self._pieces = (data[begin:end] + _MARK * is_marked for begin, end, is_marked in parts)
-        self._pending = bytearray()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while len(self._pending) < len(buffer) and (piece := next(self._pieces, None)) is not None:
-            self._pending += piece
-        n = min(len(buffer), len(self._pending))
-        buffer[:n] = self._pending[:n]
-        del self._pending[:n]
-        return n
-
-
 def unpickled(
-    path: Path, data: bytes | bytearray, repairs: list[str], take: Callable[[list[Any]], object] = id
+    path: Path, data: bytearray, repairs: list[str], take: Callable[[list[Any]], object] = id
 ) -> Any:
     """Load a plain pickle, or the whole values of a cut one; TraceError for any other.
 
-    `take` gets each list of dictionaries as it grows, and may empty it.
+    `data` is emptied. `take` gets each list of dictionaries as it grows, and may empty it.
     """
-    cuts, is_whole = _scanned(path, data)
+    program, is_whole = _scanned(path, data)
+    data.clear()
     if not is_whole:
         repairs.append("cut off: entries after the cut are missing")
-    unpickler = (_Unpickler if is_whole else _CutUnpickler)(
-        io.BufferedReader(_Program(data, cuts), 2 * _PIECE)
-    )
+    unpickler = (_Unpickler if is_whole else _CutUnpickler)(program)
     unpickler.take = take
     gc.disable()  # there may be millions of values, and none is garbage
     try:
@@ -137,21 +114,21 @@ def unpickled(
         gc.enable()
 
 
-def _scanned(path: Path, data: bytes | bytearray) -> tuple[array[int], bool]:
-    """Cut the program, up to its STOP (True) or an opcode that is cut off (False), into its parts.
+def _scanned(path: Path, data: bytearray) -> tuple[io.BytesIO, bool]:
+    """Rewrite the program to mark tuples and batches, up to its STOP (True) or the cut opcode (False).
 
-    Flat triples: begin, end, and 1 if a mark follows, behind tuples and batches. Frames are left out, because
-    their lengths change.
+    Frames are removed, because their lengths change.
     """
-    cuts = array("q")
+    program = io.BytesIO()
     plain = _plain(max(_LEAST_BITS, (len(data) // 4).bit_length()))
     position = begin = 0
-    while position < len(data):
+    is_whole = False
+    while position < len(data) and not is_whole:
         match = plain.match(data, position)
         if match is not None and match.end() > position:
             position = match.end()
-            if match.lastindex or position - begin > _PIECE:
-                cuts.extend((begin, position, match.lastindex is not None))
+            if match.lastindex:
+                program.write(data[begin:position] + _MARK)
                 begin = position
             continue
         opcode, left = data[position], len(data) - position
@@ -160,11 +137,10 @@ def _scanned(path: Path, data: bytes | bytearray) -> tuple[array[int], bool]:
         if n_bytes and left > n_bytes + n_text:
             position += 1 + n_bytes + n_text
         elif opcode == _FRAME and left > _FRAME_BYTES:
-            cuts.extend((begin, position, 0))
+            program.write(data[begin:position])
             position = begin = position + 1 + _FRAME_BYTES
         elif opcode == _STOP:
-            cuts.extend((begin, position + 1, 0))
-            return cuts, True
+            position, is_whole = position + 1, True
         elif n_bytes or (opcode in _FIXED and left < 10):
             break
         else:
@@ -172,5 +148,6 @@ def _scanned(path: Path, data: bytes | bytearray) -> tuple[array[int], bool]:
                 f"{path}: byte {position:,} of this pickle (0x{opcode:02x}) is not the opcode of a plain "
                 "value, as of the dump of a flight recorder or an allocator; nothing of it was executed"
             )
-    cuts.extend((begin, position, 0))
-    return cuts, False
+    program.write(data[begin:position])
+    program.seek(0)
+    return program, is_whole
