@@ -93,8 +93,7 @@ class Table(NamedTuple):
 class Bars(NamedTuple):
     """Stacked bars with a part for each series. None is a gap.
 
-    Bars `by_step` stand upright; their names are step numbers (or each a `moment`), and a named line crosses
-    them at `level`.
+    Bars `by_step` stand upright; their names are step numbers, and a named line crosses them at `level`.
     `between` has the bounds of each bar's value.
     """
 
@@ -107,7 +106,6 @@ class Bars(NamedTuple):
     between: Sequence[tuple[float, float] | None] = ()
     level: tuple[float, str] | None = None
     is_small: bool = False  # half width: two such charts share a row
-    moment: str = "step"
 
 
 class HeatMap(NamedTuple):

@@ -111,7 +111,7 @@ class Allocator:
 
     @property
     def reserved(self) -> int:
-        return sum(block[0] for blocks in self.segments.values() for block in blocks)
+        return sum(int(block[0]) for blocks in self.segments.values() for block in blocks)
 
     def snapshot(self, last: int | None = None) -> dict[str, Any]:
         """Return the snapshot, with only the `last` entries of the history."""

@@ -5,6 +5,7 @@ An allocation ends with the next event of its address. The passes in which it be
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from analyzer.base.arrays import Int64
-from analyzer.base.units import ms_of
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need
 from analyzer.reading.dialects.system import MEMORY_PHASES, MemorySamples
@@ -30,13 +30,12 @@ EVIDENCE: Mapping[str, str] = {
     "temporary": "allocated and freed within one pass",
     "unknown": "allocated in no known pass",
     **{f"unknown, from {name}": _LEFT for name in MEMORY_PHASES[1:]},
-    NOT_ATTRIBUTED: "allocated before the recording",
+    NOT_ATTRIBUTED: "not among the recorded allocations",
     CACHED: "reserved, not allocated; with what sizes are rounded up by",
 }
-_CATEGORIES = [*EVIDENCE]
-_UNKNOWN = _CATEGORIES.index("unknown")
+_NAMES = [*EVIDENCE]
+_UNKNOWN = _NAMES.index("unknown")
 _SETUP, _FORWARD, _BACKWARD, _UPDATE = range(1, len(MEMORY_PHASES))
-_MOMENTS = 60  # of a chart
 
 
 def memory_peaks(
@@ -63,46 +62,44 @@ def _peaks(source: Source, trace: Trace) -> list[dict[str, Any]]:
 def _peak(samples: MemorySamples) -> dict[str, Any]:
     """Describe the peak of a device: bytes by category and holder add up to it."""
     facts = dict(samples.facts)
-    n_before, why = facts.pop("n_before", 0), facts.pop("why", "")
+    n_before, why = facts.pop("n_before", 0), facts.pop("why", "(allocated before the recording)")
     total, first, rows = (
         samples.n_bytes.astype(np.int64),
         max(n_before - 1, 0),
         np.arange(len(samples.change)),
     )
     row = first + int(np.argmax(total[first:]))
+    peak, at_ns, step = int(total[row]), int(samples.at_ns[row] - samples.at_ns[0]), int(samples.step[row])
     end, category = _ends_and_categories(samples)
     is_known = (samples.change > 0) & (samples.address > 0) & ((rows >= n_before) | (category != _UNKNOWN))
     held = np.flatnonzero(is_known & (rows <= row) & (end > row))
-    peak, known = int(total[row]), int(samples.change[held].sum())
-    if known > peak:
-        why, known, held, is_known = (
-            "frees are missing in the recording",
-            0,
-            held[:0],
-            np.zeros_like(is_known),
-        )
-    holders = _grouped(samples, held, category)
+    if (known := int(samples.change[held].sum())) > peak:
+        why, known, held = "(frees are missing in the recording)", 0, held[:0]
+    groups: Counter[tuple[int, int]] = Counter()
+    counts: Counter[tuple[int, int]] = Counter()
+    columns = (category[held], samples.holder[held], samples.change[held])
+    for of, holder, n_bytes in zip(*(column.tolist() for column in columns), strict=True):
+        groups[of, holder] += n_bytes
+        counts[of, holder] += 1
+    holders = [(_NAMES[key[0]], samples.holders[key[1]], n, counts[key]) for key, n in groups.most_common()]
     if known < peak:
-        holders.append((NOT_ATTRIBUTED, why or EVIDENCE[NOT_ATTRIBUTED], peak - known, 0))
-    sizes = dict.fromkeys(_CATEGORIES, 0)
+        holders.append((NOT_ATTRIBUTED, why, peak - known, 0))
+    reserved = int(samples.reserved[row]) if samples.reserved[row] >= peak else 0
+    sizes = Counter({CACHED: max(reserved - peak, 0)})
     for name, _, n_bytes, _ in holders:
         sizes[name] += n_bytes
-    reserved = int(samples.reserved[row]) if samples.reserved[row] >= peak else 0
-    sizes[CACHED] = max(reserved - peak, 0)
-    at_ns = samples.at_ns - samples.at_ns[0] if samples.at_ns[0] >= 0 else None
     keys = ("category", "holder", "bytes", "allocations")
     return {
         "device": samples.device,
-        "step": int(samples.step[row]) if samples.step[row] >= 0 else None,
-        "at_ms": None if at_ns is None else ms_of(int(at_ns[row])),
+        "step": step if step >= 0 else None,
+        "at_ms": at_ns / 1e6 if samples.at_ns[0] >= 0 else None,
         "event": row + 1 - n_before,
         "events": len(total) - n_before,
         "peak_bytes": peak,
         "reserved_bytes": reserved or None,
-        "categories": {name: n_bytes for name, n_bytes in sizes.items() if n_bytes},
-        "holders": [dict(zip(keys, h, strict=True)) for h in sorted(holders, key=lambda h: -h[2])],
+        "categories": {name: sizes[name] for name in _NAMES if sizes[name]},
+        "holders": [dict(zip(keys, each, strict=True)) for each in holders],
         **facts,
-        "over_time": _over_time(samples, total, first, at_ns, np.where(is_known, category, -1), end),
     }
 
 
@@ -133,38 +130,3 @@ def _ends_and_categories(samples: MemorySamples) -> tuple[Int64, Int64]:
         (phase > _SETUP) & in_pass,
     )
     return end, np.select(rules, range(len(rules)), _UNKNOWN + phase)
-
-
-def _grouped(samples: MemorySamples, rows: Int64, category: Int64) -> list[tuple[str, str, int, int]]:
-    """Add up allocations `rows`: category, holder, bytes, and their number."""
-    width = len(samples.holders)
-    keys = category[rows] * width + samples.holder[rows]
-    distinct, index, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    n_bytes = np.zeros(len(distinct), np.int64)
-    np.add.at(n_bytes, index, samples.change[rows])
-    columns = (distinct // width, distinct % width, n_bytes, counts)
-    groups = zip(*(column.tolist() for column in columns), strict=True)
-    return [(_CATEGORIES[of], samples.holders[holder], size, count) for of, holder, size, count in groups]
-
-
-def _over_time(
-    samples: MemorySamples, total: Int64, first: int, at_ns: Int64 | None, category: Int64, end: Int64
-) -> dict[str, list[float]]:
-    """Add up what is held by category at the peak of each of up to 60 equal parts of a recording's events."""
-    rows = np.arange(first, len(total))
-    part = (rows - first) * _MOMENTS // len(rows)
-    order = rows[np.lexsort((rows, -total[rows], part))]
-    rows = order[np.diff(part[order - first], prepend=-1) > 0]
-    made = {"at": (rows - first if at_ns is None else at_ns[rows] / 1e6).tolist()}
-    rest = total[rows]
-    for number, name in enumerate(_CATEGORIES):
-        own = np.flatnonzero(category == number)
-        change = np.zeros(len(total) + 1, np.int64)
-        change[own] = samples.change[own]
-        np.subtract.at(change, end[own], samples.change[own])
-        held = np.cumsum(change)[rows]
-        rest = rest - held
-        made |= {name: held.tolist()} if held.any() else {}
-    return {
-        **made, NOT_ATTRIBUTED: rest.tolist(), CACHED: np.maximum(samples.reserved[rows] - total[rows], 0).tolist()
-    }  # fmt: skip

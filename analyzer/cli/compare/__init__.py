@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any
 from analyzer.base.errors import UsageError, counted
 from analyzer.base.inputs import is_digest
 from analyzer.base.units import LazySequence, ms_of
-from analyzer.cli import (
-    READING,
-    above_zero,
-    add_flags,
-    add_variants,
-    command,
-    damage_notes,
-    refuse,
-    variant_of,
-)
+from analyzer.cli import READING, above_zero, add_flags, command, damage_notes
 from analyzer.cli.compare.comparison_tables import (
     both_ms,
     change_record,
@@ -50,7 +41,6 @@ _REGRESSED = 3  # exit code of --fail_above
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the flags of this option."""
     add_flags(parser, *READING, "as_recorded", "group_by", "sort", "head", "save")
-    add_variants(parser, {"memory": "who holds the memory at the peaks of two recordings"})
     parser.add_argument("--real_step", metavar="BASE,NEW", type=_real_steps,
         help="the step times (ms) without the profiler, from your own logs, one for each run")  # fmt: skip
     parser.add_argument("--fail_above", metavar="PERCENT", type=_PERCENTAGE,
@@ -65,11 +55,6 @@ def _real_steps(text: str) -> dict[int, float]:
 
 def run(args: Namespace) -> Result:
     """Compare each further run with the first."""
-    if args.sub_option == "memory":
-        from analyzer.cli.statistic.memory_tables import compared
-
-        refuse(args, variant_of(args), *READING, "group_by", "sort", "save", "real_step", "fail_above")
-        return compared(args)
     if args.group_by == "rank":
         raise UsageError(
             "--group_by rank has no effect with --option compare: its operations are those of all ranks"

@@ -63,9 +63,7 @@ def _parts(chart: Bars) -> Iterator[_Part]:
 
 def _description(chart: Bars, part: _Part) -> str:
     name = bounded(chart.names[part.bar])
-    words = [f"{chart.moment} {name}" if chart.by_step else name] + [bounded(part.series)] * (
-        len(chart.series) > 1
-    )
+    words = [f"step {name}" if chart.by_step else name] + [bounded(part.series)] * (len(chart.series) > 1)
     return f"{', '.join(filter(None, words))}: {in_digits(part.end - part.start)} {chart.unit}"
 
 
@@ -111,11 +109,10 @@ def _upright(chart: Bars, parts: list[_Part], axis: list[tuple[float, str]], wid
     every = math.ceil((max(map(text_width, chart.names), default=0.0) + 4) / wide)
     for i in range(0, len(chart.names), every):
         yield text(bounded(chart.names[i]), left + (i + 0.5) * wide, HEIGHT + 14, look=MIDDLE)
-    yield text(bounded(f"{chart.moment} ({chart.label})"), (left + right) / 2, HEIGHT + 32, look=MIDDLE)
+    yield text(bounded(f"step ({chart.label})"), (left + right) / 2, HEIGHT + 32, look=MIDDLE)
     for part in parts:
         box = (left + (part.bar + 0.1) * wide, y(part.end), 0.8 * wide, y(part.start) - y(part.end))
-        step = chart.names[part.bar] if chart.moment == "step" else None
-        yield mark(_description(chart, part), shades[part.series], box, step)
+        yield mark(_description(chart, part), shades[part.series], box, chart.names[part.bar])
     if chart.level:
         value, words = chart.level
         rule = line(left, y(value), right, y(value), "rule")

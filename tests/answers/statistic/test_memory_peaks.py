@@ -112,13 +112,14 @@ def test_ranks_stand_beside_each_other_and_the_largest_is_in_the_headline(tmp_pa
 def test_two_snapshots_differ_by_what_was_added(tmp_path: Path) -> None:
     base, new = Allocator(), Allocator()
     for device in (base, new):
-        device.allocate(5000, "", UPDATE)
-    new.allocate(700, "", UPDATE)
+        device.allocate(5_000_000, "", UPDATE)
+    new.allocate(700_000, "", UPDATE)
     paths = [written(tmp_path, device, f"{i}.pickle") for i, device in enumerate((base, new))]
-    found = ask("compare", *paths, *MEMORY)
-    (state, total) = found["memory"]
-    assert [state["base_bytes"], state["new_bytes"], state["difference_bytes"]] == [5000, 5700, 700]
-    assert total["difference_bytes"] == 700
+    _, text, _ = run_cli("statistic", *paths, *MEMORY, "--format", "markdown")
+    rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if "device 0" in line]
+    (difference,) = (line.split("|")[-3].strip() for line in text.splitlines() if "difference" in line)
+    assert [row[-3] for row in rows] == ["5.0", "5.7"]
+    assert difference == "0.7"
 
 
 def test_an_allocation_that_failed_is_told(tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def test_nested_lists_need_no_recursion(tmp_path: Path, depth: int) -> None:
 
 def test_huge_and_odd_numbers_are_no_bytes(tmp_path: Path) -> None:
     document = train().snapshot()
-    for i, value in enumerate((1 << 63, -5, 1.5, "7", None, [], {}, (1, 2), True)):
+    odd: tuple[Any, ...] = (1 << 63, -5, 1.5, "7", None, [], {}, (1, 2), True)
+    for i, value in enumerate(odd):
         document["device_traces"][0][i]["size"] = value
         document["device_traces"][0][-i]["addr"] = value
         document["segments"][i % len(document["segments"])]["total_size"] = value

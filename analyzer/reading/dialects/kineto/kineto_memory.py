@@ -20,7 +20,7 @@ from analyzer.reading.formats.values import FARTHEST_NS
 #: PyTorch's numbers of kinds of devices.
 _DEVICES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia"}
 _ARGS = ("Device Type", "Device Id", ADDRESS, "Bytes", "Total Allocated", "Total Reserved")
-_ALLOC, _FREE, _FREED, *_SEGMENTS, _OOM = range(len(ACTIONS))
+_ALLOC, _FREE, *_, _OOM = range(len(ACTIONS))
 _SIGNS = np.array([0, 0, 0, 1, 1, -1, -1, 0, 0])  # of the change of the reserved bytes; the last is unknown
 #: What a frame tells of the phase, by ``file:name``; the innermost frame that tells counts.
 _PHASES = tuple(
@@ -60,7 +60,7 @@ def of_events(
         address, change, total, reserved = columns[own, 2:].T
         facts: dict[str, Any] = {}
         if not total.any():  # PyTorch 1.9
-            total, facts = np.cumsum(change), {"why": "the recording has no addresses"}
+            total, facts = np.cumsum(change), {"why": "(addresses are not recorded)"}
         name = _DEVICES.get(kind, f"device{kind}") + (f":{device}" if device >= 0 else "")
         made.append(
             MemorySamples(
@@ -84,15 +84,14 @@ def of_snapshot(trace: Trace) -> Sequence[MemorySamples]:
     made = []
     for device, (history, blocks, reserved_bytes) in devices.items():
         action, _, size, time_us, _ = history
-        is_skipped = (
-            not (action == _FREE).any() and (action == _FREED).sum() > 1
-        )  # an option of the recording
-        kept = history[:, is_own := np.isin(action, (_ALLOC, _FREED if is_skipped else _FREE))]
-        address, before, stack = _before(kept, used := blocks[:, blocks[1] >= 0])
-        change = np.append(before, np.where(kept[0] == _ALLOC, kept[2], -kept[2]))
+        kept = history[:, is_own := (action == _ALLOC) | (action == _FREE)]
+        address, n_bytes, stack = _before(kept, used := blocks[:, blocks[1] >= 0])
+        change = np.append(n_bytes, np.where(kept[0] == _ALLOC, kept[2], -kept[2]))
+        before = np.zeros(len(address), np.int64)
         grown = size * _SIGNS[action]
-        reserved = reserved_bytes - grown.sum() + np.append(0, np.cumsum(grown))
-        free, failed = blocks[3, blocks[1] < 0], history[1:3, action == _OOM]
+        reserved = reserved_bytes - grown.sum() + np.append(before, np.cumsum(grown)[is_own])
+        at_us = np.append(before + np.append(time_us, -1)[0], kept[3])
+        free, last_failed = blocks[3, blocks[1] < 0], history[1:3, action == _OOM][:, -1:].ravel().tolist()
         stack = np.append(stack, kept[4])
         facts = {
             "n_before": len(before),
@@ -100,17 +99,14 @@ def of_snapshot(trace: Trace) -> Sequence[MemorySamples]:
             "free_bytes": int(free.sum()),
             "largest_free_bytes": int(free.max(initial=0)),
             "expandable_segments": isinstance(settings, dict) and settings.get("expandable_segments") is True,
-            "out_of_memory": dict(
-                zip(("free_bytes", "bytes"), failed[:, -1:].ravel().tolist(), strict=False)
-            ),
+            "out_of_memory": dict(zip(("free_bytes", "bytes"), last_failed, strict=False)),
             "missing_bytes": int(used[1].sum() - change.sum()),
         }
         made.append(
             MemorySamples(
-                1000 * np.append(np.repeat(np.append(time_us, -1)[:1], len(before)), kept[3]),
-                np.cumsum(change).astype(np.float64), 0.0, f"device {device}", change,
-                np.append(address, kept[1]), np.append(np.repeat(reserved[:1], len(before)), reserved[1:][is_own]),
-                phase[stack], holder[stack].astype(np.int64), holders, np.full(len(change), -1), facts,
+                1000 * at_us, np.cumsum(change).astype(np.float64), 0.0, f"device {device}", change,
+                np.append(address, kept[1]), reserved, phase[stack], holder[stack].astype(np.int64), holders,
+                np.full(len(change), -1), facts,
             )
         )  # fmt: skip
     return made
@@ -123,12 +119,9 @@ def _before(history: Int64, used: Int64) -> tuple[Int64, Int64, Int64]:
     """
     _, first = np.unique(history[1], return_index=True)
     freed = history[1:3, first[history[0, first] != _ALLOC]]
-    address, n_bytes, stack, _ = used[:, ~np.isin(used[0], history[1])]
-    return (
-        np.append(address, freed[0]),
-        np.append(n_bytes, freed[1]),
-        np.append(stack, np.full(freed.shape[1], -1)),
-    )
+    kept = used[:3, ~np.isin(used[0], history[1])]
+    address, n_bytes, stack = np.append(kept, [*freed, np.full(freed.shape[1], -1)], axis=1)
+    return address, n_bytes, stack
 
 
 def _origin(frames: Sequence[Any]) -> tuple[str, int]:
@@ -136,8 +129,10 @@ def _origin(frames: Sequence[Any]) -> tuple[str, int]:
     frames = [frame for frame in frames if isinstance(frame, dict)] or [{}]
     files, names = ([text_of(frame.get(key)) for frame in frames] for key in ("filename", "name"))
     texts = [f"{file}:{name}" for file, name in zip(files, names, strict=True)]
-    phases = (phase for text in texts for phase, rule in _PHASES if rule.search(text))
+    matches = ((i, phase) for i, text in enumerate(texts) for phase, rule in _PHASES if rule.search(text))
+    told, phase = next(matches, (0, 0))
     in_python = [i for i, file in enumerate(files) if file.endswith(".py")]
-    shown = next((i for i in in_python if "/torch/" not in files[i]), next(iter(in_python), 0))
+    shown = next((i for i in in_python if "/torch/" not in files[i]), next(iter(in_python), told))
     file = files[shown].replace("\\", "/").rpartition("/")[2]
-    return f"{file}:{whole(frames[shown].get('line'))} {names[shown]}", next(phases, 0)
+    line = f"{file}:{whole(frames[shown].get('line'))} " if in_python else ""
+    return line + names[shown].partition("(")[0], phase

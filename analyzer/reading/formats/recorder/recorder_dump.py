@@ -172,7 +172,7 @@ def _from_json(path: Path, data: bytearray, repairs: list[str]) -> Any:
     return document
 
 
-def _closed_json(data: bytearray) -> bytes:
+def _closed_json(data: bytearray) -> bytearray:
     """Cut a text after its last closing bracket, and close the open ones."""
     opened: list[bytes] = []
     best, closers = 0, b""
