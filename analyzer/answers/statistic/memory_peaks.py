@@ -118,7 +118,8 @@ def _ends_and_categories(samples: MemorySamples) -> tuple[Int64, Int64]:
     last = np.maximum.accumulate(np.where(change > 0, rows, 0))
     is_vague = (change < 0) & (is_alike | (samples.phase == 0))
     phase = np.where(is_vague, samples.phase[last], samples.phase)
-    number = np.append(np.cumsum(np.diff(phase, prepend=phase[:1]) != 0), -1)  # of the pass
+    changes = np.diff([phase, samples.step], prepend=-1).any(axis=0)
+    number = np.append(np.cumsum(changes), -1)  # of the pass
     in_pass, until = number[end] == number[:-1], np.append(phase, -1)[end]
     updates = np.append(np.flatnonzero(phase == _UPDATE), n)
     meets_update = updates[np.searchsorted(updates[:-1], rows, "right")] <= np.minimum(end, n - 1)

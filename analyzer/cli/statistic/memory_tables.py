@@ -32,8 +32,8 @@ def memory(args: Namespace) -> Result:
     peaks, files, repairs = memory_peaks(args.path, asked(args))
     if not peaks:
         raise AnalyzeError(
-            f"{args.path[0]}: no memory is recorded; torch.profiler records it with profile_memory=True, and "
-            "torch.cuda.memory._dump_snapshot writes a snapshot that tells more"
+            f"{args.path[0]}: no memory is recorded, or in several files of a rank: give one of these; "
+            "torch.profiler records it with profile_memory=True, torch.cuda.memory._dump_snapshot tells more"
         )
     name_files(args, files[0].path)
     ordered = sorted(peaks, key=lambda peak: -peak["peak_bytes"])

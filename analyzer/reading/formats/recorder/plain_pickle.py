@@ -27,6 +27,7 @@ _FIXED = b"KqhMJrjG\x95\x80\x8a"  # opcodes whose operand a cut may remove
 _STOP, _FRAME, _FRAME_BYTES = ord("."), 0x95, 8
 _MARK = b"Q"  # BINPERSID, which no plain pickle has: calls `persistent_load`
 _LEAST_BITS = 22  # of an index into the memo
+_AHEAD = 1 << 17  # bytes
 
 
 @cache
@@ -103,7 +104,8 @@ def unpickled(
     data.clear()
     if not is_whole:
         repairs.append("cut off: entries after the cut are missing")
-    unpickler = (_Unpickler if is_whole else _CutUnpickler)(program)
+    # the unpickler reads ahead only where it can peek
+    unpickler = (_Unpickler if is_whole else _CutUnpickler)(io.BufferedReader(program, _AHEAD))
     unpickler.take = take
     gc.disable()  # there may be millions of values, and none is garbage
     try:
