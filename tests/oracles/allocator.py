@@ -75,7 +75,7 @@ class Allocator:
         whole, segment, i = min(fitting)
         blocks = self.segments[segment]
         blocks[i : i + 1] = [[size, n_bytes, stack], *([[whole - size, None, []]] if whole > size else [])]
-        address = segment + sum(block[0] for block in blocks[:i])
+        address = segment + sum(int(block[0]) for block in blocks[:i])
         self._record("alloc", address, n_bytes, stack)
         self.alive[address] = n_bytes, what
         if sum(n for n, _ in self.alive.values()) > self.peak:

@@ -63,11 +63,8 @@ def _peak(samples: MemorySamples) -> dict[str, Any]:
     """Describe the peak of a device: bytes by category and holder add up to it."""
     facts = dict(samples.facts)
     n_before, why = facts.pop("n_before", 0), facts.pop("why", "(allocated before the recording)")
-    total, first, rows = (
-        samples.n_bytes.astype(np.int64),
-        max(n_before - 1, 0),
-        np.arange(len(samples.change)),
-    )
+    total, rows = samples.n_bytes.astype(np.int64), np.arange(len(samples.change))
+    first = max(n_before - 1, 0)
     row = first + int(np.argmax(total[first:]))
     peak, at_ns, step = int(total[row]), int(samples.at_ns[row] - samples.at_ns[0]), int(samples.step[row])
     end, category = _ends_and_categories(samples)
@@ -75,13 +72,12 @@ def _peak(samples: MemorySamples) -> dict[str, Any]:
     held = np.flatnonzero(is_known & (rows <= row) & (end > row))
     if (known := int(samples.change[held].sum())) > peak:
         why, known, held = "(frees are missing in the recording)", 0, held[:0]
-    groups: Counter[tuple[int, int]] = Counter()
-    counts: Counter[tuple[int, int]] = Counter()
-    columns = (category[held], samples.holder[held], samples.change[held])
-    for of, holder, n_bytes in zip(*(column.tolist() for column in columns), strict=True):
-        groups[of, holder] += n_bytes
-        counts[of, holder] += 1
-    holders = [(_NAMES[key[0]], samples.holders[key[1]], n, counts[key]) for key, n in groups.most_common()]
+    of_groups: Counter[tuple[int, int]] = Counter()
+    groups = list(zip(category[held].tolist(), samples.holder[held].tolist(), strict=True))
+    for group, n_bytes in zip(groups, samples.change[held].tolist(), strict=True):
+        of_groups[group] += n_bytes
+    counts = Counter(groups)
+    holders = [(_NAMES[of], samples.holders[i], n, counts[of, i]) for (of, i), n in of_groups.most_common()]
     if known < peak:
         holders.append((NOT_ATTRIBUTED, why, peak - known, 0))
     reserved = int(samples.reserved[row]) if samples.reserved[row] >= peak else 0

@@ -196,7 +196,8 @@ def test_phases_around_the_instants_tell_the_category(tmp_path: Path) -> None:
 
 def test_what_lives_from_one_step_to_the_next_is_not_temporary(tmp_path: Path) -> None:
     found = peak(recorded(tmp_path, [
-        host("ProfilerStep#1", 0, 100, "user_annotation"), host("ProfilerStep#2", 100, 100, "user_annotation"),
+        host("ProfilerStep#1", 0, 100, "user_annotation"),
+        host("ProfilerStep#2", 100, 100, "user_annotation"),
         host("aten::linear", 10, 20), instant(15, 20, 64, 20), instant(18, 5, 128, 25),
         host("aten::linear", 110, 20), instant(115, -20, 64, 5), instant(118, -5, 128, 0),
     ]))  # fmt: skip

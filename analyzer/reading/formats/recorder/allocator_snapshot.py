@@ -25,6 +25,7 @@ from analyzer.reading.formats.stream import ByteStream
 ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_map", "segment_free",
            "segment_unmap", "oom")  # fmt: skip
 _NUMBER = {action: number for number, action in enumerate(ACTIONS)}
+_IN_USE = "active_allocated"
 _MOST_BYTES = 4 << 30  # of a file
 _LARGEST = 1 << 40  # bytes of a block
 
@@ -46,28 +47,22 @@ def read(path: Path) -> Trace:
     document = unpickled(path, data, repairs, history.take)
     if not isinstance(document, dict) or not document.keys() & {"segments", "device_traces"}:
         raise TraceError(f"{path}: not a snapshot of an allocator: it has no segments")
-    blocks: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
+    blocks: defaultdict[int, list[tuple[int, ...]]] = defaultdict(list)
     reserved: defaultdict[int, int] = defaultdict(int)
     for segment in _dicts(document.get("segments")):
         number, address = max(whole(segment.get("device", 0)), 0), whole(segment.get("address"))
         reserved[number] += _size(segment.get("total_size"))
         for block in _dicts(segment.get("blocks")):
             size = _size(block.get("size"))
-            used = (
-                _size(block.get("requested_size", size)) if block.get("state") == "active_allocated" else -1
-            )
-            blocks[number].extend((address, used, history.stack(block.get("frames")), size))
+            used = _size(block.get("requested_size", size)) if block.get("state") == _IN_USE else -1
+            blocks[number].append((address, used, history.stack(block.get("frames")), size))
             address += size
     traces = enumerate(_listed(document.get("device_traces")))
     recorded = {number: columns for number, trace in traces if (columns := history.columns(trace)).size}
-    devices = {
-        number: (
-            recorded.get(number, np.empty((5, 0), np.int64)),
-            np.array(blocks[number], np.int64).reshape(-1, 4).T,
-            reserved[number],
-        )
-        for number in sorted({*recorded, *blocks})
-    }
+    devices = {}
+    for number in sorted({*recorded, *blocks}):
+        of_device = np.array(blocks[number], np.int64).reshape(-1, 4).T
+        devices[number] = recorded.get(number, np.empty((5, 0), np.int64)), of_device, reserved[number]
     if history.n_damaged:
         repairs.append(f"{history.n_damaged:,} damaged entries are left out")
     header = {ALLOCATOR: (devices, history.stacks, document.get("allocator_settings"))}
