@@ -49,6 +49,7 @@ VARIANTS = {
     "collectives": "size, time and bandwidth of collectives",
     "bubbles": "idle time of a pipeline's stages while it fills, is full, and drains",
     "flops": "FLOP/s and MFU of each step, and of each kind of kernel",
+    "memory": "who holds the memory of a device at its peak",
     "function_bottleneck": "time and data of each function of a DASF profile",
     "task_bottleneck": "time and memory of its tasks",
     "task_balance": "tasks that its workers hold, by second",
@@ -146,6 +147,11 @@ def run(args: Namespace) -> Result:
 
         refuse(args, variant_of(args), "save", "step_by")
         return collectives(args)
+    if args.sub_option == "memory":
+        from analyzer.cli.statistic.memory_tables import memory
+
+        refuse(args, variant_of(args), "save", "step_by", "filter", "comm", "sort")
+        return memory(args)
     check_digests(args)
     job = _figures(args)
     result = (_breakdown if args.sub_option == "breakdown" else _statistic)(args, job)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64, Mask, NDArray
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from analyzer.reading.formats.recorder.standing import Standing
 
 Metadata = Sequence[Mapping[str, Any]]
+NO_NUMBERS = np.empty(0, np.int64)
+#: Phases in which memory is allocated and freed: outside the others, making a module, forward, ….
+MEMORY_PHASES = ("", "setup", "forward", "backward", "update")
 #: The member of a file's header that says from when its times count.
 BASE = "baseTimeNanoseconds"
 
@@ -78,6 +81,7 @@ class Need(Enum):
     SIZES = "how much a collective moves"
     SHAPES = "the sizes and types of an operator's inputs"
     ORIGIN = "which operator, module or annotation the work of a device belongs to"
+    MEMORY = "who holds the memory of a device"
     ALL = "everything: all args are kept, whatever a system declares"
 
 
@@ -116,11 +120,20 @@ class Frames(Struct, frozen=True):
 
 
 class MemorySamples(Struct, frozen=True):
-    """Allocated memory of a rank's devices (k,)."""
+    """Allocated memory of a rank's devices (k,), in order of time; of one device with what changed it."""
 
     at_ns: Int64
     n_bytes: Float64
     capacity: float  # in bytes; 0 if unknown
+    device: str = ""
+    change: Int64 = NO_NUMBERS  # bytes allocated, below 0 freed; those of a snapshot as requested
+    address: Int64 = NO_NUMBERS  # -1 if unknown
+    reserved: Int64 = NO_NUMBERS
+    phase: Int64 = NO_NUMBERS  # in which it happened: index into `MEMORY_PHASES`
+    holder: Int64 = NO_NUMBERS  # index into `holders`
+    holders: Sequence[str] = ()
+    step: Int64 = NO_NUMBERS  # -1 outside of steps
+    facts: Mapping[str, Any] = field(default_factory=dict)  # about free blocks
 
 
 class StepRows(Struct, frozen=True):
@@ -384,6 +397,10 @@ class System:
         rows = np.flatnonzero(comm & ~lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm))
         calls = [Call(kind_of(trace.names[i])) for i in trace.name_id[rows].tolist()]
         return Collectives.of(rows, calls, np.zeros(len(rows), np.int64), trace.ts_ns[rows])
+
+    def allocations(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> Sequence[MemorySamples]:
+        """List what each device allocated; `samples` as for `memory`. The trace has `Need.MEMORY`."""
+        return ()
 
     def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
         """Read the allocated memory of devices from the args of all instants named `memory_event`.

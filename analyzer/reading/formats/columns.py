@@ -24,6 +24,9 @@ Id = str | int | float | None
 #: DASF's names of tasks and of samples; columns of a recorder's dump: a call's number, its bytes in and out.
 COMPUTE, RESOURCE_USAGE, MANAGED_MEMORY = "Compute", "Resource Usage", "Managed Memory"
 NUMBER, BYTES = "collective_seq_id", ("input", "output")
+#: The arg with the address of an allocation; the member of a header with an allocator's devices by number,
+#: the stacks and the settings.
+ADDRESS, ALLOCATOR = "Addr", "allocator"
 
 
 class Track(NamedTuple):

@@ -14,6 +14,7 @@ from analyzer.reading.formats.protobuf_messages import is_xla_profile
 from analyzer.reading.formats.stream import PIECE
 
 _HEAD = 4 << 10  # bytes by which most files are recognised
+_FIRST_KEY = 64  # bytes with the first key of a pickle
 LONG_ROW = f"its first row is longer than {PIECE >> 20} MiB, which no row of a step log is"
 WRITE_ROWS = (
     "write a row for each rank and step, as JSON lines or CSV, with the step's number, the rank and "
@@ -107,10 +108,17 @@ def is_chrome(head: bytes) -> bool:
 
 def is_dump(head: bytes) -> bool:
     """Check whether a file begins like a pickle, or a flight recorder's dump in JSON."""
+    if is_snapshot(head):
+        return False
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return True
     is_json = b'"traceEvents"' not in head and re.match(_DUMP_HEAD, head) is not None
     return is_json and any(key in head for key in _DUMP_KEYS)
+
+
+def is_snapshot(head: bytes) -> bool:
+    """Check whether a file begins like the pickle of an allocator's snapshot, by its first key."""
+    return head[:1] == b"\x80" and any(key in head[:_FIRST_KEY] for key in (b"segments", b"device_traces"))
 
 
 def is_database(head: bytes) -> bool:

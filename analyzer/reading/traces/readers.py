@@ -16,7 +16,7 @@ from analyzer.base.inputs import absent, is_marked, natural, opened
 from analyzer.base.parallel import FilePart, OnRead
 from analyzer.reading import dialects
 from analyzer.reading.formats import chrome, file_kinds, native
-from analyzer.reading.formats.columns import Trace
+from analyzer.reading.formats.columns import ADDRESS, Trace
 from analyzer.reading.formats.event import ROLE, args_object, decode_objects
 from analyzer.reading.formats.reader import EventReader
 from analyzer.reading.traces.paths import MERGED, PRODUCTS, head_of
@@ -72,6 +72,17 @@ def _read_dump(path: Path, decoding: Decoding) -> Trace:
     return dialects.recognised(recorder_dump.read(path, decoding.args))
 
 
+def _read_snapshot(path: Path, decoding: Decoding) -> Trace:
+    from analyzer.reading.formats.recorder import allocator_snapshot
+
+    if ADDRESS not in decoding.args:
+        raise TraceError(
+            f"{path}: a snapshot of PyTorch's allocator, which has no steps; see who holds the memory by "
+            "analyze.py statistic --sub_option memory"
+        )
+    return dialects.recognised(allocator_snapshot.read(path))
+
+
 def _is_step_log(head: bytes) -> bool:
     """Check whether a file is a step log; for most traces this does not load the reader."""
     is_array = head[:_FIRST].lstrip().startswith(b"[")
@@ -102,6 +113,7 @@ CHROME = _Reader(
     (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".gz", ".trace", ".pftrace", ".perfetto-trace"),
 )
 READERS: Sequence[_Reader] = (
+    _Reader(file_kinds.is_snapshot, _read_snapshot, (".pickle", ".pkl"), what="a snapshot of an allocator"),
     _Reader(file_kinds.is_dump, _read_dump, (".pickle", ".pkl"), "calls", "a dump of a flight recorder"),
     _Reader(
         file_kinds.is_database,

@@ -152,7 +152,7 @@ def rank_names(sources: Sequence[Source], hold_any: Sequence[bool]) -> list[str]
     n_recorded = 0
     for source, holds_any in zip(sources, hold_any, strict=True):
         n_recorded += holds_any and source.host is None
-        known = source if source.is_known else replace(source, rank=n_recorded - 1)
+        known = source if source.is_known else replace(source, rank=max(n_recorded - 1, 0))
         names.append(known.prefix.rstrip("."))
     count = Counter(names)
     files = short_names([source.path for source in sources])

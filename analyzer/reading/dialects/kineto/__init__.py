@@ -74,12 +74,12 @@ from analyzer.reading.dialects.system import (
     without_recording,
 )
 from analyzer.reading.dialects.tolerances import LONG_FUNCTION, LONG_FUNCTION_NS
-from analyzer.reading.formats.columns import Trace
+from analyzer.reading.formats.columns import ADDRESS, ALLOCATOR, Trace
 
 if TYPE_CHECKING:
     from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 
-_HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", BASE}
+_HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", BASE, ALLOCATOR}
 _CATS = {
     *("cpu_op", "user_annotation", "gpu_user_annotation", "kernel", "gpu_memcpy", "gpu_memset"),
     *("cuda_runtime", "cuda_driver", "cuda_sync", "python_function", "ac2g", "fwdbwd"),
@@ -118,6 +118,7 @@ class Kineto(System):
         Need.SIZES: (*SIZE_ARGS, *SYNC_ARGS, "correlation"),
         Need.SHAPES: ("correlation", "Fwd thread id", "Sequence number", *SHAPE_ARGS),
         Need.ORIGIN: ("correlation", "Fwd thread id", "Sequence number"),
+        Need.MEMORY: (ADDRESS, "Fwd thread id", "Sequence number"),
     })  # fmt: skip
 
     def recognises(self, trace: Trace) -> bool:
@@ -286,6 +287,16 @@ class Kineto(System):
         _, begin, end = completed[0][step].T
         at_ns = np.where(step < 0, memory.at_ns, np.minimum(begin + memory.at_ns - host[step, 1], end - 1))
         return replace(memory, at_ns=at_ns)
+
+    def allocations(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> Sequence[MemorySamples]:
+        from analyzer.reading.dialects.kineto import kineto_memory
+
+        if ALLOCATOR in trace.header:
+            return kineto_memory.of_snapshot(trace)
+        if self.memory_event not in trace.names:
+            return ()
+        steps = step_table(self.marked_steps(trace).whole)
+        return kineto_memory.of_events(trace, samples, self.memory_event, steps)
 
     def device_work(self, trace: Trace) -> Mask:
         return by_cat(trace, DEVICE_CATS.__contains__)

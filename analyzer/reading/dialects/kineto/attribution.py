@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzer.base.arrays import Int64
-from analyzer.base.arrays.intervals import innermost
+from analyzer.base.arrays.intervals import innermost, lies_inside
 from analyzer.base.arrays.numbering import as_of, unique
 from analyzer.reading.dialects.kineto.collectives import is_step_mark
 from analyzer.reading.dialects.kineto.launches import calls_of, integers
@@ -31,7 +31,9 @@ def attributed(trace: Trace, rows: Int64, by: str) -> Trace:
 
     `by` is operator, module or annotation. Where a launch has no operator around it, an annotation stands in.
     """
-    launch = _Launches(trace, rows)
+    call = calls_of(trace, rows)
+    thread = np.append(trace.track_id, -1)[call].astype(np.int64)
+    launch = _Launches(trace, thread, np.append(trace.ts_ns, 0)[call])
     owner = {
         "operator": lambda: launch.first_known(launch.operator, launch.annotation),
         "module": lambda: launch.first_known(launch.module, launch.of_forward(launch.modules)),
@@ -47,14 +49,28 @@ def attributed(trace: Trace, rows: Int64, by: str) -> Trace:
     return with_names(trace.select(rows), labels.tolist(), launch.phases())
 
 
-class _Launches:
-    """The launches of k pieces of work, and the slices around each: rows of the trace, -1 for none."""
+def origins(trace: Trace, thread: Int64, at_ns: Int64) -> tuple[list[str], list[str]]:
+    """Name the owner of k moments of threads, and the phase: the module, else the outermost operator around.
 
-    def __init__(self, trace: Trace, rows: Int64) -> None:
-        self.trace = trace
-        self.call = calls_of(trace, rows)
-        self.at_ns = np.append(trace.ts_ns, 0)[self.call]
-        self.thread = np.append(trace.track_id, -1)[self.call].astype(np.int64)
+    Where neither is known, the annotation is the owner, or else "".
+    """
+    moments = _Launches(trace, thread, at_ns)
+    is_inside = lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, moments.is_operator)
+    outermost = moments.around(np.flatnonzero(moments.is_operator & ~is_inside))
+    owner = moments.first_known(outermost, moments.annotation)
+    labels = np.array([*trace.names, ""], np.object_)[np.append(trace.name_id, len(trace.names))[owner]]
+    if len(moments.modules):
+        paths, path_of = moments.paths()
+        module = moments.first_known(moments.module, moments.of_forward(moments.modules))
+        labels = np.where(module >= 0, np.array([*paths, ""], np.object_)[path_of[module]], labels)
+    return labels.tolist(), moments.phases()
+
+
+class _Launches:
+    """The slices around k launches, moments of a thread (-1: none): rows of the trace, -1 for none."""
+
+    def __init__(self, trace: Trace, thread: Int64, at_ns: Int64) -> None:
+        self.trace, self.thread, self.at_ns = trace, thread, at_ns
         self.is_operator = by_cat(trace, CPU_OP_CATS.__contains__)
         is_module = by_name(trace, lambda name: name.startswith(_MODULE))
         self.has_modules = bool(is_module.any())
@@ -79,7 +95,7 @@ class _Launches:
         """
         threads = self.trace.track_id[self.annotations]
         if not len(threads):
-            return np.full(len(self.call), -1)
+            return np.full(len(self.thread), -1)
         main = np.where(self.thread >= 0, int(np.bincount(threads).argmax()), -1)
         return around(self.trace, self.annotations, main, self.at_ns)
 

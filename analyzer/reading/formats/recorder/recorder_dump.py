@@ -143,7 +143,7 @@ def _document(path: Path, repairs: list[str]) -> Mapping[str, Any]:
             raise TraceError(f"{path}: a dump of more than {_MOST_BYTES >> 20} MiB is not read")
     if stream.damage:
         repairs.append(stream.damage)
-    data = b"".join(pieces)
+    data = bytearray().join(pieces)
     is_pickle = data[:1] == b"\x80"
     document = unpickled(path, data, repairs) if is_pickle else _from_json(path, data, repairs)
     if isinstance(document, list) and any(
@@ -160,7 +160,7 @@ def _document(path: Path, repairs: list[str]) -> Mapping[str, Any]:
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)  # the last text may be cut
 
 
-def _from_json(path: Path, data: bytes, repairs: list[str]) -> Any:
+def _from_json(path: Path, data: bytearray, repairs: list[str]) -> Any:
     try:
         return msgspec.json.decode(data)
     except UNDECODABLE as error:
@@ -172,7 +172,7 @@ def _from_json(path: Path, data: bytes, repairs: list[str]) -> Any:
     return document
 
 
-def _closed_json(data: bytes) -> bytes:
+def _closed_json(data: bytearray) -> bytearray:
     """Cut a text after its last closing bracket, and close the open ones."""
     opened: list[bytes] = []
     best, closers = 0, b""
