@@ -47,17 +47,30 @@ def in_words(ranks: Sequence[int], kind: str = "rank") -> str:
     return f"{kind}{'s' if len(ranks) > 1 else ''} {listed(words, 8)}"
 
 
-def summed_up(lines: Sequence[str], most: int = 10) -> list[str]:
-    """Join lines ``file: text`` of more than `most` files with the same text into one line of three files.
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Write numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], number]
+        else:
+            spans.append([number])
+    return ", ".join("–".join(map(str, span)) for span in spans[:8]) + (", …" if len(spans) > 8 else "")
 
-    >>> summed_up(["a: empty", "b: cut", "c: empty", "d: empty"], most=2)
-    ['a, c and d: empty', 'b: cut']
+
+def summed_up(lines: Sequence[str]) -> list[str]:
+    """Join lines ``file: text`` with the same text into one line of three files.
+
+    >>> summed_up(["d/a: empty", "d/b: cut", "d/c: empty", "e/d: empty"])
+    ['d/a, c and e/d: empty', 'd/b: cut']
     """
     files: dict[str, list[str]] = {}
     for line in lines:
         file, _, text = line.partition(": ")
-        files.setdefault(text or line, []).append(file)
-    joined = {text: f"{listed(names)}: {text}" for text, names in files.items() if len(names) > most}
+        names = files.setdefault(text or line, [])
+        is_beside = bool(names) and Path(names[0]).parent == Path(file).parent
+        names.append(Path(file).name if is_beside else file)
+    joined = {text: f"{listed(names)}: {text}" for text, names in files.items() if len(names) > 1}
     return list(dict.fromkeys(joined.get(line.partition(": ")[2], line) for line in lines))
 
 

@@ -57,7 +57,7 @@ from analyzer.answers.diagnose.steps.detectors.slow_transfers import slow_links,
 from analyzer.answers.diagnose.steps.job_view import JobView, job_ns
 from analyzer.base.arrays import Float64
 from analyzer.base.errors import UsageError, as_sentence, counted
-from analyzer.base.units import in_ms, in_percent
+from analyzer.base.units import in_ms, in_percent, in_range
 from analyzer.reading import dialects
 from dag_utils import LoadedSteps
 from replay.edit import EditRequest, Job
@@ -141,7 +141,7 @@ class Ranked(Struct, frozen=True):
     @property
     def gain(self) -> Gain | None:
         """The saving that is claimed; None where there is none, or its interval includes zero."""
-        return self.estimate if self.estimate is not None and _is_claimed(self.estimate) else None
+        return self.estimate if self.estimate is not None and is_claimed(self.estimate) else None
 
 
 class Diagnosis(Struct, frozen=True):
@@ -294,13 +294,13 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
         gain = forecast.gain_ns.at_most(most_ns)
         left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
         change = () if forecast.scale or forecast.saved_ns > most_ns else finding.edits
-        share = gain.mid_ns / step_ns if _is_claimed(gain) else None
+        share = gain.mid_ns / step_ns if is_claimed(gain) else None
         ranked.append(Ranked(finding, gain, share, min(max(left_ns, 0.0), most_ns), change))
         done = (*done, *finding.edits)
     return ranked
 
 
-def _is_claimed(gain: Gain) -> bool:
+def is_claimed(gain: Gain) -> bool:
     """Check that the interval of a saving, if there is one, is above zero: only then is it claimed."""
     return gain.low_ns is None or gain.low_ns > 0
 
@@ -321,7 +321,7 @@ def _order(
     if finding.place is ListPlace.LAST:
         return follows, 3, -saved_ns
     sure_ns = saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
-    if not _is_claimed(forecast.gain_ns):
+    if not is_claimed(forecast.gain_ns):
         return follows, 2, -sure_ns / forecast.before_ns
     is_one_of_several = finding.scope.ranks is not EVERY_RANK and len(finding.scope.ranks) < n_ranks
     is_behind = finding.kind == "late_rank" and is_one_of_several
@@ -337,32 +337,41 @@ def headline(diagnosis: Diagnosis) -> str:
     step = f"{diagnosis.one_step} takes {in_ms(lasts_ns)}"
     if (real := diagnosis.real) is not None and real.differs:
         lasts_ns = real.mid_ns
-        known = (
-            f" ({in_ms(real.low_ns, unit='')} to {in_ms(real.high_ns)})" if real.high_ns > real.low_ns else ""
-        )
+        known = f" ({in_range(real.low_ns, real.high_ns)})" if real.high_ns > real.low_ns else ""
         about = "about " if known else ""
         step += f" while profiled, {about}{in_ms(real.mid_ns)} without the profiler{known}"
-    if main := _main(diagnosis):
+    main = _main(diagnosis)
+    if main and not _is_vague(main[0]):
         return f"{step}: {_with_gain(main[0])}."
     view = diagnosis.view
     if view is not None and view.has_device and (idle_ns := device_idle_ns(view)) > HALF * lasts_ns:
         return f"{step}: the device is idle {in_percent(idle_ns / lasts_ns)} of it."
-    return f"{step}; nothing stands out."
+    return f"{step}; {'no single cause' if main else 'nothing'} stands out."
 
 
 def further(diagnosis: Diagnosis) -> str:
     """Say after the headline how steps differ, and the second finding."""
     if diagnosis.answer:
         return ""
-    lasts = diagnosis.job_ns[-len(diagnosis.iteration_ns) :]
+    lasts = diagnosis.iteration_ns
     n_steps = counted(len(lasts), diagnosis.one_step.split(" ", 1)[1])
-    lengths = list(dict.fromkeys(in_ms(ns) for ns in (lasts.min(), lasts.max())))
-    steps = [f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps} of {' to '.join(lengths)}"]
+    lengths = in_range(lasts.min(), lasts.max())
+    of = f" of {lengths}" if in_ms(lasts.min()) != in_ms(lasts.max()) else ""
+    steps = [f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps}{of}"]
     if diagnosis.view is not None and (unaligned := diagnosis.view.recording.untied(diagnosis.ranks)):
         steps.append(f"who waits for whom is not known: {unaligned}")
     if diagnosis.limit == "undecided" and diagnosis.real is not None and diagnosis.real.differs:
         steps.append(UNDECIDED)
-    return " ".join(map(as_sentence, [*steps, *map(_with_gain, _main(diagnosis)[1:2])]))
+    main = _main(diagnosis)
+    following = main[:1] if main and _is_vague(main[0]) else main[1:2]
+    return " ".join(map(as_sentence, [*steps, *map(_with_gain, following)]))
+
+
+def _is_vague(ranked: Ranked) -> bool:
+    """Recognise a finding that says where less than half of the step goes, and names no cause."""
+    finding = ranked.finding
+    is_symptom = finding.kind in ("idle", "exposed_communication") and finding.place is ListPlace.BY_GAIN
+    return is_symptom and ranked.gain is None and finding.weight <= HALF
 
 
 def _main(diagnosis: Diagnosis) -> list[Ranked]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from analyzer.answers.diagnose.diagnosis import diagnose
+from analyzer.answers.diagnose.diagnosis import diagnose, is_claimed
 from analyzer.answers.diagnose.finding import FASTER, NEGLIGIBLE, edit
 from analyzer.base.errors import AnalyzeError
 from analyzer.base.parallel import progress_bar
@@ -20,17 +20,23 @@ _OF_ANY_JOB = ("bandwidth=2", "schedule=priority", "straggler=none", "straggler=
 
 
 class HelpfulEdit(NamedTuple):
-    """An edit, or several of one finding, with forecast and the title of the finding."""
+    """An edit, or several of one finding, with forecast and the title of the finding.
+
+    `share` is what it saves of the mean step, as in a diagnosis.
+    """
 
     requests: tuple[EditRequest, ...]
     forecast: Forecast
+    share: float
     finding: str = ""
 
 
-def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[HelpfulEdit]:
-    """List the edits with a significant saving, the largest first."""
+def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> tuple[list[HelpfulEdit], int]:
+    """List the edits with a significant saving, the largest first; count the other edits tried."""
     forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
     diagnosis = diagnose(loaded, forecasts=forecasts)
+    assert diagnosis.view is not None
+    step_ns = float(diagnosis.view.iteration_ns.mean())
     titles = {
         tuple(candidate.finding.edits): candidate.finding.title
         for candidate in diagnosis.findings
@@ -38,6 +44,7 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[Hel
     }
     requests = dict.fromkeys([*titles, *((request,) for request in _of_any_job(loaded))])
     helpful: list[HelpfulEdit] = []
+    n_others = 0
     with progress_bar(len(requests), "edits", what="replaying", enabled=progress) as advance:
         for request in requests:
             advance()
@@ -46,9 +53,13 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[Hel
             except AnalyzeError:  # this job has nothing of the kind
                 continue
             is_new = all(abs(other.forecast.after_ns - forecast.after_ns) >= 1 for other in helpful)
-            if forecast.saved_ns >= NEGLIGIBLE * forecast.before_ns and forecast.is_certain and is_new:
-                helpful.append(HelpfulEdit(request, forecast, titles.get(request, "")))
-    return sorted(helpful, key=lambda edit: -edit.forecast.saved_ns)
+            is_certain = forecast.is_certain and is_claimed(forecast.gain_ns)
+            if forecast.saved_ns < NEGLIGIBLE * forecast.before_ns or not is_certain:
+                n_others += 1
+            elif is_new:
+                share = forecast.saved_ns / step_ns
+                helpful.append(HelpfulEdit(request, forecast, share, titles.get(request, "")))
+    return sorted(helpful, key=lambda edit: -edit.forecast.saved_ns), n_others
 
 
 def _of_any_job(loaded: LoadedSteps) -> Iterator[EditRequest]:

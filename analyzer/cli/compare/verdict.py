@@ -5,7 +5,7 @@ from __future__ import annotations
 from analyzer.answers.compare.comparison import Comparison
 from analyzer.answers.compare.significance import FEWEST_STEPS, Change
 from analyzer.base.names import brief
-from analyzer.base.units import in_ms, in_percent
+from analyzer.base.units import in_ms, in_percent, in_range
 
 _WORTH_NAMING = 0.05  # least share of the change for a category to be named
 _UNCHANGED = 0.0005  # share of the step; a smaller change counts as unchanged
@@ -21,7 +21,7 @@ def verdict(comparison: Comparison) -> str:
         return _without_steps(comparison)
     if iteration.relative is not None and abs(iteration.relative) < _UNCHANGED:
         return f"Unchanged: {in_ms(iteration.a_ns or 0)} a step"
-    times = f"{in_ms(iteration.a_ns or 0, unit='')} → {in_ms(iteration.b_ns or 0)}"
+    times = in_range(iteration.a_ns or 0, iteration.b_ns or 0, to=" → ")
     sizes = f"{times} ({_percent(iteration)}, {_certainty(comparison)})"
     if iteration.p is not None and not iteration.significant:
         return f"Not significant: {sizes}"
@@ -59,7 +59,7 @@ def interval(change: Change) -> str:
     """Format the confidence interval of a change: ``+9.1 to +15.6 ms``."""
     if change.low_ns is None or change.high_ns is None:
         return ""
-    return f"{in_ms(change.low_ns, unit='', sign='+')} to {in_ms(change.high_ns, sign='+')}"
+    return in_range(change.low_ns, change.high_ns, sign="+")
 
 
 def _categories(comparison: Comparison) -> str:

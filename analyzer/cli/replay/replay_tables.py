@@ -34,9 +34,9 @@ _HELPFUL = (
     ms_column("saved_ms", "saves per step", "forecast.saved_ns"),
     ms_column("low_ms", "95 %: from", "forecast.gain_ns.low_ns"),
     ms_column("high_ms", "to", "forecast.gain_ns.high_ns"),
-    Column("share", "of the step", "percent", 0, value=lambda edit: 1 - edit.forecast.ratio),
+    Column("share", "of the step", "percent", 0),
     Column("set", "what if", value=lambda edit: edit.forecast.name),
-    Column("finding", "removes"),
+    Column("finding", "removes", "sentence"),
 )
 
 
@@ -76,11 +76,12 @@ def whatif_table(forecasts: Sequence[Forecast]) -> Table:
     )
 
 
-def helpful_table(edits: Sequence[HelpfulEdit], commands: Sequence[Command]) -> Table:
-    """List the savings: a row for each edit, with its command."""
-    table = Table.of("helpful", "What each edit would save", _HELPFUL, edits)
-    rows = [(*row, command) for row, command in zip(table.rows, commands, strict=True)]
-    return table._replace(columns=(*_HELPFUL, Column("command", "command")), rows=rows)
+def helpful_tables(edits: Sequence[HelpfulEdit], commands: Sequence[Command]) -> list[Table]:
+    """List the savings: a row for each edit, with its command in files and with `--full`."""
+    brief = Table.of("helpful", "What each edit would save", _HELPFUL, edits, brief=True, full=False)
+    rows = [(*row, command) for row, command in zip(brief.rows, commands, strict=True)]
+    columns = (*_HELPFUL, Column("command", "command"))
+    return [brief, brief._replace(columns=columns, rows=rows, brief=False, full=True)]
 
 
 def slowdown_table(slowdown: Slowdown) -> Table:

@@ -13,7 +13,7 @@ from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.names import brief
 from analyzer.base.outputs.atomic import NO_FILE
-from analyzer.base.units import in_ms, in_percent, ms_of
+from analyzer.base.units import in_ms, in_percent, in_range, ms_of
 from analyzer.cli import WHAT_IF, command, damage_notes
 from analyzer.cli.critical import records
 from analyzer.cli.replay.replay_tables import effect_table, path_tables, step_table, timelines
@@ -80,7 +80,7 @@ def replay(args: Namespace, loaded: LoadedSteps) -> Result:
     if replayed.interval_ns is None:
         further = f"Too few steps for an interval: {FEWEST} are needed."
     else:
-        n_steps, ahead = len(set(replayed.rows)), in_range(replayed.interval_ns)
+        n_steps, ahead = len(set(replayed.rows)), in_range(*replayed.interval_ns)
         further = f"The next {n_steps:,} steps will take {ahead} on average (95 %)."
     return Result(
         **common(args, loaded),
@@ -134,12 +134,6 @@ def _largest_effect(effects: Sequence[Effect], replayed: Answer, ratio: float) -
 def common(args: Namespace, loaded: LoadedSteps) -> dict[str, Any]:
     """Name the fields that the results of all variants share."""
     return {"option": "replay", "title": ", ".join(map(str, args.path)), "repairs": loaded.repairs}
-
-
-def in_range(interval_ns: tuple[float, float]) -> str:
-    """Write an interval as a range of milliseconds."""
-    low, high = interval_ns
-    return f"{in_ms(low, unit='')} to {in_ms(high)}"
 
 
 def in_milliseconds(interval_ns: tuple[float, float] | None) -> list[float] | None:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from analyzer.answers.diagnose.helpful_edits import helpful_edits
-from analyzer.base.errors import as_sentence
+from analyzer.base.errors import as_sentence, counted
 from analyzer.base.names import brief
-from analyzer.base.units import in_ms, in_percent
+from analyzer.base.units import in_ms, in_percent, in_range
 from analyzer.cli import WHAT_IF, command, damage_notes
 from analyzer.cli.replay import replay_tables
-from analyzer.cli.replay.replayed import common, document, in_milliseconds, in_range, path_of, write
+from analyzer.cli.replay.replayed import common, document, in_milliseconds, path_of, write
 from analyzer.report.result import Column, Result, Table
 from dag_utils import LoadedSteps
 from replay import edits as registry
@@ -54,12 +54,13 @@ def list_edits(args: Namespace, loaded: LoadedSteps) -> Result:
 
 def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
     """Find the edits that save most, each with its command."""
-    edits = helpful_edits(loaded, args.progress)[: max(args.head or 0, _MOST_HELPFUL)]
+    helpful, n_others = helpful_edits(loaded, args.progress)
+    edits = helpful[: max(args.head or 0, _MOST_HELPFUL)]
     commands = [command(args, WHAT_IF, *map(str, edit.requests)) for edit in edits]
     headline = "No edit that was tried saves 1 % of a step for certain."
     if edits:
         best = edits[0].forecast
-        saved = f"{in_ms(best.saved_ns)} or {in_percent(1 - best.ratio)} of a step"
+        saved = f"{in_ms(best.saved_ns)} or {in_percent(edits[0].share)} of a step"
         headline = f"{brief(best.name)} would save most, {saved}."
     records = [
         {**_record(edit.forecast), "finding": edit.finding or None, "command": command}
@@ -69,7 +70,15 @@ def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
         **common(args, loaded),
         headline=headline,
         document={"whatif": records[: args.head]},
-        tables=[replay_tables.helpful_table(edits, commands)],
+        tables=replay_tables.helpful_tables(edits, commands) if edits else (),
+        notes=[
+            *(
+                [f"{counted(n_others, 'other edit')} tried: under 1 % of a step, or not significant"]
+                if n_others
+                else []
+            ),
+            *commands[:1],
+        ],
     )
 
 
@@ -131,11 +140,11 @@ def _questions(args: Namespace, job: Job, forecasts: Forecasts) -> list[_Questio
 
 
 def _headline(forecast: Forecast) -> str:
-    ahead = "" if forecast.interval_ns is None else f" ({in_range(forecast.interval_ns)}, 95 %)"
+    ahead = "" if forecast.interval_ns is None else f" ({in_range(*forecast.interval_ns)}, 95 %)"
     recorded_ns = forecast.recorded.recorded_ns or 0.0
     with_outliers = forecast.before_ns < _ALIKE * recorded_ns
-    mean = f" ({in_ms(recorded_ns, unit='')} with outliers)" if with_outliers else ""
-    times = f"{in_ms(forecast.after_ns)}{ahead} instead of {in_ms(forecast.before_ns, unit='')}{mean}"
+    mean = f" ({in_ms(recorded_ns)} with outliers)" if with_outliers else ""
+    times = f"{in_ms(forecast.after_ns)}{ahead} instead of {in_ms(forecast.before_ns)}{mean}"
     change = in_percent(forecast.ratio - 1, 1, sign="+")
     return f"With {brief(forecast.name)} a step takes {times}: {change}."
 

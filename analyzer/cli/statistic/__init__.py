@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.base.errors import UsageError, counted
+from analyzer.base.errors import UsageError, counted, number_ranges
 from analyzer.base.inputs import is_digest
 from analyzer.base.names import brief
 from analyzer.base.units import LazySequence, in_ms, in_percent
@@ -39,6 +39,8 @@ _TITLES = {
     "kernel_kind": "Kinds of kernels",
 }  # fmt: skip
 _MOST_RANKS = 16  # ranks; with more, a terminal shows a row for each operation over all ranks
+
+_MOST_STEPS = 20  # rows of steps; more are shown only with `--full` or `--head`
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 VARIANTS = {
@@ -95,9 +97,7 @@ _RANKS = (  # of a `RankSummary`
     ms_column("median_ms", "median", "median_ns"),
     *_BREAKDOWN[3:5],
     *_BREAKDOWN[6:],
-    Column(
-        "outlier_steps", "far longer than the median", value=lambda r: ", ".join(map(str, r.outlier_steps))
-    ),
+    Column("outlier_steps", "far longer", "sentence", value=lambda rank: number_ranges(rank.outlier_steps)),
 )
 
 
@@ -236,12 +236,14 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
 
     of_ranks = summaries((rank.name, rank.breakdown) for rank in job.settled.ranks)
     ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
+    steps = _steps(job)
+    is_long = len(steps.rows) > _MOST_STEPS and args.head is None
     rules = list(dict.fromkeys(rank.breakdown.rule for rank in job.ranks if rank.breakdown.rule))
     return _result(
         args,
         "Breakdown",
         job.ranks[0].source.path,
-        (_steps(job), ranks),
+        (ranks._replace(brief=True), steps._replace(full=is_long or None), ranks._replace(detail=True)),
         headline=_where_time_goes(job.settled, of_ranks),
         charts=[_mean_steps(of_ranks)],
         notes=[*rules, *dict.fromkeys(rank.steps.note for rank in job.ranks if rank.steps.note)],

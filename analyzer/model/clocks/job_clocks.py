@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from analyzer.base.errors import Note, NoteKind, listed
-from analyzer.base.units import in_digits, in_ms
+from analyzer.base.units import in_digits, in_ms, in_range
 from analyzer.model.clocks.offsets import Alignment, Clock, align
 from analyzer.reading.dialects.recorded_collectives import SyncPoints, merged
 from analyzer.reading.formats.columns import Trace
 
-_LISTED = 16  # clocks that are named one by one
+#: Clocks whose offsets are listed one by one.
+_MOST = 3
 
 
 def shifted(trace: Trace, clock: Clock) -> Trace:
@@ -49,10 +50,14 @@ def aligned(
 def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
     """Return remarks on the hosts' clocks: by how much they were moved, how well they are known, `doubts`."""
     clocks = dict(zip(names, alignment.clocks, strict=True))
-    moved = [f"{name} by {_by(clock)}" for name, clock in clocks.items() if clock.offset_ns]
+    offsets = {name: clock for name, clock in clocks.items() if clock.offset_ns}
+    moved = [f"{name} by {_by(clock)}" for name, clock in offsets.items()]
+    if len(moved) > _MOST:
+        ends = [clock.offset_ns for clock in offsets.values()]
+        moved = [f"{len(moved)} of {len(clocks)} by {in_range(min(ends), max(ends), sign='+')}"]
     kept_ns = max((clock.bound_ns or 0 for clock in clocks.values() if not clock.offset_ns), default=0)
     return [
-        *([f"clocks moved: {listed(moved, _LISTED)}"] if moved else []),
+        *([f"clocks moved: {listed(moved)}"] if moved else []),
         *([f"clocks agree within ±{in_ms(kept_ns)}"] if kept_ns else []),
         *doubts(names, alignment),
     ]
@@ -64,7 +69,7 @@ def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
     adrift = [name for name, clock in zip(names, alignment.clocks, strict=True) if clock.violations_after]
     lines: list[str] = []
     if loose:
-        text = f"no common operation ties the clock of {listed(loose, _LISTED)} to the others"
+        text = f"no common operation ties the clock of {listed(loose)} to the others"
         lines.append(Note(text, NoteKind.UNALIGNED))
     if alignment.contradicting:
         pair = " and ".join(names[host] for host in alignment.contradicting)
@@ -74,9 +79,7 @@ def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
         )
         lines.append(Note(text, NoteKind.UNALIGNED))
     elif adrift:
-        lines.append(
-            f"the clocks of {listed(adrift, _LISTED)} drift: no constant offset orders all operations"
-        )
+        lines.append(f"the clocks of {listed(adrift)} drift: no constant offset orders all operations")
     return lines
 
 

@@ -16,14 +16,13 @@ from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import cycles, numbered, ranges, unique
 from analyzer.base.arrays.spill import Spill
-from analyzer.base.errors import TraceError, listed
+from analyzer.base.errors import TraceError, listed, number_ranges
 from analyzer.model.graph.step_graph import (
     NO_LINK,
     LazySteps,
     Recording,
     StepBounds,
     StepGraph,
-    number_ranges,
     operation_edges,
 )
 from analyzer.reading.dialects.edge_rules import Rule

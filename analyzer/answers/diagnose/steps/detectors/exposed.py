@@ -16,7 +16,7 @@ from analyzer.answers.diagnose.finding import (
     Skipped,
     edit,
 )
-from analyzer.answers.diagnose.steps.detectors.slow_transfers import NO_COMMUNICATION
+from analyzer.answers.diagnose.steps.detectors.slow_transfers import NO_COMMUNICATION, lacking_ranks
 from analyzer.answers.diagnose.steps.evidence import busy_step, is_no_chance, longest_events, longest_gaps
 from analyzer.answers.diagnose.steps.job_view import JobView, names_of
 from analyzer.answers.diagnose.steps.meetings import last_arrivals, longest_awaited
@@ -175,16 +175,18 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             weight=share,
         )
     elif on_path > least:
+        unknown = lacking_ranks(view)
         yield Finding(
             kind="exposed_communication",
             title="communication is not overlapped",
             cause=f"{in_ms(on_path)} of transfers on the critical path, mostly {named(largest)}",
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer synchronisations), or use a faster network",
-            edits=[edit(Role.COMM.word, GONE)],
+            edits=[] if unknown else [edit(Role.COMM.word, GONE)],
             scope=FindingScope(operations=largest),
             evidence=longest_events(view, transfers & is_largest, 3),
-            caveat="upper bound: assumes free transfers",
+            caveat=f"no saving is claimed: {unknown}" if unknown else "upper bound: assumes free transfers",
+            weight=on_path / view.step_ns,
         )
     if waiting > least:
         yield Finding(
