@@ -32,7 +32,7 @@ _NUMBER = float | None
 _STRING = str | None
 _REAL = {"low": _NUMBER, "mid": _NUMBER, "high": _NUMBER}
 _OF_KIND: dict[str, Any] = dict.fromkeys(("int", "id"), int | None)
-_OF_KIND |= {"text": _STRING, "float": _NUMBER, "percent": _NUMBER, "bool": bool | None}
+_OF_KIND |= {"text": _STRING, "sentence": _STRING, "float": _NUMBER, "percent": _NUMBER, "bool": bool | None}
 _NAMES: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import UsageError, counted, number_ranges
 from analyzer.base.inputs import is_digest
-from analyzer.base.names import brief
+from analyzer.base.names import brief, without_owner
 from analyzer.base.units import LazySequence, in_ms, in_percent
 from analyzer.cli import (
     READING,
@@ -26,6 +26,8 @@ from analyzer.cli.runs import check_digests, check_grouped, digest_note, group_o
 from analyzer.report.result import Bars, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from analyzer.model.figures.durations import Stat
     from analyzer.model.figures.job_figures import JobFigures
     from analyzer.model.figures.time_by_role import RankSummary
@@ -60,11 +62,21 @@ _OPERATIONS = (
     ms_column("min_ms", "min", "min_ns"),
     ms_column("max_ms", "max", "max_ns"),
     ms_column("avg_ms", "avg", "mean_ns"),
-    Column("var_ms2", "variance (ms²)", "float", value=lambda stat: stat.var_ns2 / 1e12),
     ms_column("p50_ms", "p50", "p50_ns"),
     ms_column("p95_ms", "p95", "p95_ns"),
     ms_column("p99_ms", "p99", "p99_ns"),
+    Column("var_ms2", "variance (ms²)", "float", value=lambda stat: stat.var_ns2 / 1e12),
+    ms_column("own_total_ms", "own total", "own_ns"),
 )
+_SHARE = Column("share", "share", "percent", 1)  # of the own total in the recording, or in work of devices
+#: Columns of a terminal, after the operation and before those of ranks.
+_BRIEF = ("own_total_ms", "share", "count", "avg_ms", "p99_ms", "max_ms")
+#: Titles and most rows of a terminal's tables, by `System.side`.
+_SIDES = {
+    "device": ("On the device", 20),
+    "host": ("On the host", 15),
+    "apart": ("Waits, and marks of steps", 5),
+}
 #: Columns of an operation over all ranks.
 _OVER_RANKS = (
     *_OPERATIONS,
@@ -97,13 +109,18 @@ _RANKS = (  # of a `RankSummary`
     ms_column("median_ms", "median", "median_ns"),
     *_BREAKDOWN[3:5],
     *_BREAKDOWN[6:],
-    Column("outlier_steps", "far longer", "sentence", value=lambda rank: number_ranges(rank.outlier_steps)),
+    Column(
+        "outlier_steps",
+        "steps far longer than the median",
+        "sentence",
+        value=lambda rank: number_ranges(rank.outlier_steps),
+    ),
 )
 
 
-def _by_total(stat: Stat) -> float:
-    """Make the sort key of the largest total first."""
-    return -stat.total_ns
+def _by_own_total(stat: Stat) -> float:
+    """Make the sort key of the largest own total first."""
+    return -stat.own_ns
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -168,18 +185,31 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     check_grouped(args, job)
     groups = job.by_prefix
     is_long = args.group_by is None and args.format == "table" and len(groups) > _MOST_RANKS
-    columns: Sequence[Column] = _OPERATIONS
-    if is_long or args.group_by not in (None, "rank"):
-        stats, columns = over_ranks(groups.values()), _OVER_RANKS
+    over = is_long or args.group_by not in (None, "rank")
+    if over:
+        stats = over_ranks(groups.values())
     else:
         stats = [row for prefix, (_, of_rank) in groups.items() for row in rows_of(of_rank, prefix)]
+    lasts_ns = max(max(rank.span_ns for rank in job.ranks), 1)
+    whole_ns = lasts_ns * (len(job.ranks) if over else 1)
+    share = _SHARE._replace(value=lambda stat: stat.own_ns / whole_ns)
+    columns = [*(_OVER_RANKS if over else _OPERATIONS), share]
     if group_of(args) is not None:
         columns = _of_groups(stats)
     cats = categories(job.category_ns, stats)
     title = _TITLES.get(args.group_by, "Operations")
     note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
     tables = (
-        Table.of("operations", title, columns, stats, _by_total, note=note if is_long else ""),
+        *_brief(args, job, columns, stats),
+        Table.of(
+            "operations",
+            title,
+            columns,
+            stats,
+            _by_own_total,
+            note=note if is_long else "",
+            full=True if group_of(args) is None else None,
+        ),
         Table.of("categories", "Categories", _CATEGORIES, cats, detail=args.group_by == "kernel_kind"),
     )
     traces = [
@@ -194,30 +224,65 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         job.files[0].path,
         tables,
         traces,
-        headline=_headline(stats),
-        figures=((title.lower(), f"{len(stats):,}"), ("slices", f"{job.n_slices:,}")),
+        headline=_headline(job, stats),
+        figures=(
+            ("recording", in_ms(lasts_ns)),
+            (title.lower(), f"{len(stats):,}"),
+            ("slices", f"{job.n_slices:,}"),
+        ),
         notes=[note] if spans else [],
         repairs=job.repairs,
     )
 
 
-def _headline(stats: Sequence[Stat]) -> str:
-    """Name the kernel, or without kernels the operation, with the largest total."""
-    from analyzer.reading.dialects.system import KERNEL_CATS, is_frame_of_all
+def _brief(
+    args: Namespace, job: JobFigures, columns: Sequence[Column], stats: Sequence[Stat]
+) -> Iterator[Table]:
+    """Make a table of each side of the job, the largest own total first; none if work is grouped."""
+    if group_of(args) is not None:
+        return
+    of_key = {column.key: column for column in columns}
+    shown = [columns[0], *(of_key[key] for key in _BRIEF)]
+    shown += [of_key[key] for key in ("slowest_rank", "slowest_avg_ms") if key in of_key]
+    sides = _sides(job, stats)
+    for side, (title, most) in _SIDES.items():
+        rows = sides[side]
+        if not rows:
+            continue
+        left = len(rows) - (args.head or most)
+        note = f"{left:,} more; --full shows all" if left > 0 else ""
+        title = title if sides["device"] or side == "apart" else "Operations"
+        yield Table.of(
+            "operations", title, shown, rows[: args.head or most], note=note, brief=True, full=False
+        )
 
-    kernels = [stat for stat in stats if stat.cat in KERNEL_CATS]
-    work = kernels or [stat for stat in stats if not is_frame_of_all(stat.name)] or stats
-    if not work:
+
+def _sides(job: JobFigures, stats: Sequence[Stat]) -> dict[str, list[Stat]]:
+    """Split operations by `System.side`, the largest own total first."""
+    from analyzer.reading import dialects
+
+    system = dialects.named(next(iter(job.dialects), "chrome"))
+    sides: dict[str, list[Stat]] = {side: [] for side in _SIDES}
+    for stat in sorted(stats, key=_by_own_total):
+        sides[system.side(without_owner(stat.name), stat.cat)].append(stat)
+    return sides
+
+
+def _headline(job: JobFigures, stats: Sequence[Stat]) -> str:
+    """Name the operation of the device, or else of the host, with the largest own total."""
+    most = next((stat for of_side in _sides(job, stats).values() for stat in of_side), None)
+    if most is None:
         return "No operation is recorded."
-    most = max(work, key=lambda stat: stat.total_ns)
-    times = f"{in_ms(most.total_ns)} in {counted(most.count, 'event')}, {in_ms(most.mean_ns)} on average"
-    return f"{brief(most.name)} takes most time: {times}."
+    own, total, events = in_ms(most.own_ns), in_ms(most.total_ns), counted(most.count, "event")
+    if own == total:
+        return f"{brief(most.name)} takes most time: {total} in {events}, {in_ms(most.mean_ns)} on average."
+    return f"{brief(most.name)} takes most time: {own} in {events}, {total} with the operations inside."
 
 
 def _of_groups(stats: Sequence[Stat]) -> list[Column]:
     """Describe the groups of device work, with their share of all device work."""
     whole = max(sum(stat.total_ns for stat in stats), 1)
-    share = Column("share", "share", "percent", 1, value=lambda stat: stat.total_ns / whole)
+    share = _SHARE._replace(value=lambda stat: stat.total_ns / whole)
     return [_OVER_RANKS[0]._replace(title="work of"), *_OVER_RANKS[1:4], share, *_OVER_RANKS[4:]]
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int32, Int64, NDArray
-from analyzer.base.arrays.intervals import union_length
+from analyzer.base.arrays.intervals import own_lengths, union_length
 from analyzer.base.arrays.numbering import narrowest, numbered
 from analyzer.base.names import OpName
 from analyzer.reading import dialects
@@ -23,6 +23,7 @@ class OperationStats(Struct, frozen=True):
     """The durations of m operations by column, (m,) each; operations come by first appearance.
 
     Percentiles interpolate linearly; they are NaN where an operation's events are of several files.
+    `own_ns` is the total without the slices inside on the same track.
     """
 
     operations: Sequence[tuple[str, str]]  # (name, category)
@@ -34,6 +35,7 @@ class OperationStats(Struct, frozen=True):
     p50_ns: Float64
     p95_ns: Float64
     p99_ns: Float64
+    own_ns: Float64
 
 
 class Stat(Struct, frozen=True):
@@ -50,6 +52,7 @@ class Stat(Struct, frozen=True):
     p50_ns: float | None
     p95_ns: float | None
     p99_ns: float | None
+    own_ns: float
     ranks: int = 1
     slowest_rank: str = ""
     slowest_mean_ns: float = 0.0
@@ -69,22 +72,45 @@ class _CategoryStat(Struct, frozen=True):
 def durations(trace: Trace) -> OperationStats:
     """Compute the statistics of every operation of a trace."""
     op, operations = operations_of_slices(trace)
-    return operation_stats(operations, op, trace.dur_ns)
+    return operation_stats(operations, op, trace.dur_ns, _own_ns(trace))
 
 
-def operation_stats(operations: Sequence[tuple[str, str]], op: Int32, dur_ns: Int64) -> OperationStats:
-    """Compute the statistics of m operations from the operation and duration of each event, (n,) each."""
+def _own_ns(trace: Trace) -> Int64:
+    """Compute the duration of each slice (n,) without the slices inside on its track.
+
+    Partitions of BytePS, which are tracks, overlap and do not nest.
+    """
+    own_ns = trace.dur_ns
+    if dialects.of(trace).names_by_track or not len(trace):
+        return own_ns
+    end_ns = trace.end_ns
+    order = np.argsort(narrowest(trace.track_id), kind="stable")
+    for rows in np.split(order, np.cumsum(np.bincount(trace.track_id))[:-1]):
+        start, end = trace.ts_ns[rows], end_ns[rows]
+        by_start = np.argsort(start, kind="stable")
+        if (start[by_start][1:] < np.maximum.accumulate(end[by_start])[:-1]).any():
+            own_ns = own_ns.copy() if own_ns is trace.dur_ns else own_ns
+            own_ns[rows] = own_lengths(start, end)
+    return own_ns
+
+
+def operation_stats(
+    operations: Sequence[tuple[str, str]], op: Int32, dur_ns: Int64, own_ns: NDArray[Any]
+) -> OperationStats:
+    """Compute the statistics of m operations from the operation and times of each event, (n,) each."""
     count = np.bincount(op, minlength=len(operations))
     end = np.cumsum(count)
     start = end - count
     value = _sorted_by_op(op, dur_ns, len(operations))
-    percentiles = [_quantile(value, start, count, q) for q in (0.50, 0.95, 0.99)]
+    p50, p95, p99 = (_quantile(value, start, count, q) for q in (0.50, 0.95, 0.99))
     deviation = value.astype(np.float64)
     total = np.add.reduceat(deviation, start)
     deviation -= np.repeat(total / count, count)
     np.square(deviation, out=deviation)
     squares = np.add.reduceat(deviation, start)
-    return OperationStats(operations, count, total, squares, value[start], value[end - 1], *percentiles)
+    own = np.asarray(np.bincount(op, own_ns, len(operations)), np.float64)
+    extremes = value[start], value[end - 1]
+    return OperationStats(operations, count, total, squares, *extremes, p50, p95, p99, own)
 
 
 def operations_of_slices(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
@@ -132,6 +158,9 @@ def joined(parts: Sequence[OperationStats]) -> OperationStats:
     np.minimum.at(least, op, column("min_ns"))
     np.maximum.at(most, op, column("max_ns"))
     is_alone = np.bincount(op, minlength=m)[op] == 1
+    p50, p95, p99 = (
+        added(np.where(is_alone, column(name), np.nan)) for name in ("p50_ns", "p95_ns", "p99_ns")
+    )
     return OperationStats(
         operations,
         n_events.astype(np.int64),
@@ -139,7 +168,10 @@ def joined(parts: Sequence[OperationStats]) -> OperationStats:
         added(column("squares_ns2") + count * apart**2),
         least,
         most,
-        *(added(np.where(is_alone, column(name), np.nan)) for name in ("p50_ns", "p95_ns", "p99_ns")),
+        p50,
+        p95,
+        p99,
+        added(column("own_ns")),
     )
 
 
@@ -151,7 +183,8 @@ def rows_of(stats: OperationStats, prefix: str = "") -> list[Stat]:
         [None if math.isnan(ns) else ns for ns in column.tolist()]
         for column in (stats.p50_ns, stats.p95_ns, stats.p99_ns)
     )
-    rows = zip(stats.operations, *(column.tolist() for column in exact), *percentiles, strict=True)
+    columns = (*(column.tolist() for column in exact), *percentiles, stats.own_ns.tolist())
+    rows = zip(stats.operations, *columns, strict=True)
     return [Stat(prefix + name, cat, *row) for (name, cat), *row in rows]
 
 
@@ -255,4 +288,4 @@ def _quantile(value: Int64, start: Int64, count: Int64, q: float) -> Float64:
 
 
 #: The durations of no operation.
-NO_DURATIONS = operation_stats((), np.empty(0, np.int32), np.empty(0, np.int64))
+NO_DURATIONS = operation_stats((), np.empty(0, np.int32), *np.empty((2, 0), np.int64))

@@ -28,7 +28,7 @@ KNOWN = {
     "byteps/fork_lenet_slownet": ": communication is not overlapped",
     "kineto/gpu-param-dlrm-8ranks": ": 10 calls a step make the CPU wait for the GPU",
     "kineto/gpu-hta-rank1of2-memory": ": the device spends 41 % of its time on fp32",
-    "kineto/gpu-tracelens-resnet-ckpt-mi300-rank0of8": ": collectives take 83 % of the step; with 1 of 8 ranks recorded, waiting",
+    "kineto/gpu-tracelens-resnet-ckpt-mi300-rank0of8": ": collectives take 83 % of the step; with 1 of 8",
     "kineto/gpu-tracelens-qwen-h100-vs-mi300/h100": ": the device spends 54 % of its time on elementwise",
     "jax/h200-recompiles": ": steps 18 and 21 take much longer than the others: they compile anew",
     "kineto/gpu-hta-rank0of16": ": the host waits 35 % of the step in cudaMemcpyAsync for work not",

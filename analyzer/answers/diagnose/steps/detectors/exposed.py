@@ -186,7 +186,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             scope=FindingScope(operations=largest),
             evidence=longest_events(view, transfers & is_largest, 3),
             caveat=f"no saving is claimed: {unknown}" if unknown else "upper bound: assumes free transfers",
-            weight=on_path / view.step_ns,
+            weight=on_path / view.step_ns if unknown else 0.0,
         )
     if waiting > least:
         yield Finding(
