@@ -87,7 +87,7 @@ def _styled(style: str, lines: Iterable[str]) -> list[str]:
 
 
 def _shares(chart: Bars, width: int | None) -> list[str]:
-    """Write a single stacked bar as one line; its last parts are joined where the line has no room."""
+    """Write a single stacked bar as one line, and its legend; without room its last parts are joined."""
     if len(chart.names) > 1:
         return []
     short = labels([*chart.series], IN_A_LANE)
@@ -101,7 +101,8 @@ def _shares(chart: Bars, width: int | None) -> list[str]:
         least = [name for name in values if name != _REST][-1]
         values[_REST] = values.pop(least) + values.pop(_REST, 0.0)
     parts = [f"{name} {_bar(value / whole, room)} {words[name]}" for name, value in values.items()]
-    return ["  ".join(map(printable, parts))]
+    legend = chart.label.partition("; ")[2]
+    return ["  ".join(map(printable, parts)), *filter(None, [legend])]
 
 
 def _card(card: Card, number: int, width: int | None, bold: _Style) -> list[str]:

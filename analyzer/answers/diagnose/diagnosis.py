@@ -181,6 +181,7 @@ def diagnose(
     """
     search = _Search(forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps))
     search.untied = loaded.recording.untied
+    search.knows_ranks = any(source.is_known for source in loaded.job.sources)
     view = JobView(loaded, network=network, job=search.forecasts.job)
     if view.has_device:
         search.idle_ns = max(device_idle_ns(view) - not_of_the_job_ns(view), 0.0)
@@ -215,6 +216,7 @@ class _Search(Struct):
     skipped: list[Skipped] = field(default_factory=list)
     small: int = 0
     untied: Callable[[Sequence[str]], str] = lambda _: ""  # as of `Recording`
+    knows_ranks: bool = True  # a file says whose it is
     idle_ns: float = math.inf  # of a device in a step of the job: what a finding about its host saves at most
 
     def most_ns(self, finding: Finding) -> float:
@@ -227,6 +229,8 @@ class _Search(Struct):
             if isinstance(result, Skipped):
                 self.skipped.append(result)
             elif result.compares_ranks and (why := self.untied(result.scope.ranks)):
+                if not self.knows_ranks:  # files in their order: they may be two runs
+                    continue
                 if result.kind == "late_rank" or not any(finding.compares_ranks for finding, _ in self.known):
                     unknown = replace(result, edits=(), caveat=f"no saving is claimed: {why}")
                     self.known.append((replace(unknown, place=ListPlace.BY_GAIN), None))

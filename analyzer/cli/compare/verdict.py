@@ -6,6 +6,8 @@ from analyzer.answers.compare.comparison import Comparison
 from analyzer.answers.compare.significance import FEWEST_STEPS, Change
 from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent, in_range
+from analyzer.model.figures.job_figures import JobFigures
+from analyzer.reading.dialects.system import DEVICE_CATS
 
 _WORTH_NAMING = 0.05  # least share of the change for a category to be named
 _UNCHANGED = 0.0005  # share of the step; a smaller change counts as unchanged
@@ -38,7 +40,11 @@ def _without_steps(comparison: Comparison) -> str:
     changed = [op for op in ops if op.average.significant]
     base, new = comparison.steps
     stepless = "the new run" if base else "the base" if new else "both runs"
-    head = f"No iteration time (steps are not marked in {stepless})"
+    (lasts_a, device_a), (lasts_b, device_b) = map(_recorded_ns, (comparison.a, comparison.b))
+    head = f"The recording takes {in_range(lasts_a, lasts_b, to=' → ')}"
+    if device_a or device_b:
+        head += f" and has {in_range(device_a, device_b, to=' → ')} of device work a rank"
+    head += f"; no step is marked in {stepless}"
     if not changed:
         return f"{head}; no operation of {len(ops)} changed significantly"
     top = max(changed, key=lambda op: abs((op.average.ns or 0) * max(op.count)))
@@ -46,6 +52,15 @@ def _without_steps(comparison: Comparison) -> str:
         f"{head}; {len(changed)} of {len(ops)} operations changed significantly, most of all "
         f"{brief(top.name)} {_signed(top.average)} ({_percent(top.average)})"
     )
+
+
+def _recorded_ns(run: JobFigures) -> tuple[float, float]:
+    """Measure the mean rank's recording, and its work of devices."""
+    operations = run.operations(tell_workers=False)
+    took = zip(operations.keys, operations.total_ns.sum(1).tolist(), strict=True)
+    device_ns = sum(ns for key, ns in took if key.cat in DEVICE_CATS)
+    lasts_ns = [rank.span_ns for rank in run.ranks if rank.span_ns] or [0]
+    return sum(lasts_ns) / len(lasts_ns), device_ns / len(lasts_ns)
 
 
 def _certainty(comparison: Comparison) -> str:

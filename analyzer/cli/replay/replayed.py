@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.names import brief
 from analyzer.base.outputs.atomic import NO_FILE
-from analyzer.base.units import in_ms, in_percent, in_range, ms_of
+from analyzer.base.units import in_ms, in_percent, ms_of
 from analyzer.cli import WHAT_IF, command, damage_notes
 from analyzer.cli.critical import records
 from analyzer.cli.replay.replay_tables import effect_table, path_tables, step_table, timelines
@@ -77,15 +76,9 @@ def replay(args: Namespace, loaded: LoadedSteps) -> Result:
     path = path_of(args, recording, recording.steps[row])
     written = write(simulation, args.output)
     tables = [*path_tables(recording.steps[row].number, path), step_table(replayed)]
-    if replayed.interval_ns is None:
-        further = f"Too few steps for an interval: {FEWEST} are needed."
-    else:
-        n_steps, ahead = len(set(replayed.rows)), in_range(*replayed.interval_ns)
-        further = f"The next {n_steps:,} steps will take {ahead} on average (95 %)."
     return Result(
         **common(args, loaded),
         headline=f"{recording.one_step} takes {in_ms(replayed.iteration_ns)}.",
-        further=further,
         document=document(args, replayed, row, path),
         tables=tables,
         charts=timelines(recording, simulation, row) if args.html else (),

@@ -190,8 +190,8 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         stats = over_ranks(groups.values())
     else:
         stats = [row for prefix, (_, of_rank) in groups.items() for row in rows_of(of_rank, prefix)]
-    lasts_ns = max(max(rank.span_ns for rank in job.ranks), 1)
-    whole_ns = lasts_ns * (len(job.ranks) if over else 1)
+    spans_ns = [rank.span_ns for rank in job.ranks if rank.span_ns] or [1]
+    whole_ns = sum(spans_ns) / (1 if over else len(spans_ns))
     share = _SHARE._replace(value=lambda stat: stat.own_ns / whole_ns)
     columns = [*(_OVER_RANKS if over else _OPERATIONS), share]
     if group_of(args) is not None:
@@ -225,11 +225,7 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         tables,
         traces,
         headline=_headline(job, stats),
-        figures=(
-            ("recording", in_ms(lasts_ns)),
-            (title.lower(), f"{len(stats):,}"),
-            ("slices", f"{job.n_slices:,}"),
-        ),
+        figures=((title.lower(), f"{len(stats):,}"), ("slices", f"{job.n_slices:,}")),
         notes=[note] if spans else [],
         repairs=job.repairs,
     )
@@ -338,7 +334,8 @@ def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
     if len(lengths):
         length = f"A step takes {in_ms(lengths.mean())} (mean of {counted(len(lengths), 'step')}{on})"
     else:
-        length = f"No step is marked; the recording takes {in_ms(max(rank.mean_ns for rank in ranks))}{on}"
+        mean_ns = sum(rank.mean_ns for rank in ranks) / len(ranks)
+        length = f"No step is marked; the recording takes {in_ms(mean_ns)}{on}"
     if not any(rank.comm_ns for rank in ranks):
         lost = [note.partition(":")[0] for file in job.files for note in file.lost_work]
         return f"{length}; {lost[0] if lost else 'no communication was recorded'}."

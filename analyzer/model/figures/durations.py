@@ -16,6 +16,8 @@ from analyzer.base.arrays.intervals import own_lengths, union_length
 from analyzer.base.arrays.numbering import narrowest, numbered
 from analyzer.base.names import OpName
 from analyzer.reading import dialects
+from analyzer.reading.dialects.roles import by_cat
+from analyzer.reading.dialects.system import DEVICE_CATS
 from analyzer.reading.formats.columns import Trace
 
 
@@ -78,20 +80,18 @@ def durations(trace: Trace) -> OperationStats:
 def _own_ns(trace: Trace) -> Int64:
     """Compute the duration of each slice (n,) without the slices inside on its track.
 
-    Partitions of BytePS, which are tracks, overlap and do not nest.
+    Work of a stream, and partitions of BytePS, which are tracks, may overlap and do not nest.
     """
-    own_ns = trace.dur_ns
     if dialects.of(trace).names_by_track or not len(trace):
-        return own_ns
-    end_ns = trace.end_ns
+        return trace.dur_ns
+    own_ns, end_ns = trace.dur_ns.copy(), trace.end_ns
     order = np.argsort(narrowest(trace.track_id), kind="stable")
     for rows in np.split(order, np.cumsum(np.bincount(trace.track_id))[:-1]):
         start, end = trace.ts_ns[rows], end_ns[rows]
         by_start = np.argsort(start, kind="stable")
         if (start[by_start][1:] < np.maximum.accumulate(end[by_start])[:-1]).any():
-            own_ns = own_ns.copy() if own_ns is trace.dur_ns else own_ns
             own_ns[rows] = own_lengths(start, end)
-    return own_ns
+    return np.where(by_cat(trace, DEVICE_CATS.__contains__), trace.dur_ns, own_ns)
 
 
 def operation_stats(

@@ -129,7 +129,7 @@ def _notes(ranks: Sequence[RankSteps]) -> list[str]:
         total = sum(n_before.values())
         works = f"{total:,} kernels and copies" if total > 1 else "a kernel or copy"
         on = f" (on {listed(list(n_before))})" if len(ranks) > 1 else ""
-        notes.append(f"left out: {works} of the iteration before, launched before the recording began{on}")
+        notes.append(f"Ignored {works} launched before the recording{on}")
     numbers = [{step.number for step in rank.steps} for rank in ranks]
     every = set().union(*numbers)
     lacking: dict[str, list[str]] = {}

@@ -189,7 +189,7 @@ def step_length(
     return last if mean == last_rank else f"{last} (mean of the ranks: {mean})"
 
 
-_WORDS = {GAP: "gap (not covered by the trace)", WAIT: "waiting for other ranks"}
+_WORDS = {GAP: "gap (nothing recorded)", WAIT: "waiting for other ranks"}
 
 
 #: What a scope covers.

@@ -51,12 +51,11 @@ def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
         yield from _waiting(view, usual_ns)
         return
     rank = f"rank{last.rank}" if is_known else "the last rank"
-    source = " (the ticks of the first negotiations tell which rank)" if last.is_guess else ""
+    source = " (Horovod's first negotiation ticks show it)" if last.is_guess else ""
     yield Finding(
         kind="late_rank",
         title=f"{rank} is late in negotiations, and the other ranks wait",
-        cause=f"they wait {in_ms(usual_ns)} for it; {rank} is ready with its tensors later "
-        f"than the first rank{source}",
+        cause=f"they wait {in_ms(usual_ns)} for it; {rank} submits its tensors last{source}",
         action="compare its batch, its data and its machine (clocks, other processes) with its peers'",
         edits=[edit(f"{rank}.ready" if is_known else "ready", "peers")],
         scope=FindingScope([rank] if is_known else []),
