@@ -81,7 +81,7 @@ TYPES: dict[str, dict[str, Any]] = {
     },
     "statistic": {
         "traces?": [{"path": str, "dialect": str, "events": int, "ranks": [int]}],
-        "operations?": rows(statistic._OPERATIONS, statistic._OVER_RANKS, **{"share?": float}),
+        "operations?": rows(statistic._OPERATIONS, statistic._OVER_RANKS),
         "categories?": rows(statistic._CATEGORIES),
         "ranks?": rows(statistic._RANKS),
         "breakdown?": rows(statistic._BREAKDOWN),

@@ -66,15 +66,6 @@ def brief(name: str) -> str:
     return text if len(text) <= MOST else text[: MOST * 2 // 3] + "…" + text[1 - MOST // 3 :]
 
 
-def without_owner(name: str) -> str:
-    """Remove the rank or host before the name of an operation.
-
-    >>> without_owner("wk0.rank1.BW.conv1"), without_owner("host0.train")
-    ('BW.conv1', 'train')
-    """
-    return re.sub(r"^(?:wk\d+\.)?(?:rank|host)\d+\.", "", name)
-
-
 def named(names: Iterable[str], most: int = 3) -> str:
     """Join short names: ``a, b and c``; of many the first."""
     return listed(list(dict.fromkeys(map(brief, names))), most)

@@ -167,10 +167,7 @@ def _table(
     else:
         rows = table.rows[:n_rows]
         rows = with_short_functions(rows) if width is None else rows
-        columns, commands = table.columns, [cell for *_, cell in rows if isinstance(cell, Command)]
-        if commands:  # each has a line of its own, below
-            columns, rows = columns[:-1], [row[:-1] for row in rows]
-        parts, left_out = _laid_out(columns, rows, is_tall=width is not None), list[_Part]()
+        parts, left_out = _laid_out(table.columns, rows, is_tall=width is not None), list[_Part]()
         if width is not None:
             parts, left_out = _fitted(parts, width)
         yield from _lines(parts, _colours(table, rows) if colour else {})
@@ -179,9 +176,6 @@ def _table(
         if left_out:
             names = ", ".join(part.column.title for part in left_out)
             yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
-        if commands:
-            yield ""
-            yield from _wrapped(commands, width)
     if table.note:
         yield from _wrapped([table.note], width)
 

@@ -45,7 +45,7 @@ def test_a_digest_has_the_charts_of_its_job(tmp_path: Path) -> None:
 def test_the_operation_with_the_largest_total_is_named_and_no_step(tmp_path: Path) -> None:
     found = result(job(tmp_path))
     # 40 us in each of 4 steps on rank 0, 10 of them in a copy; the steps themselves take 100 us
-    expected = "rank0.aten::conv takes most time: 0.120 ms in 4 events, 0.160 ms with the operations inside."
+    expected = "rank0.aten::conv takes most time: 0.120 ms of its own in 4 events of 0.0400 ms on average."
     assert found.headline == expected
 
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from analyzer.answers.diagnose.finding import (
     ALIKE,
     EVERY_RANK,
-    EXPOSED,
     FAR_MORE,
     HALF,
     NEGLIGIBLE,
@@ -286,7 +285,7 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
 
     def order(known: tuple[Finding, Forecast | None]) -> tuple[bool, int, float]:
         finding, forecast = known
-        return _order(finding, forecast, len(owners), search.most_ns(finding))
+        return _order(finding, forecast, search.most_ns(finding))
 
     for finding, forecast in sorted(search.known, key=order):
         if finding.scope.ranks is EVERY_RANK:
@@ -309,14 +308,11 @@ def is_claimed(gain: Gain) -> bool:
     return gain.low_ns is None or gain.low_ns > 0
 
 
-def _order(
-    finding: Finding, forecast: Forecast | None, n_ranks: int, most_ns: float = math.inf
-) -> tuple[bool, int, float]:
+def _order(finding: Finding, forecast: Forecast | None, most_ns: float = math.inf) -> tuple[bool, int, float]:
     """Return the sort key of a finding: list, headline and charts have one order.
 
-    What is most of the step leads, then a rank that is far behind its peers, whatever they all could save;
-    savings come before what claims none, and that before assumed savings, which every job has. Steps that may
-    not happen again count in part.
+    What is most of the step leads; savings come before what claims none, and that before assumed savings,
+    which every job has. Steps that may not happen again count in part.
     """
     follows = finding.place is not ListPlace.FIRST
     if forecast is None:
@@ -327,10 +323,7 @@ def _order(
     sure_ns = saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
     if not is_claimed(forecast.gain_ns):
         return follows, 2, -sure_ns / forecast.before_ns
-    is_one_of_several = finding.scope.ranks is not EVERY_RANK and len(finding.scope.ranks) < n_ranks
-    is_behind = finding.kind == "late_rank" and is_one_of_several
-    is_behind &= saved_ns > EXPOSED * forecast.before_ns
-    return follows, 0 if is_behind else 1, -sure_ns
+    return follows, 1, -sure_ns
 
 
 def headline(diagnosis: Diagnosis) -> str:

@@ -9,7 +9,7 @@ from analyzer.base.units import LazySequence, ms_of
 from analyzer.cli.critical import BY_NAME, PATH
 from analyzer.cli.step_timeline import step_timeline
 from analyzer.model.graph.step_graph import Recording
-from analyzer.report.result import Chart, Column, Command, Table, key_of, ms_column
+from analyzer.report.result import Chart, Column, Table, key_of, ms_column
 from dag_utils import NamedPath, critical_path
 from replay.answer import Answer
 from replay.forecast import Forecast
@@ -76,12 +76,9 @@ def whatif_table(forecasts: Sequence[Forecast]) -> Table:
     )
 
 
-def helpful_tables(edits: Sequence[HelpfulEdit], commands: Sequence[Command]) -> list[Table]:
-    """List the savings: a row for each edit, with its command in files and with `--full`."""
-    brief = Table.of("helpful", "What each edit would save", _HELPFUL, edits, brief=True, full=False)
-    rows = [(*row, command) for row, command in zip(brief.rows, commands, strict=True)]
-    columns = (*_HELPFUL, Column("command", "command"))
-    return [brief, brief._replace(columns=columns, rows=rows, brief=False, full=True)]
+def helpful_table(edits: Sequence[HelpfulEdit]) -> Table:
+    """List the savings: a row for each edit."""
+    return Table.of("helpful", "What each edit would save", _HELPFUL, edits)
 
 
 def slowdown_table(slowdown: Slowdown) -> Table:

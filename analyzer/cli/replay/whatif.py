@@ -70,7 +70,7 @@ def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
         **common(args, loaded),
         headline=headline,
         document={"whatif": records[: args.head]},
-        tables=replay_tables.helpful_tables(edits, commands) if edits else (),
+        tables=[replay_tables.helpful_table(edits)] if edits else (),
         notes=[
             *(
                 [f"{counted(n_others, 'other edit')} tried: under 1 % of a step, or not significant"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import UsageError, counted, number_ranges
 from analyzer.base.inputs import is_digest
-from analyzer.base.names import brief, without_owner
+from analyzer.base.names import brief
 from analyzer.base.units import LazySequence, in_ms, in_percent
 from analyzer.cli import (
     READING,
@@ -26,7 +27,7 @@ from analyzer.cli.runs import check_digests, check_grouped, digest_note, group_o
 from analyzer.report.result import Bars, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from analyzer.model.figures.durations import Stat
     from analyzer.model.figures.job_figures import JobFigures
@@ -42,7 +43,8 @@ _TITLES = {
 }  # fmt: skip
 _MOST_RANKS = 16  # ranks; with more, a terminal shows a row for each operation over all ranks
 
-_MOST_STEPS = 20  # rows of steps; more are shown only with `--full` or `--head`
+_OWNER = re.compile(r"^(?:wk\d+\.)?(?:rank|host)\d+\.")
+_MOST_ROWS = 20  # rows of a table on a terminal; more steps are shown only with `--full` or `--head`
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 VARIANTS = {
@@ -54,9 +56,12 @@ VARIANTS = {
 }
 
 
+_SHARE = Column("share", "share", "percent", 1)  # of the own total in the recording, or in work of devices
 _OPERATIONS = (
     Column("name", "operation"),
     Column("cat", "category"),
+    ms_column("own_total_ms", "own total", "own_ns"),
+    _SHARE,
     Column("count", "count", "int"),
     ms_column("total_ms", "total", "total_ns"),
     ms_column("min_ms", "min", "min_ns"),
@@ -66,17 +71,12 @@ _OPERATIONS = (
     ms_column("p95_ms", "p95", "p95_ns"),
     ms_column("p99_ms", "p99", "p99_ns"),
     Column("var_ms2", "variance (ms²)", "float", value=lambda stat: stat.var_ns2 / 1e12),
-    ms_column("own_total_ms", "own total", "own_ns"),
 )
-_SHARE = Column("share", "share", "percent", 1)  # of the own total in the recording, or in work of devices
-#: Columns of a terminal, after the operation and before those of ranks.
-_BRIEF = ("own_total_ms", "share", "count", "avg_ms", "p99_ms", "max_ms")
-#: Titles and most rows of a terminal's tables, by `System.side`.
-_SIDES = {
-    "device": ("On the device", 20),
-    "host": ("On the host", 15),
-    "apart": ("Waits, and marks of steps", 5),
-}
+#: Columns that a terminal shows only with `--full`.
+_LESS = ("cat", "total_ms", "min_ms", "p50_ms", "p95_ms", "var_ms2", "ranks", "fastest_avg_ms")
+#: Titles of a terminal's tables by `System.side`, and the rows of those with less than `_MOST_ROWS`.
+_SIDES = {"device": "On the device", "host": "On the host", "apart": "Waits, and marks of steps"}
+_MOST_OF = {"On the host": 15, "Waits, and marks of steps": 5}
 #: Columns of an operation over all ranks.
 _OVER_RANKS = (
     *_OPERATIONS,
@@ -183,33 +183,24 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     from analyzer.model.figures.durations import categories, over_ranks, rows_of
 
     check_grouped(args, job)
-    groups = job.by_prefix
+    groups, grouped = job.by_prefix, group_of(args) is not None
     is_long = args.group_by is None and args.format == "table" and len(groups) > _MOST_RANKS
     over = is_long or args.group_by not in (None, "rank")
-    if over:
-        stats = over_ranks(groups.values())
-    else:
-        stats = [row for prefix, (_, of_rank) in groups.items() for row in rows_of(of_rank, prefix)]
-    spans_ns = [rank.span_ns for rank in job.ranks if rank.span_ns] or [1]
-    whole_ns = sum(spans_ns) / (1 if over else len(spans_ns))
+    rows = (rows_of(of_rank, prefix) for prefix, (_, of_rank) in groups.items())
+    stats = over_ranks(groups.values()) if over else [row for of_rank in rows for row in of_rank]
+    spans_ns = [stat.own_ns for stat in stats] if grouped else [rank.span_ns for rank in job.ranks]
+    whole_ns = sum(spans_ns) / (1 if over else sum(map(bool, spans_ns))) or 1
     share = _SHARE._replace(value=lambda stat: stat.own_ns / whole_ns)
-    columns = [*(_OVER_RANKS if over else _OPERATIONS), share]
-    if group_of(args) is not None:
-        columns = _of_groups(stats)
+    name = _OPERATIONS[0]._replace(title="work of" if grouped else "operation")
+    rest = (_OVER_RANKS if over else _OPERATIONS)[1:]
+    columns = [name, *(share if column is _SHARE else column for column in rest)]
     cats = categories(job.category_ns, stats)
     title = _TITLES.get(args.group_by, "Operations")
-    note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
+    sides = {title: sorted(stats, key=_by_own_total)} if grouped else _sides(job, stats)
+    of_ranks = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
     tables = (
-        *_brief(args, job, columns, stats),
-        Table.of(
-            "operations",
-            title,
-            columns,
-            stats,
-            _by_own_total,
-            note=note if is_long else "",
-            full=True if group_of(args) is None else None,
-        ),
+        *_brief(args, columns, sides),
+        Table.of("operations", title, columns, stats, _by_own_total, full=True),
         Table.of("categories", "Categories", _CATEGORIES, cats, detail=args.group_by == "kernel_kind"),
     )
     traces = [
@@ -224,62 +215,43 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         job.files[0].path,
         tables,
         traces,
-        headline=_headline(job, stats),
+        headline=_headline(sides),
         figures=((title.lower(), f"{len(stats):,}"), ("slices", f"{job.n_slices:,}")),
-        notes=[note] if spans else [],
+        notes=[*([of_ranks] if is_long else []), *([note] if spans else [])],
         repairs=job.repairs,
     )
 
 
-def _brief(
-    args: Namespace, job: JobFigures, columns: Sequence[Column], stats: Sequence[Stat]
-) -> Iterator[Table]:
-    """Make a table of each side of the job, the largest own total first; none if work is grouped."""
-    if group_of(args) is not None:
-        return
-    of_key = {column.key: column for column in columns}
-    shown = [columns[0], *(of_key[key] for key in _BRIEF)]
-    shown += [of_key[key] for key in ("slowest_rank", "slowest_avg_ms") if key in of_key]
-    sides = _sides(job, stats)
-    for side, (title, most) in _SIDES.items():
-        rows = sides[side]
-        if not rows:
-            continue
-        left = len(rows) - (args.head or most)
-        note = f"{left:,} more; --full shows all" if left > 0 else ""
-        title = title if sides["device"] or side == "apart" else "Operations"
-        yield Table.of(
-            "operations", title, shown, rows[: args.head or most], note=note, brief=True, full=False
-        )
-
-
 def _sides(job: JobFigures, stats: Sequence[Stat]) -> dict[str, list[Stat]]:
-    """Split operations by `System.side`, the largest own total first."""
+    """Split operations by `System.side`, the largest own total first; the keys are titles of tables."""
     from analyzer.reading import dialects
 
     system = dialects.named(next(iter(job.dialects), "chrome"))
     sides: dict[str, list[Stat]] = {side: [] for side in _SIDES}
     for stat in sorted(stats, key=_by_own_total):
-        sides[system.side(without_owner(stat.name), stat.cat)].append(stat)
-    return sides
+        sides[system.side(_OWNER.sub("", stat.name), stat.cat)].append(stat)
+    titles = _SIDES if sides["device"] else {**_SIDES, "host": "Operations"}
+    return {titles[side]: of_side for side, of_side in sides.items() if of_side}
 
 
-def _headline(job: JobFigures, stats: Sequence[Stat]) -> str:
+def _brief(
+    args: Namespace, columns: Sequence[Column], sides: Mapping[str, Sequence[Stat]]
+) -> Iterator[Table]:
+    """Make a table of each side for a terminal, without the columns that only `--full` shows."""
+    shown = [column for column in columns if column.key not in _LESS]
+    for title, stats in sides.items():
+        most = args.head or _MOST_OF.get(title, _MOST_ROWS)
+        note = f"{len(stats) - most:,} more; --full shows all" if len(stats) > most else ""
+        yield Table.of("operations", title, shown, stats[:most], note=note, brief=True, full=False)
+
+
+def _headline(sides: Mapping[str, Sequence[Stat]]) -> str:
     """Name the operation of the device, or else of the host, with the largest own total."""
-    most = next((stat for of_side in _sides(job, stats).values() for stat in of_side), None)
-    if most is None:
+    if not sides:
         return "No operation is recorded."
-    own, total, events = in_ms(most.own_ns), in_ms(most.total_ns), counted(most.count, "event")
-    if own == total:
-        return f"{brief(most.name)} takes most time: {total} in {events}, {in_ms(most.mean_ns)} on average."
-    return f"{brief(most.name)} takes most time: {own} in {events}, {total} with the operations inside."
-
-
-def _of_groups(stats: Sequence[Stat]) -> list[Column]:
-    """Describe the groups of device work, with their share of all device work."""
-    whole = max(sum(stat.total_ns for stat in stats), 1)
-    share = _SHARE._replace(value=lambda stat: stat.total_ns / whole)
-    return [_OVER_RANKS[0]._replace(title="work of"), *_OVER_RANKS[1:4], share, *_OVER_RANKS[4:]]
+    most = next(iter(sides.values()))[0]
+    own, events, each = in_ms(most.own_ns), counted(most.count, "event"), in_ms(most.mean_ns)
+    return f"{brief(most.name)} takes most time: {own} of its own in {events} of {each} on average."
 
 
 def _result(
@@ -298,7 +270,7 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
     of_ranks = summaries((rank.name, rank.breakdown) for rank in job.settled.ranks)
     ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
     steps = _steps(job)
-    is_long = len(steps.rows) > _MOST_STEPS and args.head is None
+    is_long = len(steps.rows) > _MOST_ROWS and args.head is None
     rules = list(dict.fromkeys(rank.breakdown.rule for rank in job.ranks if rank.breakdown.rule))
     return _result(
         args,

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from analyzer.base.errors import Note, NoteKind, listed
-from analyzer.base.units import in_digits, in_ms, in_range
+from analyzer.base.units import in_digits, in_ms
 from analyzer.model.clocks.offsets import Alignment, Clock, align
 from analyzer.reading.dialects.recorded_collectives import SyncPoints, merged
 from analyzer.reading.formats.columns import Trace
-
-#: Clocks whose offsets are listed one by one.
-_MOST = 3
 
 
 def shifted(trace: Trace, clock: Clock) -> Trace:
@@ -50,11 +47,7 @@ def aligned(
 def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
     """Return remarks on the hosts' clocks: by how much they were moved, how well they are known, `doubts`."""
     clocks = dict(zip(names, alignment.clocks, strict=True))
-    offsets = {name: clock for name, clock in clocks.items() if clock.offset_ns}
-    moved = [f"{name} by {_by(clock)}" for name, clock in offsets.items()]
-    if len(moved) > _MOST:
-        ends = [clock.offset_ns for clock in offsets.values()]
-        moved = [f"{len(moved)} of {len(clocks)} by {in_range(min(ends), max(ends), sign='+')}"]
+    moved = [f"{name} by {_by(clock)}" for name, clock in clocks.items() if clock.offset_ns]
     kept_ns = max((clock.bound_ns or 0 for clock in clocks.values() if not clock.offset_ns), default=0)
     return [
         *([f"clocks moved: {listed(moved)}"] if moved else []),

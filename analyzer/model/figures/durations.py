@@ -34,10 +34,10 @@ class OperationStats(Struct, frozen=True):
     squares_ns2: Float64  # sum of the squared deviations from the mean
     min_ns: Int64
     max_ns: Int64
+    own_ns: Float64
     p50_ns: Float64
     p95_ns: Float64
     p99_ns: Float64
-    own_ns: Float64
 
 
 class Stat(Struct, frozen=True):
@@ -51,10 +51,10 @@ class Stat(Struct, frozen=True):
     max_ns: int
     mean_ns: float
     var_ns2: float
+    own_ns: float
     p50_ns: float | None
     p95_ns: float | None
     p99_ns: float | None
-    own_ns: float
     ranks: int = 1
     slowest_rank: str = ""
     slowest_mean_ns: float = 0.0
@@ -102,15 +102,14 @@ def operation_stats(
     end = np.cumsum(count)
     start = end - count
     value = _sorted_by_op(op, dur_ns, len(operations))
-    p50, p95, p99 = (_quantile(value, start, count, q) for q in (0.50, 0.95, 0.99))
+    percentiles = [_quantile(value, start, count, q) for q in (0.50, 0.95, 0.99)]
     deviation = value.astype(np.float64)
     total = np.add.reduceat(deviation, start)
     deviation -= np.repeat(total / count, count)
     np.square(deviation, out=deviation)
     squares = np.add.reduceat(deviation, start)
     own = np.asarray(np.bincount(op, own_ns, len(operations)), np.float64)
-    extremes = value[start], value[end - 1]
-    return OperationStats(operations, count, total, squares, *extremes, p50, p95, p99, own)
+    return OperationStats(operations, count, total, squares, value[start], value[end - 1], own, *percentiles)
 
 
 def operations_of_slices(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
@@ -158,9 +157,6 @@ def joined(parts: Sequence[OperationStats]) -> OperationStats:
     np.minimum.at(least, op, column("min_ns"))
     np.maximum.at(most, op, column("max_ns"))
     is_alone = np.bincount(op, minlength=m)[op] == 1
-    p50, p95, p99 = (
-        added(np.where(is_alone, column(name), np.nan)) for name in ("p50_ns", "p95_ns", "p99_ns")
-    )
     return OperationStats(
         operations,
         n_events.astype(np.int64),
@@ -168,23 +164,20 @@ def joined(parts: Sequence[OperationStats]) -> OperationStats:
         added(column("squares_ns2") + count * apart**2),
         least,
         most,
-        p50,
-        p95,
-        p99,
         added(column("own_ns")),
+        *(added(np.where(is_alone, column(name), np.nan)) for name in ("p50_ns", "p95_ns", "p99_ns")),
     )
 
 
 def rows_of(stats: OperationStats, prefix: str = "") -> list[Stat]:
     """Make a row for each operation; `prefix` goes before its name."""
     mean, variance = stats.total_ns / stats.count, stats.squares_ns2 / stats.count
-    exact = (stats.count, stats.total_ns, stats.min_ns, stats.max_ns, mean, variance)
+    exact = (stats.count, stats.total_ns, stats.min_ns, stats.max_ns, mean, variance, stats.own_ns)
     percentiles = (
         [None if math.isnan(ns) else ns for ns in column.tolist()]
         for column in (stats.p50_ns, stats.p95_ns, stats.p99_ns)
     )
-    columns = (*(column.tolist() for column in exact), *percentiles, stats.own_ns.tolist())
-    rows = zip(stats.operations, *columns, strict=True)
+    rows = zip(stats.operations, *(column.tolist() for column in exact), *percentiles, strict=True)
     return [Stat(prefix + name, cat, *row) for (name, cat), *row in rows]
 
 

@@ -377,7 +377,8 @@ class System:
 
     def side(self, name: str, cat: str) -> str:
         """Tell operations of the ``device``, of the ``host``, and waits and marks of steps, ``apart``."""
-        if is_frame_of_all(name) or is_wait(name) or cat in _REPEATED_CATS or "synchronize" in name.lower():
+        waits = (is_wait(name) and cat not in CPU_OP_CATS) or "synchronize" in name.lower()
+        if waits or is_frame_of_all(name) or cat in _REPEATED_CATS:
             return "apart"
         return "device" if cat in DEVICE_CATS else "host"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from msgspec.structs import replace
 
 from analyzer.answers.diagnose.finding import (
     BYTES_OF_A_RANK,
@@ -162,37 +161,27 @@ def _slower_than_links(view: JobView) -> Finding | None:
     largest = int(n_bytes.argmax())
     chosen = np.zeros(len(operations), np.bool_)
     chosen[large] = True
-    action = (
-        "look at what they run over (NCCL_DEBUG=INFO prints it: a link, shared memory, a network) and at the "
-        "links (nvidia-smi topo -m, rocm-smi --showtopo); run nccl-tests there to compare"
-    )
-    cause = (
-        f"{n_bytes[largest] / 1e6:.3g} MB take {in_ms(usual_ns[largest])}, {best:.2g} GB/s on the bus; the "
-        f"slowest link between GPUs of a host (PCIe 3.0 x16) carries {SLOWEST_LINK_GBS:.0f} GB/s"
-    )
-    finding = Finding(
+    edits = [edit("bandwidth", f"{8 * SLOWEST_LINK_GBS:.0f}Gbit")]
+    if view.job.collectives.latency[chosen].mean() > HALF * usual_ns.mean():
+        edits.append(edit("latency", GONE))
+    unknown, share = lacking_ranks(view, or_alone=True), view.path_work_ns(chosen) / view.step_ns
+    title = f"collectives reach {best:.2g} GB/s on the bus"
+    return Finding(
         kind="slow_collective",
-        title=f"collectives reach {best:.2g} GB/s on the bus",
-        cause=cause,
-        action=action,
+        title=f"collectives take {in_percent(share)} of the step; {unknown}" if unknown else title,
+        cause=f"{n_bytes[largest] / 1e6:.3g} MB take {in_ms(usual_ns[largest])}, {best:.2g} GB/s on the bus; "
+        f"the slowest link between GPUs of a host (PCIe 3.0 x16) carries {SLOWEST_LINK_GBS:.0f} GB/s",
+        action=f"{'record all ranks; then ' if unknown else ''}look at what they run over (NCCL_DEBUG=INFO "
+        "prints it: a link, shared memory, a network) and at the links (nvidia-smi topo -m, rocm-smi "
+        "--showtopo); run nccl-tests there to compare",
+        edits=() if unknown else edits,
         scope=FindingScope(operations=sorted({operations[i].main for i in large.tolist()})),
         evidence=longest_events(view, chosen, 3),
         caveat="between hosts a network may carry less",
         look=("statistic", "--sub_option", "collectives"),
+        weight=share if unknown else 0.0,
+        place=ListPlace.FIRST if unknown and share > HALF else ListPlace.BY_GAIN,
     )
-    if why := lacking_ranks(view, or_alone=True):
-        share = view.path_work_ns(chosen) / view.step_ns
-        return replace(
-            finding,
-            title=f"collectives take {in_percent(share)} of the step; {why}",
-            action=f"record all ranks; then {action}",
-            weight=share,
-            place=ListPlace.FIRST if share > HALF else ListPlace.BY_GAIN,
-        )
-    edits = [edit("bandwidth", f"{8 * SLOWEST_LINK_GBS:.0f}Gbit")]
-    if view.job.collectives.latency[chosen].mean() > HALF * usual_ns.mean():
-        edits.append(edit("latency", GONE))
-    return replace(finding, edits=edits)
 
 
 def _work_ns(view: JobView, operations: Int64) -> tuple[Float64, Float64]:
