@@ -41,21 +41,22 @@ def in_words(ranks: Sequence[int], kind: str = "rank") -> str:
     ('ranks 1, 4 to 6 and 9', 'local rank 3')
     """
     words: list[str] = []
-    for _, numbered in groupby(enumerate(sorted(ranks)), lambda pair: pair[1] - pair[0]):
-        run = [str(rank) for _, rank in numbered]
+    for numbered in _runs(sorted(ranks)):
+        run = list(map(str, numbered))
         words += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else run
     return f"{kind}{'s' if len(ranks) > 1 else ''} {listed(words, 8)}"
 
 
 def number_ranges(numbers: Sequence[int]) -> str:
-    """Write numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1] = [spans[-1][0], number]
-        else:
-            spans.append([number])
-    return ", ".join("–".join(map(str, span)) for span in spans[:8]) + (", …" if len(spans) > 8 else "")
+    """Write rising numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
+    spans = ["–".join(map(str, dict.fromkeys((run[0], run[-1])))) for run in _runs(numbers)]
+    return ", ".join(spans[:8]) + (", …" if len(spans) > 8 else "")
+
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Split rising numbers into runs without a gap."""
+    grouped = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    return [[number for _, number in run] for _, run in grouped]
 
 
 def summed_up(lines: Sequence[str]) -> list[str]:

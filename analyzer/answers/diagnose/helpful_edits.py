@@ -31,8 +31,8 @@ class HelpfulEdit(NamedTuple):
     finding: str = ""
 
 
-def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> tuple[list[HelpfulEdit], int]:
-    """List the edits with a significant saving, the largest first; count the other edits tried."""
+def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[HelpfulEdit]:
+    """List the edits with a significant saving, the largest first."""
     forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
     diagnosis = diagnose(loaded, forecasts=forecasts)
     assert diagnosis.view is not None
@@ -44,7 +44,6 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> tuple[li
     }
     requests = dict.fromkeys([*titles, *((request,) for request in _of_any_job(loaded))])
     helpful: list[HelpfulEdit] = []
-    n_others = 0
     with progress_bar(len(requests), "edits", what="replaying", enabled=progress) as advance:
         for request in requests:
             advance()
@@ -54,12 +53,10 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> tuple[li
                 continue
             is_new = all(abs(other.forecast.after_ns - forecast.after_ns) >= 1 for other in helpful)
             is_certain = forecast.is_certain and is_claimed(forecast.gain_ns)
-            if forecast.saved_ns < NEGLIGIBLE * forecast.before_ns or not is_certain:
-                n_others += 1
-            elif is_new:
+            if forecast.saved_ns >= NEGLIGIBLE * forecast.before_ns and is_certain and is_new:
                 share = forecast.saved_ns / step_ns
                 helpful.append(HelpfulEdit(request, forecast, share, titles.get(request, "")))
-    return sorted(helpful, key=lambda edit: -edit.forecast.saved_ns), n_others
+    return sorted(helpful, key=lambda edit: -edit.forecast.saved_ns)
 
 
 def _of_any_job(loaded: LoadedSteps) -> Iterator[EditRequest]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from analyzer.base.arrays import Int64, Mask, NDArray
-from analyzer.base.arrays.numbering import narrowest
 
 
 def union(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
@@ -69,27 +68,6 @@ def union_length(start_ns: Int64, end_ns: Int64) -> int:
     """Measure the union of intervals (n,), in nanoseconds."""
     start, end = union(start_ns, end_ns)
     return int((end - start).sum())
-
-
-def own_lengths(start_ns: Int64, end_ns: Int64) -> Int64:
-    """Measure the part of nested intervals (n,) outside those inside; `innermost` takes thrice as long.
-
-    >>> own_lengths(np.array([0, 3, 4]), np.array([10, 8, 5])).tolist()
-    [5, 4, 1]
-    """
-    own = end_ns - start_ns
-    order = np.lexsort((-end_ns, start_ns))
-    order = order[own[order] > 0]
-    start, row = start_ns[order], np.arange(len(order))
-    depth = row - np.searchsorted(np.sort(end_ns[order]), start, side="right")
-    by_depth = np.argsort(narrowest(depth), kind="stable")
-    key = depth * len(row) + row  # in order of `by_depth`; the interval around is the last before, a level up
-    around = by_depth[np.searchsorted(key[by_depth], key - len(row)) - 1]
-    inside = depth > 0
-    order, around = order[inside], order[around[inside]]
-    covered = (np.minimum(end_ns[order], end_ns[around]) - start_ns[order]).clip(0)
-    own -= np.bincount(around, covered, len(own)).astype(np.int64)
-    return own.clip(0)
 
 
 def innermost(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from analyzer.answers.diagnose.helpful_edits import helpful_edits
-from analyzer.base.errors import as_sentence, counted
+from analyzer.base.errors import as_sentence
 from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent, in_range
 from analyzer.cli import WHAT_IF, command, damage_notes
@@ -54,8 +54,7 @@ def list_edits(args: Namespace, loaded: LoadedSteps) -> Result:
 
 def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
     """Find the edits that save most, each with its command."""
-    helpful, n_others = helpful_edits(loaded, args.progress)
-    edits = helpful[: max(args.head or 0, _MOST_HELPFUL)]
+    edits = helpful_edits(loaded, args.progress)[: max(args.head or 0, _MOST_HELPFUL)]
     commands = [command(args, WHAT_IF, *map(str, edit.requests)) for edit in edits]
     headline = "No edit that was tried saves 1 % of a step for certain."
     if edits:
@@ -71,14 +70,7 @@ def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=headline,
         document={"whatif": records[: args.head]},
         tables=[replay_tables.helpful_table(edits)] if edits else (),
-        notes=[
-            *(
-                [f"{counted(n_others, 'other edit')} tried: under 1 % of a step, or not significant"]
-                if n_others
-                else []
-            ),
-            *commands[:1],
-        ],
+        notes=commands[:1],
     )
 
 

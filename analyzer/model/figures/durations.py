@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int32, Int64, NDArray
-from analyzer.base.arrays.intervals import own_lengths, union_length
+from analyzer.base.arrays.intervals import innermost, union_length
 from analyzer.base.arrays.numbering import narrowest, numbered
 from analyzer.base.names import OpName
 from analyzer.reading import dialects
@@ -82,16 +82,12 @@ def _own_ns(trace: Trace) -> Int64:
 
     Work of a stream, and partitions of BytePS, which are tracks, may overlap and do not nest.
     """
-    if dialects.of(trace).names_by_track or not len(trace):
-        return trace.dur_ns
-    own_ns, end_ns = trace.dur_ns.copy(), trace.end_ns
-    order = np.argsort(narrowest(trace.track_id), kind="stable")
-    for rows in np.split(order, np.cumsum(np.bincount(trace.track_id))[:-1]):
-        start, end = trace.ts_ns[rows], end_ns[rows]
-        by_start = np.argsort(start, kind="stable")
-        if (start[by_start][1:] < np.maximum.accumulate(end[by_start])[:-1]).any():
-            own_ns[rows] = own_lengths(start, end)
-    return np.where(by_cat(trace, DEVICE_CATS.__contains__), trace.dur_ns, own_ns)
+    own_ns: Int64 = trace.dur_ns.copy()
+    if not dialects.of(trace).names_by_track:
+        rows = np.flatnonzero(~by_cat(trace, DEVICE_CATS.__contains__))
+        owner, begin, end = innermost(trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows])
+        own_ns[rows] = np.bincount(owner, end - begin, len(rows))
+    return own_ns
 
 
 def operation_stats(
