@@ -20,14 +20,10 @@ _OF_ANY_JOB = ("bandwidth=2", "schedule=priority", "straggler=none", "straggler=
 
 
 class HelpfulEdit(NamedTuple):
-    """An edit, or several of one finding, with forecast and the title of the finding.
-
-    `share` is what it saves of the mean step, as in a diagnosis.
-    """
+    """An edit, or several of one finding, with forecast and the title of the finding."""
 
     requests: tuple[EditRequest, ...]
     forecast: Forecast
-    share: float
     finding: str = ""
 
 
@@ -35,8 +31,6 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[Hel
     """List the edits with a significant saving, the largest first."""
     forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
     diagnosis = diagnose(loaded, forecasts=forecasts)
-    assert diagnosis.view is not None
-    step_ns = float(diagnosis.view.iteration_ns.mean())
     titles = {
         tuple(candidate.finding.edits): candidate.finding.title
         for candidate in diagnosis.findings
@@ -54,8 +48,7 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[Hel
             is_new = all(abs(other.forecast.after_ns - forecast.after_ns) >= 1 for other in helpful)
             is_certain = forecast.is_certain and is_claimed(forecast.gain_ns)
             if forecast.saved_ns >= NEGLIGIBLE * forecast.before_ns and is_certain and is_new:
-                share = forecast.saved_ns / step_ns
-                helpful.append(HelpfulEdit(request, forecast, share, titles.get(request, "")))
+                helpful.append(HelpfulEdit(request, forecast, titles.get(request, "")))
     return sorted(helpful, key=lambda edit: -edit.forecast.saved_ns)
 
 

@@ -30,9 +30,9 @@ CHANGE = (
     ms_column("avg_absolute_ms", "change", "ns", scale="diverging"),
     Column("avg_relative", "change", "percent", 1, scale="diverging", value=attrgetter("relative")),
     Column("significant", "significant", "bool"),
-    Column("p_value", "p", "float", 6, value=attrgetter("p")),
     ms_column("ci_low_ms", "95 % from", "low_ns"),
     ms_column("ci_high_ms", "to", "high_ns"),
+    Column("p_value", "p", "float", 6, value=attrgetter("p")),
 )
 _COUNTS = (
     Column("count_a", "base count", "int", value=lambda item: item.count[0]),

@@ -59,7 +59,7 @@ def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
     headline = "No edit that was tried saves 1 % of a step for certain."
     if edits:
         best = edits[0].forecast
-        saved = f"{in_ms(best.saved_ns)} or {in_percent(edits[0].share)} of a step"
+        saved = f"{in_ms(best.saved_ns)} or {in_percent(replay_tables.saved_share(best))} of a step"
         headline = f"{brief(best.name)} would save most, {saved}."
     records = [
         {**_record(edit.forecast), "finding": edit.finding or None, "command": command}
