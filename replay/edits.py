@@ -54,7 +54,7 @@ EDITS = (
     (
         "outliers",
         "step20=usual",
-        "no event of these steps (step20,step31) takes longer, or starts later, than in the median step",
+        "replace these steps (step20,step31) by the median step: no event takes longer or starts later",
     ),
     (
         "server_times",

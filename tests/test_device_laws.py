@@ -516,9 +516,7 @@ def test_the_first_step_begins_with_its_own_work_and_that_of_the_iteration_befor
     recording = recording_of(made(tmp_path / "job", "ahead", leftover=300.0))
     assert [step.number for step in recording.bounds] == [1, 2, 3, 4, 5, 6]
     assert lengths_us(recording) == [1000.0] * 6
-    assert recording.notes == [
-        "left out: a kernel or copy of the iteration before, launched before the recording began"
-    ]
+    assert recording.notes == ["Ignored a kernel or copy launched before the recording"]
 
 
 def test_a_step_without_work_that_the_device_overtakes_is_left_out(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ _NUMBER = float | None
 _STRING = str | None
 _REAL = ({"low": float, "mid": float, "high": float, "source": str}, None)
 _OF_KIND: dict[str, Any] = dict.fromkeys(("int", "id"), int | None)
-_OF_KIND |= {"text": _STRING, "float": _NUMBER, "percent": _NUMBER, "bool": bool | None}
+_OF_KIND |= {"text": _STRING, "sentence": _STRING, "float": _NUMBER, "percent": _NUMBER, "bool": bool | None}
 _NAMES: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 
 
@@ -82,7 +82,7 @@ TYPES: dict[str, dict[str, Any]] = {
     },
     "statistic": {
         "traces?": [{"path": str, "dialect": str, "events": int, "ranks": [int]}],
-        "operations?": rows(statistic._OPERATIONS, statistic._OVER_RANKS, **{"share?": float}),
+        "operations?": rows(statistic._OPERATIONS, statistic._OVER_RANKS),
         "categories?": rows(statistic._CATEGORIES),
         "ranks?": rows(statistic._RANKS),
         "breakdown?": rows(statistic._BREAKDOWN),

@@ -43,23 +43,37 @@ def in_words(ranks: Sequence[int], kind: str = "rank") -> str:
     ('ranks 1, 4 to 6 and 9', 'local rank 3')
     """
     words: list[str] = []
-    for _, numbered in groupby(enumerate(sorted(ranks)), lambda pair: pair[1] - pair[0]):
-        run = [str(rank) for _, rank in numbered]
+    for numbered in _runs(sorted(ranks)):
+        run = list(map(str, numbered))
         words += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else run
     return f"{kind}{'s' if len(ranks) > 1 else ''} {listed(words, 8)}"
 
 
-def summed_up(lines: Sequence[str], most: int = 10) -> list[str]:
-    """Join lines ``file: text`` of more than `most` files with the same text into one line of three files.
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Write rising numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
+    spans = ["–".join(map(str, dict.fromkeys((run[0], run[-1])))) for run in _runs(numbers)]
+    return ", ".join(spans[:8]) + (", …" if len(spans) > 8 else "")
 
-    >>> summed_up(["a: empty", "b: cut", "c: empty", "d: empty"], most=2)
-    ['a, c and d: empty', 'b: cut']
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Split rising numbers into runs without a gap."""
+    grouped = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    return [[number for _, number in run] for _, run in grouped]
+
+
+def summed_up(lines: Sequence[str]) -> list[str]:
+    """Join lines ``file: text`` with the same text into one line of three files.
+
+    >>> summed_up(["d/a: empty", "d/b: cut", "d/c: empty", "e/d: empty"])
+    ['d/a, c and e/d: empty', 'd/b: cut']
     """
     files: dict[str, list[str]] = {}
     for line in lines:
         file, _, text = line.partition(": ")
-        files.setdefault(text or line, []).append(file)
-    joined = {text: f"{listed(names)}: {text}" for text, names in files.items() if len(names) > most}
+        names = files.setdefault(text or line, [])
+        is_beside = bool(names) and Path(names[0]).parent == Path(file).parent
+        names.append(Path(file).name if is_beside else file)
+    joined = {text: f"{listed(names)}: {text}" for text, names in files.items() if len(names) > 1}
     return list(dict.fromkeys(joined.get(line.partition(": ")[2], line) for line in lines))
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
+#: From here on durations are shown in seconds.
+_SECONDS_NS = 10**10
+
 
 def ms_of(ns: float | None) -> float | None:
     """Convert to milliseconds; None stays."""
@@ -25,9 +28,20 @@ def in_digits(value: float, decimals: int = 6, *, sign: str = "") -> str:
     return text.replace("-", "−") if text.strip("+-0.,") else "0"
 
 
-def in_ms(ns: float, *, unit: str = " ms", sign: str = "") -> str:
-    """Format a duration: ``144 ms``, ``3.90 ms``, ``0.000120 ms``."""
-    return in_digits(ns / 1e6, sign=sign) + unit
+def in_ms(ns: float, *, sign: str = "") -> str:
+    """Format a duration in ms, from 10 s on in s: ``144 ms``, ``0.000120 ms``, ``12.5 s``."""
+    return in_range(ns, sign=sign)
+
+
+def in_range(*ends_ns: float, to: str = " to ", sign: str = "") -> str:
+    """Format durations in one unit, that of the longest.
+
+    >>> in_range(3_900_000, 144_000_000), in_range(9_000_000_000, 12_500_000_000, to=" → ")
+    ('3.90 to 144 ms', '9.00 → 12.5 s')
+    """
+    in_seconds = max(map(abs, ends_ns)) >= _SECONDS_NS
+    size, unit = (1e9, "s") if in_seconds else (1e6, "ms")
+    return f"{to.join(in_digits(ns / size, sign=sign) for ns in ends_ns)} {unit}"
 
 
 def in_percent(share: float, decimals: int = 0, *, sign: str = "") -> str:

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import PROGRAM, NoteKind, UsageError, counted, listed, notes_of, whole_number
-from analyzer.base.units import in_ms
+from analyzer.base.units import in_ms, in_range
 from analyzer.report.result import Command
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def recorded_notes(loaded: LoadedSteps) -> list[str]:
     step = real_job(loaded).step
     if not step.differs:
         return []
-    between = f"{in_ms(step.low_ns, unit='')} to {in_ms(step.high_ns)}"
+    between = in_range(step.low_ns, step.high_ns)
     return [f"as recorded; without the profiler a step takes about {in_ms(step.mid_ns)} ({between})"]
 
 
@@ -282,7 +282,7 @@ def real_notes(step: RealStep) -> list[str]:
                 "times; is it a step of the same job, batch and machine?"
             )
         return notes
-    between = f"{in_ms(step.low_ns, unit='')} to {in_ms(step.high_ns)}"
+    between = in_range(step.low_ns, step.high_ns)
     return [f"the step is that without the profiler, {between}; {recorded} (--as_recorded)"]
 
 

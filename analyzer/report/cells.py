@@ -16,6 +16,7 @@ from analyzer.base.units import in_digits, in_percent
 from analyzer.report.result import Cell, Column
 
 NO_VALUE = "–"
+_MANIFOLD = 100  # times the base, which is nearly nothing then
 ELLIPSIS = "…"
 _FEW_SPACES = 2  # spaces in a name; sentences have more
 _NARROW = 10  # columns; narrower names cannot be told apart
@@ -44,7 +45,7 @@ def _cell_text(column: Column, value: Any) -> str:
     if column.kind == "float":
         return in_digits(value, column.digits)
     if column.kind == "percent":
-        return in_percent(value, column.digits)
+        return in_percent(value, column.digits) if value < _MANIFOLD else f"> {_MANIFOLD} ×"
     if column.kind == "int":
         return f"{int(value):,}".replace("-", "−")
     if column.kind == "bool":

@@ -42,8 +42,6 @@ def show(result: Result, args: Namespace, outputs: Outputs) -> Result:
     """
     result = arranged(result, args)
     summary = result._replace(repairs=summed_up(result.repairs))
-    for line in summary.repairs:
-        logging.warning("%s", one_line(line))
     failure = None
     try:
         write_files(summary, args, outputs)
@@ -54,6 +52,8 @@ def show(result: Result, args: Namespace, outputs: Outputs) -> Result:
             _print(result if args.format == "json" else summary, args)
     except BrokenPipeError:  # the reader (`… | head`) has enough, which is no error
         abandon(sys.stdout)
+    for line in summary.repairs:
+        logging.warning("%s", one_line(line))
     if failure is not None:
         raise failure
     if args.open:

@@ -87,7 +87,7 @@ def _styled(style: str, lines: Iterable[str]) -> list[str]:
 
 
 def _shares(chart: Bars, width: int | None) -> list[str]:
-    """Write a single stacked bar as one line; its last parts are joined where the line has no room."""
+    """Write a single stacked bar as one line, and its legend; without room its last parts are joined."""
     if len(chart.names) > 1:
         return []
     short = labels([*chart.series], IN_A_LANE)
@@ -101,7 +101,8 @@ def _shares(chart: Bars, width: int | None) -> list[str]:
         least = [name for name in values if name != _REST][-1]
         values[_REST] = values.pop(least) + values.pop(_REST, 0.0)
     parts = [f"{name} {_bar(value / whole, room)} {words[name]}" for name, value in values.items()]
-    return ["  ".join(map(printable, parts))]
+    legend = chart.label.partition("; ")[2]
+    return ["  ".join(map(printable, parts)), *filter(None, [legend])]
 
 
 def _card(card: Card, number: int, width: int | None, bold: _Style) -> list[str]:
@@ -166,10 +167,7 @@ def _table(
     else:
         rows = table.rows[:n_rows]
         rows = with_short_functions(rows) if width is None else rows
-        columns, commands = table.columns, [cell for *_, cell in rows if isinstance(cell, Command)]
-        if commands:  # each has a line of its own, below
-            columns, rows = columns[:-1], [row[:-1] for row in rows]
-        parts, left_out = _laid_out(columns, rows, is_tall=width is not None), list[_Part]()
+        parts, left_out = _laid_out(table.columns, rows, is_tall=width is not None), list[_Part]()
         if width is not None:
             parts, left_out = _fitted(parts, width)
         yield from _lines(parts, _colours(table, rows) if colour else {})
@@ -178,9 +176,6 @@ def _table(
         if left_out:
             names = ", ".join(part.column.title for part in left_out)
             yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
-        if commands:
-            yield ""
-            yield from _wrapped(commands, width)
     if table.note:
         yield from _wrapped([table.note], width)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.answers.compare.significance import LEVEL, Samples, corrected, sample, welch
+from analyzer.answers.compare.significance import LEVEL, Samples, sample, welch
 from analyzer.model.figures.job_figures import load_figures
 from analyzer.model.figures.rank_figures import Wanted
 from conftest import REPO, ask, run_cli
@@ -208,5 +208,5 @@ def part_of(total: np.ndarray, count: np.ndarray, steps: slice) -> Samples:
 def test_the_steps_of_one_run_are_not_called_different(shared_data: Path, run: str) -> None:
     ops = load_figures([shared_data / run], Wanted(operations=True)).operations(tell_workers=True)
     odd, even = (part_of(ops.total_ns, ops.count, slice(start, None, 2)) for start in (0, 1))
-    p = corrected(welch(odd, even).p)
+    p = welch(odd, even).p
     assert np.nansum(p <= LEVEL) <= 0.05 * np.isfinite(p).sum()

@@ -92,7 +92,7 @@ def test_the_late_worker_is_on_the_path_with_what_it_works_longer(tmp_path: Path
     assert not [one for one in job["path"] if one["cat"] == "wait"]
     slack = {one["name"]: one["slack_ms"] for one in document["operations"]}
     assert slack["wk1.rank0.BW.a"] == 0.0 < slack["wk0.rank0.BW.a"]
-    assert document["headline"].startswith("Step 1 takes 12.0 ms")
+    assert document["headline"].startswith("Step 1, the median of 2, takes 12.0 ms")
     assert "BW on wk1.rank0" in document["headline"]
 
 

@@ -50,8 +50,19 @@ def test_a_digest_has_the_charts_of_its_job(tmp_path: Path) -> None:
 
 def test_the_operation_with_the_largest_total_is_named_and_no_step(tmp_path: Path) -> None:
     found = result(job(tmp_path))
-    # 40 us in each of 4 steps on rank 0; the steps themselves take 100 us
-    assert found.headline == "rank0.aten::conv takes most time: 0.160 ms in 4 events, 0.0400 ms on average."
+    # 40 us in each of 4 steps on rank 0, 10 of them in a copy; the steps themselves take 100 us
+    expected = "rank0.aten::conv takes most time: 0.120 ms of its own in 4 events of 0.0400 ms on average."
+    assert found.headline == expected
+
+
+def test_the_first_table_has_the_largest_own_total_first_and_steps_apart(tmp_path: Path) -> None:
+    found = result(job(tmp_path, 1))
+    work, apart = [table for table in found.tables if table.brief]
+    # own totals of 4 steps in 0.4 ms of recording: 4 * (40 - 10), 4 * 20 and 4 * 10 us
+    rows = [(name, own, share) for name, own, share, *_ in work.rows]
+    assert rows == [("aten::conv", 0.12, 0.3), ("gloo:all_reduce", 0.08, 0.2), ("aten::copy_", 0.04, 0.1)]
+    # a step holds 100 us, 40 of them in the convolution; the reduction is on another thread
+    assert [row[1] for row in apart.rows] == [0.06] * 4
 
 
 def test_more_than_sixteen_ranks_are_one_row_an_operation_on_a_terminal(tmp_path: Path) -> None:
@@ -67,7 +78,7 @@ def modules(**total_ns: int) -> list[Stat]:
 
 
 def module(name: str, ns: int) -> Stat:
-    return Stat(name, "forward", 1, ns, ns, ns, ns, 0, None, None, None)
+    return Stat(name, "forward", 1, ns, ns, ns, ns, 0, ns, None, None, None)
 
 
 def test_a_box_of_the_icicle_is_as_wide_as_its_module_and_those_inside() -> None:

@@ -33,9 +33,9 @@ class _Differences(NamedTuple):
     """Differences b - a of m quantities; interval and p-value are NaN where there are too few steps."""
 
     change: Float64
-    low: Float64  # 95 % confidence interval
+    low: Float64  # 95 % confidence interval, corrected as the p-value
     high: Float64
-    p: Float64
+    p: Float64  # corrected for the number of quantities
 
 
 def sample(totals: ArrayLike, counts: ArrayLike | None = None) -> Samples:
@@ -66,7 +66,10 @@ def sample(totals: ArrayLike, counts: ArrayLike | None = None) -> Samples:
 
 
 def welch(a: Samples, b: Samples) -> _Differences:
-    """Test b against a with Welch's unequal-variances t-test, quantity by quantity."""
+    """Test b against a with Welch's unequal-variances t-test, corrected for the number of quantities.
+
+    An interval is as wide as its p-value was corrected, so it excludes 0 where that is at most `LEVEL`.
+    """
     from scipy.special import stdtr, stdtrit  # scipy.stats calls these, too, and takes 0.7 s to load
 
     change = b.mean - a.mean
@@ -75,32 +78,38 @@ def welch(a: Samples, b: Samples) -> _Differences:
         error = np.sqrt(of_a + of_b)
         freedom = (of_a + of_b) ** 2 / (of_a**2 / (a.n - 1) + of_b**2 / (b.n - 1))  # Satterthwaite
         p = 2 * stdtr(freedom, -np.abs(change) / error)
-        half = np.nan_to_num(stdtrit(freedom, 1 - LEVEL / 2) * error)
     p = np.where((a.sd == 0) & (b.sd == 0), np.where(change == 0, 1.0, 0.0), p)
-    enough = (a.steps >= FEWEST_STEPS) & (b.steps >= FEWEST_STEPS)
-    low, high, p = (np.where(enough, values, np.nan) for values in (change - half, change + half, p))
+    p = np.where((a.steps >= FEWEST_STEPS) & (b.steps >= FEWEST_STEPS), p, np.nan)
+    factor = _corrections(p)
+    with np.errstate(all="ignore"):
+        half = np.nan_to_num(stdtrit(freedom, 1 - LEVEL / factor / 2) * error)
+        low, high, p = (np.where(np.isnan(p), p, ends) for ends in (change - half, change + half, p * factor))
     return _Differences(change, low, high, p)
 
 
-def corrected(p: Float64) -> Float64:
-    """Correct p-values for their number by Benjamini and Hochberg; NaN stay NaN."""
+def _corrections(p: Float64) -> Float64:
+    """Find the factors that correct p-values for their number by Benjamini and Hochberg; 1 for NaN."""
     tested = np.flatnonzero(np.isfinite(p))
-    result = np.full(len(p), np.nan)
+    factors = np.ones(len(p))
     rising = tested[np.argsort(p[tested])]
     n = len(rising)
-    scaled = np.clip(p[rising], 0.0, 1.0) * (n / np.arange(1, n + 1))
-    result[rising] = np.clip(np.minimum.accumulate(scaled[::-1])[::-1], 0.0, 1.0)
-    return result
+    values = np.maximum(p[rising], np.finfo(np.float64).tiny)
+    scaled = np.minimum.accumulate((values * n / np.arange(1, n + 1))[::-1])[::-1]
+    factors[rising] = np.minimum(scaled, 1.0) / values
+    return factors
 
 
 class Change(Struct, frozen=True):
-    """One quantity in two runs, in nanoseconds: b - a with its 95 % interval; None where unknown."""
+    """One quantity in two runs, in nanoseconds: b - a with its 95 % interval; None where unknown.
+
+    Interval and p-value are corrected for the number of quantities tested.
+    """
 
     a_ns: float | None
     b_ns: float | None
     low_ns: float | None = None
     high_ns: float | None = None
-    p: float | None = None  # corrected for the number of quantities tested
+    p: float | None = None
 
     @property
     def ns(self) -> float | None:
@@ -121,8 +130,8 @@ class Change(Struct, frozen=True):
 
 
 def changes(a: Samples, b: Samples) -> list[Change]:
-    """Test m quantities, with p-values corrected for their number."""
+    """Test m quantities, with intervals and p-values corrected for their number."""
     tests = welch(a, b)
-    columns = (a.mean, b.mean, tests.low, tests.high, corrected(tests.p))
+    columns = (a.mean, b.mean, tests.low, tests.high, tests.p)
     known = ([value if np.isfinite(value) else None for value in column.tolist()] for column in columns)
     return [Change(*row) for row in zip(*known, strict=True)]

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from analyzer.answers.diagnose.finding import (
     ALIKE,
     EVERY_RANK,
-    EXPOSED,
     FAR_MORE,
     HALF,
     NEGLIGIBLE,
@@ -57,7 +56,7 @@ from analyzer.answers.diagnose.steps.detectors.slow_transfers import slow_links,
 from analyzer.answers.diagnose.steps.job_view import JobView, job_ns
 from analyzer.base.arrays import Float64
 from analyzer.base.errors import UsageError, as_sentence, counted
-from analyzer.base.units import in_ms, in_percent
+from analyzer.base.units import in_ms, in_percent, in_range
 from analyzer.reading import dialects
 from dag_utils import LoadedSteps
 from replay.edit import EditRequest, Job
@@ -141,7 +140,7 @@ class Ranked(Struct, frozen=True):
     @property
     def gain(self) -> Gain | None:
         """The saving that is claimed; None where there is none, or its interval includes zero."""
-        return self.estimate if self.estimate is not None and _is_claimed(self.estimate) else None
+        return self.estimate if self.estimate is not None and is_claimed(self.estimate) else None
 
 
 class Diagnosis(Struct, frozen=True):
@@ -181,6 +180,7 @@ def diagnose(
     """
     search = _Search(forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps))
     search.untied = loaded.recording.untied
+    search.knows_ranks = any(source.is_known for source in loaded.job.sources)
     view = JobView(loaded, network=network, job=search.forecasts.job)
     limited_by = limit(view, real)
     search.is_undecided = limited_by == "undecided"
@@ -218,6 +218,7 @@ class _Search(Struct):
     small: int = 0
     untied: Callable[[Sequence[str]], str] = lambda _: ""  # as of `Recording`
     is_undecided: bool = False  # as of `limit`
+    knows_ranks: bool = True  # a file says whose it is
     idle_ns: float = math.inf  # of a device in a step of the job: what a finding about its host saves at most
 
     def most_ns(self, finding: Finding) -> float:
@@ -230,6 +231,8 @@ class _Search(Struct):
             if isinstance(result, Skipped):
                 self.skipped.append(result)
             elif why := self._unknown(result):
+                if result.compares_ranks and not self.knows_ranks:  # files in their order: maybe two runs
+                    continue
                 is_known = any(finding.compares_ranks for finding, _ in self.known)
                 if not (result.compares_ranks and is_known) or result.kind == "late_rank":
                     unknown = replace(result, edits=(), caveat=f"no saving is claimed: {why}")
@@ -293,7 +296,7 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
 
     def order(known: tuple[Finding, Forecast | None]) -> tuple[bool, int, float]:
         finding, forecast = known
-        return _order(finding, forecast, len(owners), search.most_ns(finding))
+        return _order(finding, forecast, search.most_ns(finding))
 
     for finding, forecast in sorted(search.known, key=order):
         if finding.scope.ranks is EVERY_RANK:
@@ -305,25 +308,22 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
         gain = forecast.gain_ns.at_most(most_ns)
         left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
         change = () if forecast.scale or forecast.saved_ns > most_ns else finding.edits
-        share = gain.mid_ns / step_ns if _is_claimed(gain) else None
+        share = gain.mid_ns / step_ns if is_claimed(gain) else None
         ranked.append(Ranked(finding, gain, share, min(max(left_ns, 0.0), most_ns), change))
         done = (*done, *finding.edits)
     return ranked
 
 
-def _is_claimed(gain: Gain) -> bool:
+def is_claimed(gain: Gain) -> bool:
     """Check that the interval of a saving, if there is one, is above zero: only then is it claimed."""
     return gain.low_ns is None or gain.low_ns > 0
 
 
-def _order(
-    finding: Finding, forecast: Forecast | None, n_ranks: int, most_ns: float = math.inf
-) -> tuple[bool, int, float]:
+def _order(finding: Finding, forecast: Forecast | None, most_ns: float = math.inf) -> tuple[bool, int, float]:
     """Return the sort key of a finding: list, headline and charts have one order.
 
-    What is most of the step leads, then a rank that is far behind its peers, whatever they all could save;
-    savings come before what claims none, and that before assumed savings, which every job has. Steps that may
-    not happen again count in part.
+    What is most of the step leads; savings come before what claims none, and that before assumed savings,
+    which every job has. Steps that may not happen again count in part.
     """
     follows = finding.place is not ListPlace.FIRST
     if forecast is None:
@@ -332,12 +332,9 @@ def _order(
     if finding.place is ListPlace.LAST:
         return follows, 3, -saved_ns
     sure_ns = saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
-    if not _is_claimed(forecast.gain_ns):
+    if not is_claimed(forecast.gain_ns):
         return follows, 2, -sure_ns / forecast.before_ns
-    is_one_of_several = finding.scope.ranks is not EVERY_RANK and len(finding.scope.ranks) < n_ranks
-    is_behind = finding.kind == "late_rank" and is_one_of_several
-    is_behind &= saved_ns > EXPOSED * forecast.before_ns
-    return follows, 0 if is_behind else 1, -sure_ns
+    return follows, 1, -sure_ns
 
 
 def headline(diagnosis: Diagnosis) -> str:
@@ -348,34 +345,43 @@ def headline(diagnosis: Diagnosis) -> str:
     step = f"{diagnosis.one_step} takes {in_ms(lasts_ns)}"
     if (real := diagnosis.real) is not None and real.differs:
         lasts_ns = real.mid_ns
-        known = (
-            f" ({in_ms(real.low_ns, unit='')} to {in_ms(real.high_ns)})" if real.high_ns > real.low_ns else ""
-        )
+        known = f" ({in_range(real.low_ns, real.high_ns)})" if real.high_ns > real.low_ns else ""
         about = "about " if known else ""
         step += f" while profiled, {about}{in_ms(real.mid_ns)} without the profiler{known}"
-    if main := _main(diagnosis):
+    main = _main(diagnosis)
+    if main and not _is_vague(main[0]):
         return f"{step}: {_with_gain(main[0])}."
     view = diagnosis.view
     if view is not None and view.has_device and (idle_ns := device_idle_ns(view)) > HALF * lasts_ns:
         return f"{step}: the device is idle {in_percent(idle_ns / lasts_ns)} of it."
-    return f"{step}; nothing stands out."
+    return f"{step}; {'no single cause' if main else 'nothing'} stands out."
 
 
 def further(diagnosis: Diagnosis) -> str:
     """Say after the headline how steps differ, and the second finding."""
     if diagnosis.answer:
         return ""
-    lasts = diagnosis.job_ns[-len(diagnosis.iteration_ns) :]
+    lasts = diagnosis.iteration_ns
     n_steps = counted(len(lasts), diagnosis.one_step.split(" ", 1)[1])
-    lengths = list(dict.fromkeys(in_ms(ns) for ns in (lasts.min(), lasts.max())))
+    lengths = in_range(lasts.min(), lasts.max())
+    of = f" of {lengths}" if in_ms(lasts.min()) != in_ms(lasts.max()) else ""
     is_slowed = diagnosis.real is not None and diagnosis.real.differs
-    profiled = " while profiled" if is_slowed else ""
-    steps = [f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps} of {' to '.join(lengths)}{profiled}"]
+    profiled = " while profiled" if of and is_slowed else ""
+    steps = [f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps}{of}{profiled}"]
     if diagnosis.view is not None and (unaligned := diagnosis.view.recording.untied(diagnosis.ranks)):
         steps.append(f"who waits for whom is not known: {unaligned}")
     if diagnosis.limit == "undecided" and is_slowed:
         steps.append(UNDECIDED)
-    return " ".join(map(as_sentence, [*steps, *map(_with_gain, _main(diagnosis)[1:2])]))
+    main = _main(diagnosis)
+    following = main[:1] if main and _is_vague(main[0]) else main[1:2]
+    return " ".join(map(as_sentence, [*steps, *map(_with_gain, following)]))
+
+
+def _is_vague(ranked: Ranked) -> bool:
+    """Recognise a finding that says where less than half of the step goes, and names no cause."""
+    finding = ranked.finding
+    is_symptom = finding.kind in ("idle", "exposed_communication") and finding.place is ListPlace.BY_GAIN
+    return is_symptom and ranked.gain is None and finding.weight <= HALF
 
 
 def _main(diagnosis: Diagnosis) -> list[Ranked]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from analyzer.answers.diagnose.diagnosis import diagnose
+from analyzer.answers.diagnose.diagnosis import diagnose, is_claimed
 from analyzer.answers.diagnose.finding import FASTER, NEGLIGIBLE, edit
 from analyzer.base.errors import AnalyzeError
 from analyzer.base.parallel import progress_bar
@@ -46,7 +46,8 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[Hel
             except AnalyzeError:  # this job has nothing of the kind
                 continue
             is_new = all(abs(other.forecast.after_ns - forecast.after_ns) >= 1 for other in helpful)
-            if forecast.saved_ns >= NEGLIGIBLE * forecast.before_ns and forecast.is_certain and is_new:
+            is_certain = forecast.is_certain and is_claimed(forecast.gain_ns)
+            if forecast.saved_ns >= NEGLIGIBLE * forecast.before_ns and is_certain and is_new:
                 helpful.append(HelpfulEdit(request, forecast, titles.get(request, "")))
     return sorted(helpful, key=lambda edit: -edit.forecast.saved_ns)
 

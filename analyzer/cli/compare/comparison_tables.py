@@ -30,9 +30,9 @@ CHANGE = (
     ms_column("avg_absolute_ms", "change", "ns", scale="diverging"),
     Column("avg_relative", "change", "percent", 1, scale="diverging", value=attrgetter("relative")),
     Column("significant", "significant", "bool"),
-    Column("p_value", "p", "float", 6, value=attrgetter("p")),
     ms_column("ci_low_ms", "95 % from", "low_ns"),
     ms_column("ci_high_ms", "to", "high_ns"),
+    Column("p_value", "p", "float", 6, value=attrgetter("p")),
 )
 _COUNTS = (
     Column("count_a", "base count", "int", value=lambda item: item.count[0]),
@@ -43,7 +43,7 @@ _CHANGE_CELLS = [(column, column.value or attrgetter(column.key)) for column in 
 
 def part_of_the_change(op: OpChange) -> tuple[float, float]:
     """Make the sort key of the largest part of the step's change first."""
-    return -abs(op.explained.ns or 0.0), -abs(op.average.ns or 0.0)
+    return -abs(op.explained.ns or 0.0), -abs(op.average.ns or 0.0) * max(op.count)
 
 
 def change_record(change: Change) -> dict[str, Cell]:
@@ -177,8 +177,9 @@ def _categories(pair: Comparison) -> list[Table]:
     title, categories = "Categories: what they took of a step", pair.categories
     whole = Table.of("categories", title, columns, categories, note=note, certain="explains")
     base = sum(change.explained.a_ns or 0.0 for change in categories)
-    if not base:
-        return [whole]
+    if not base:  # no steps
+        columns = (category, *_COUNTS, *averages, *_TESTED)
+        return [Table.of("categories", "Categories", columns, categories, certain="significant")]
     large = [change for change in categories if abs(change.explained.ns or 0.0) > _LEAST_SHOWN * base]
     few = (category, explains, *sides, certain._replace(title="significant"))
     brief = Table.of("categories", _EXPLAINS, few, large, certain="explains", brief=True, full=False)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from analyzer.answers.compare.comparison import Comparison, only_causes
 from analyzer.answers.compare.significance import FEWEST_STEPS, Change
 from analyzer.base.names import brief
-from analyzer.base.units import in_ms, in_percent
+from analyzer.base.units import in_ms, in_percent, in_range
+from analyzer.model.figures.job_figures import JobFigures
+from analyzer.reading.dialects.system import DEVICE_CATS
 
 _WORTH_NAMING = 0.05  # least share of the change for a category to be named
 _UNCHANGED = 0.0005  # share of the step; a smaller change counts as unchanged
@@ -21,7 +23,7 @@ def verdict(comparison: Comparison) -> str:
         return _without_steps(comparison)
     if iteration.relative is not None and abs(iteration.relative) < _UNCHANGED:
         return f"Unchanged: {in_ms(iteration.a_ns or 0)} a step"
-    times = f"{in_ms(iteration.a_ns or 0, unit='')} → {in_ms(iteration.b_ns or 0)}"
+    times = in_range(iteration.a_ns or 0, iteration.b_ns or 0, to=" → ")
     sizes = f"{times} ({_percent(iteration)}, {_certainty(comparison)})"
     if iteration.p is not None and not iteration.significant:
         return f"Not significant: {sizes}"
@@ -41,7 +43,11 @@ def _without_steps(comparison: Comparison) -> str:
     changed = [op for op in ops if op.average.significant]
     base, new = comparison.steps
     stepless = "the new run" if base else "the base" if new else "both runs"
-    head = f"No iteration time (steps are not marked in {stepless})"
+    (lasts_a, device_a), (lasts_b, device_b) = map(_recorded_ns, (comparison.a, comparison.b))
+    head = f"The recording takes {in_range(lasts_a, lasts_b, to=' → ')}"
+    if device_a or device_b:
+        head += f" and has {in_range(device_a, device_b, to=' → ')} of device work a rank"
+    head += f"; no step is marked in {stepless}"
     if not changed:
         return f"{head}; no operation of {len(ops)} changed significantly"
     top = max(changed, key=lambda op: abs((op.average.ns or 0) * max(op.count)))
@@ -49,6 +55,15 @@ def _without_steps(comparison: Comparison) -> str:
         f"{head}; {len(changed)} of {len(ops)} operations changed significantly, most of all "
         f"{brief(top.name)} {_signed(top.average)} ({_percent(top.average)})"
     )
+
+
+def _recorded_ns(run: JobFigures) -> tuple[float, float]:
+    """Measure the mean rank's recording, and its work of devices."""
+    operations = run.operations(tell_workers=False)
+    took = zip(operations.keys, operations.total_ns.sum(1).tolist(), strict=True)
+    device_ns = sum(ns for key, ns in took if key.cat in DEVICE_CATS)
+    lasts_ns = [rank.span_ns for rank in run.ranks if rank.span_ns] or [0]
+    return sum(lasts_ns) / len(lasts_ns), device_ns / len(lasts_ns)
 
 
 def _certainty(comparison: Comparison) -> str:
@@ -62,7 +77,7 @@ def interval(change: Change) -> str:
     """Format the confidence interval of a change: ``+9.1 to +15.6 ms``."""
     if change.low_ns is None or change.high_ns is None:
         return ""
-    return f"{in_ms(change.low_ns, unit='', sign='+')} to {in_ms(change.high_ns, sign='+')}"
+    return in_range(change.low_ns, change.high_ns, sign="+")
 
 
 def _categories(comparison: Comparison) -> str:

@@ -162,7 +162,7 @@ def _result(args: Namespace, diagnosis: Diagnosis, notes: Sequence[str], repairs
             *(f"{as_sentence(f'{flaw.title}: {flaw.cause}')} {as_sentence(flaw.action)}" for flaw in flaws),
             *_not_shown(args, diagnosis),
             *diagnosis.notes,
-            *notes,
+            *(note for note in notes if not any(note == flaw.cause for flaw in flaws)),
             *_real_notes(diagnosis),
             *([] if diagnosis.view is None else [command(args, WHAT_IF)]),
         ],
@@ -240,7 +240,7 @@ def _about(diagnosis: Diagnosis, ranked: Ranked) -> list[str]:
 def _example(evidence: Evidence) -> str:
     name, took = brief(evidence.name), in_ms(evidence.dur_ns)
     if evidence.step is None:
-        return f"{evidence.path}: {evidence.rank} has {name} open for {took} at least"
+        return f"{evidence.path}: {evidence.rank} has {name} open"
     return f"step {evidence.step}, {evidence.rank}: {name}, {took}, starting at {in_ms(evidence.start_ns)}"
 
 

@@ -10,7 +10,7 @@ from analyzer.base.units import LazySequence, ms_of
 from analyzer.cli.critical import BY_NAME, PATH
 from analyzer.cli.step_timeline import step_timeline
 from analyzer.model.graph.step_graph import Recording
-from analyzer.report.result import Bars, Chart, Column, Command, Table, key_of, ms_column
+from analyzer.report.result import Bars, Chart, Column, Table, key_of, ms_column
 from dag_utils import NamedPath, critical_path
 from replay.answer import Answer
 from replay.forecast import Forecast
@@ -36,14 +36,19 @@ _HELPFUL = (
     ms_column("saved_ms", "saves per step", "forecast.saved_ns"),
     ms_column("low_ms", "95 %: from", "forecast.gain_ns.low_ns"),
     ms_column("high_ms", "to", "forecast.gain_ns.high_ns"),
-    Column("share", "of the step", "percent", 0, value=lambda edit: 1 - edit.forecast.ratio),
+    Column("share", "of the step", "percent", 0, value=lambda edit: saved_share(edit.forecast)),
     Column("set", "what if", value=lambda edit: edit.forecast.name),
-    Column("finding", "removes"),
+    Column("finding", "removes", "sentence"),
 )
 
 
 def _bounds(edit: Forecast) -> list[float | None]:
     return [ms_of(ns) for ns in edit.interval_ns or (None, None)]
+
+
+def saved_share(forecast: Forecast) -> float:
+    """Share of the mean step that an edit saves, as in a diagnosis."""
+    return forecast.saved_ns / (forecast.recorded.recorded_ns or forecast.before_ns)
 
 
 def step_table(answer: Answer) -> Table:
@@ -78,11 +83,9 @@ def whatif_table(forecasts: Sequence[Forecast]) -> Table:
     )
 
 
-def helpful_table(edits: Sequence[HelpfulEdit], commands: Sequence[Command]) -> Table:
-    """List the savings: a row for each edit, with its command."""
-    table = Table.of("helpful", "What each edit would save", _HELPFUL, edits)
-    rows = [(*row, command) for row, command in zip(table.rows, commands, strict=True)]
-    return table._replace(columns=(*_HELPFUL, Column("command", "command")), rows=rows)
+def helpful_table(edits: Sequence[HelpfulEdit]) -> Table:
+    """List the savings: a row for each edit."""
+    return Table.of("helpful", "What each edit would save", _HELPFUL, edits)
 
 
 def slowdown_table(slowdown: Slowdown) -> Table:

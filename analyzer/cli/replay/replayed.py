@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.names import brief
 from analyzer.base.outputs.atomic import NO_FILE
@@ -77,15 +76,9 @@ def replay(args: Namespace, loaded: LoadedSteps) -> Result:
     path = path_of(args, recording, recording.steps[row])
     written = write(simulation, args.output)
     tables = [*path_tables(recording.steps[row].number, path), step_table(replayed)]
-    if replayed.interval_ns is None:
-        further = f"Too few steps for an interval: {FEWEST} are needed."
-    else:
-        n_steps, ahead = len(set(replayed.rows)), in_range(replayed.interval_ns)
-        further = f"The next {n_steps:,} steps will take {ahead} on average (95 %)."
     return Result(
         **common(args, loaded),
         headline=f"{recording.one_step} takes {in_ms(replayed.iteration_ns)}.",
-        further=further,
         document=document(args, replayed, row, path),
         tables=tables,
         charts=timelines(recording, simulation, row) if args.html else (),
@@ -140,12 +133,6 @@ def _largest_effect(effects: Sequence[Effect], replayed: Answer, ratio: float) -
 def common(args: Namespace, loaded: LoadedSteps) -> dict[str, Any]:
     """Name the fields that the results of all variants share."""
     return {"option": "replay", "title": ", ".join(map(str, args.path)), "repairs": loaded.repairs}
-
-
-def in_range(interval_ns: tuple[float, float]) -> str:
-    """Write an interval as a range of milliseconds."""
-    low, high = interval_ns
-    return f"{in_ms(low, unit='')} to {in_ms(high)}"
 
 
 def in_milliseconds(interval_ns: tuple[float, float] | None) -> list[float] | None:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from analyzer.answers.diagnose.helpful_edits import HelpfulEdit, helpful_edits
 from analyzer.base.errors import as_sentence
 from analyzer.base.names import brief
-from analyzer.base.units import in_ms, in_percent
+from analyzer.base.units import in_ms, in_percent, in_range
 from analyzer.cli import WHAT_IF, command, damage_notes
 from analyzer.cli.replay import replay_tables
-from analyzer.cli.replay.replayed import common, document, in_milliseconds, in_range, path_of, write
+from analyzer.cli.replay.replayed import common, document, in_milliseconds, path_of, write
 from analyzer.report.result import Chart, Column, Result, Table
 from dag_utils import LoadedSteps
 from replay import edits as registry
@@ -59,7 +59,7 @@ def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
     headline = "No edit that was tried saves 1 % of a step for certain."
     if edits:
         best = edits[0].forecast
-        saved = f"{in_ms(best.saved_ns)} or {in_percent(1 - best.ratio)} of a step"
+        saved = f"{in_ms(best.saved_ns)} or {in_percent(replay_tables.saved_share(best))} of a step"
         headline = f"{brief(best.name)} would save most, {saved}."
     records = [
         {**_record(edit.forecast), "finding": edit.finding or None, "command": command}
@@ -69,8 +69,9 @@ def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
         **common(args, loaded),
         headline=headline,
         document={"whatif": records[: args.head]},
-        tables=[replay_tables.helpful_table(edits, commands)],
+        tables=[replay_tables.helpful_table(edits)] if edits else (),
         charts=_savings(edits) if args.html and edits else (),
+        notes=commands[:1],
     )
 
 
@@ -143,11 +144,11 @@ def _questions(args: Namespace, job: Job, forecasts: Forecasts) -> list[_Questio
 
 
 def _headline(forecast: Forecast) -> str:
-    ahead = "" if forecast.interval_ns is None else f" ({in_range(forecast.interval_ns)}, 95 %)"
+    ahead = "" if forecast.interval_ns is None else f" ({in_range(*forecast.interval_ns)}, 95 %)"
     recorded_ns = forecast.recorded.recorded_ns or 0.0
     with_outliers = forecast.before_ns < _ALIKE * recorded_ns
-    mean = f" ({in_ms(recorded_ns, unit='')} with outliers)" if with_outliers else ""
-    times = f"{in_ms(forecast.after_ns)}{ahead} instead of {in_ms(forecast.before_ns, unit='')}{mean}"
+    mean = f" ({in_ms(recorded_ns)} with outliers)" if with_outliers else ""
+    times = f"{in_ms(forecast.after_ns)}{ahead} instead of {in_ms(forecast.before_ns)}{mean}"
     change = in_percent(forecast.ratio - 1, 1, sign="+")
     edit = "Without the straggler" if forecast.name == "straggler=none" else f"With {brief(forecast.name)}"
     return f"{edit} a step takes {times}: {change}."

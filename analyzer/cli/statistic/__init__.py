@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.base.errors import UsageError, counted
+from analyzer.base.errors import UsageError, counted, number_ranges
 from analyzer.base.inputs import is_digest
 from analyzer.base.names import brief
 from analyzer.base.units import LazySequence, in_ms, in_percent
@@ -28,6 +29,8 @@ from analyzer.cli.runs import check_digests, check_grouped, digest_note, group_o
 from analyzer.report.result import Bars, Chart, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from analyzer.model.figures.durations import Stat
     from analyzer.model.figures.job_figures import JobFigures
     from analyzer.model.figures.time_by_role import RankSummary
@@ -43,6 +46,9 @@ _TITLES = {
 _MOST_BARS = 15
 _MOST_RANKS = 16  # ranks; with more, a terminal shows a row for each operation over all ranks
 
+_OWNER = re.compile(r"^(?:wk\d+\.)?(?:rank|host)\d+\.")
+_MOST_ROWS = 20  # rows of a table on a terminal; more steps are shown only with `--full` or `--head`
+
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 VARIANTS = {
     "breakdown": "computation, communication and idle time of each step",
@@ -56,19 +62,27 @@ VARIANTS = {
 }
 
 
+_SHARE = Column("share", "share", "percent", 1)  # of the own total in the recording, or in work of devices
 _OPERATIONS = (
     Column("name", "operation"),
     Column("cat", "category"),
+    ms_column("own_total_ms", "own total", "own_ns"),
+    _SHARE,
     Column("count", "count", "int"),
     ms_column("total_ms", "total", "total_ns"),
     ms_column("min_ms", "min", "min_ns"),
     ms_column("max_ms", "max", "max_ns"),
     ms_column("avg_ms", "avg", "mean_ns"),
-    Column("var_ms2", "variance (ms²)", "float", value=lambda stat: stat.var_ns2 / 1e12),
     ms_column("p50_ms", "p50", "p50_ns"),
     ms_column("p95_ms", "p95", "p95_ns"),
     ms_column("p99_ms", "p99", "p99_ns"),
+    Column("var_ms2", "variance (ms²)", "float", value=lambda stat: stat.var_ns2 / 1e12),
 )
+#: Columns that a terminal shows only with `--full`.
+_LESS = ("cat", "total_ms", "min_ms", "p50_ms", "p95_ms", "var_ms2", "ranks", "fastest_avg_ms")
+#: Titles of a terminal's tables by `System.side`, and the rows of those with less than `_MOST_ROWS`.
+_SIDES = {"device": "On the device", "host": "On the host", "apart": "Waits, and marks of steps"}
+_MOST_OF = {"On the host": 15, "Waits, and marks of steps": 5}
 #: Columns of an operation over all ranks.
 _OVER_RANKS = (
     *_OPERATIONS,
@@ -102,14 +116,17 @@ _RANKS = (  # of a `RankSummary`
     *_BREAKDOWN[3:5],
     *_BREAKDOWN[6:],
     Column(
-        "outlier_steps", "far longer than the median", value=lambda r: ", ".join(map(str, r.outlier_steps))
+        "outlier_steps",
+        "steps far longer than the median",
+        "sentence",
+        value=lambda rank: number_ranges(rank.outlier_steps),
     ),
 )
 
 
-def _by_total(stat: Stat) -> float:
-    """Make the sort key of the largest total first."""
-    return -stat.total_ns
+def _by_own_total(stat: Stat) -> float:
+    """Make the sort key of the largest own total first."""
+    return -stat.own_ns
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -194,20 +211,24 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     from analyzer.model.figures.durations import categories, over_ranks, rows_of
 
     check_grouped(args, job)
-    groups = job.by_prefix
+    groups, grouped = job.by_prefix, group_of(args) is not None
     is_long = args.group_by is None and args.format == "table" and len(groups) > _MOST_RANKS
-    columns: Sequence[Column] = _OPERATIONS
-    if is_long or args.group_by not in (None, "rank"):
-        stats, columns = over_ranks(groups.values()), _OVER_RANKS
-    else:
-        stats = [row for prefix, (_, of_rank) in groups.items() for row in rows_of(of_rank, prefix)]
-    if group_of(args) is not None:
-        columns = _of_groups(stats)
+    over = is_long or args.group_by not in (None, "rank")
+    rows = (rows_of(of_rank, prefix) for prefix, (_, of_rank) in groups.items())
+    stats = over_ranks(groups.values()) if over else [row for of_rank in rows for row in of_rank]
+    spans_ns = [stat.own_ns for stat in stats] if grouped else [rank.span_ns for rank in job.ranks]
+    whole_ns = sum(spans_ns) / (1 if over else sum(map(bool, spans_ns))) or 1
+    share = _SHARE._replace(value=lambda stat: stat.own_ns / whole_ns)
+    name = _OPERATIONS[0]._replace(title="work of" if grouped else "operation")
+    rest = (_OVER_RANKS if over else _OPERATIONS)[1:]
+    columns = [name, *(share if column is _SHARE else column for column in rest)]
     cats = categories(job.category_ns, stats)
     title = _TITLES.get(args.group_by, "Operations")
-    note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
+    sides = {title: sorted(stats, key=_by_own_total)} if grouped else _sides(job, stats)
+    of_ranks = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
     tables = (
-        Table.of("operations", title, columns, stats, _by_total, note=note if is_long else ""),
+        *_brief(args, columns, sides),
+        Table.of("operations", title, columns, stats, _by_own_total, full=True),
         Table.of("categories", "Categories", _CATEGORIES, cats, detail=args.group_by == "kernel_kind"),
     )
     traces = [
@@ -222,47 +243,55 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         job.files[0].path,
         tables,
         traces,
-        headline=_headline(stats),
-        charts=_charts(args, stats) if args.html and stats else (),
+        headline=_headline(sides),
+        charts=_charts(args, sides) if args.html and sides else (),
         figures=((title.lower(), f"{len(stats):,}"), ("slices", f"{job.n_slices:,}")),
-        notes=[note] if spans else [],
+        notes=[*([of_ranks] if is_long else []), *([note] if spans else [])],
         repairs=job.repairs,
     )
 
 
-def _work(stats: Sequence[Stat]) -> Sequence[Stat]:
-    """Choose the kernels, or without kernels the operations, the largest total first."""
-    from analyzer.reading.dialects.system import KERNEL_CATS, is_frame_of_all
-
-    kernels = [stat for stat in stats if stat.cat in KERNEL_CATS]
-    work = kernels or [stat for stat in stats if not is_frame_of_all(stat.name)] or stats
-    return sorted(work, key=_by_total)
-
-
-def _charts(args: Namespace, stats: Sequence[Stat]) -> list[Chart]:
+def _charts(args: Namespace, sides: Mapping[str, Sequence[Stat]]) -> list[Chart]:
     """Draw what takes most time; of modules, how they lie in each other."""
     from analyzer.cli.statistic.statistic_tables import icicle
 
-    shown = _work(stats)[:_MOST_BARS]
-    ms = [-_by_total(stat) / 1e6 for stat in shown]
-    bars = Bars("What takes most time", "total (ms)", [brief(stat.name) for stat in shown], {"operation": ms})
+    stats = next(iter(sides.values()))
+    ms = [stat.own_ns / 1e6 for stat in stats[:_MOST_BARS]]
+    names = [brief(stat.name) for stat in stats[:_MOST_BARS]]
+    bars = Bars("What takes most time", "own total (ms)", names, {"operation": ms})
     return [icicle(stats), bars] if args.group_by == "module" else [bars]
 
 
-def _headline(stats: Sequence[Stat]) -> str:
-    """Name the work with the largest total."""
-    if not stats:
+def _sides(job: JobFigures, stats: Sequence[Stat]) -> dict[str, list[Stat]]:
+    """Split operations by `System.side`, the largest own total first; the keys are titles of tables."""
+    from analyzer.reading import dialects
+
+    system = dialects.named(next(iter(job.dialects), "chrome"))
+    sides: dict[str, list[Stat]] = {side: [] for side in _SIDES}
+    for stat in sorted(stats, key=_by_own_total):
+        sides[system.side(_OWNER.sub("", stat.name), stat.cat)].append(stat)
+    titles = _SIDES if sides["device"] else {**_SIDES, "host": "Operations"}
+    return {titles[side]: of_side for side, of_side in sides.items() if of_side}
+
+
+def _brief(
+    args: Namespace, columns: Sequence[Column], sides: Mapping[str, Sequence[Stat]]
+) -> Iterator[Table]:
+    """Make a table of each side for a terminal, without the columns that only `--full` shows."""
+    shown = [column for column in columns if column.key not in _LESS]
+    for title, stats in sides.items():
+        most = args.head or _MOST_OF.get(title, _MOST_ROWS)
+        note = f"{len(stats) - most:,} more; --full shows all" if len(stats) > most else ""
+        yield Table.of("operations", title, shown, stats[:most], note=note, brief=True, full=False)
+
+
+def _headline(sides: Mapping[str, Sequence[Stat]]) -> str:
+    """Name the operation of the device, or else of the host, with the largest own total."""
+    if not sides:
         return "No operation is recorded."
-    most = _work(stats)[0]
-    times = f"{in_ms(most.total_ns)} in {counted(most.count, 'event')}, {in_ms(most.mean_ns)} on average"
-    return f"{brief(most.name)} takes most time: {times}."
-
-
-def _of_groups(stats: Sequence[Stat]) -> list[Column]:
-    """Describe the groups of device work, with their share of all device work."""
-    whole = max(sum(stat.total_ns for stat in stats), 1)
-    share = Column("share", "share", "percent", 1, value=lambda stat: stat.total_ns / whole)
-    return [_OVER_RANKS[0]._replace(title="work of"), *_OVER_RANKS[1:4], share, *_OVER_RANKS[4:]]
+    most = next(iter(sides.values()))[0]
+    own, events, each = in_ms(most.own_ns), counted(most.count, "event"), in_ms(most.mean_ns)
+    return f"{brief(most.name)} takes most time: {own} of its own in {events} of {each} on average."
 
 
 def _result(
@@ -280,12 +309,14 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
 
     of_ranks = summaries((rank.name, rank.breakdown) for rank in job.settled.ranks)
     ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
+    steps = _steps(job)
+    is_long = len(steps.rows) > _MOST_ROWS and args.head is None
     rules = list(dict.fromkeys(rank.breakdown.rule for rank in job.ranks if rank.breakdown.rule))
     return _result(
         args,
         "Breakdown",
         job.ranks[0].source.path,
-        (_steps(job), ranks),
+        (ranks._replace(brief=True), steps._replace(full=is_long or None), ranks._replace(detail=True)),
         headline=_where_time_goes(job.settled, of_ranks),
         charts=[_mean_steps(of_ranks)],
         notes=[*rules, *dict.fromkeys(rank.steps.note for rank in job.ranks if rank.steps.note)],
@@ -315,7 +346,8 @@ def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
     if len(lengths):
         length = f"A step takes {in_ms(lengths.mean())} (mean of {counted(len(lengths), 'step')}{on})"
     else:
-        length = f"No step is marked; the recording takes {in_ms(max(rank.mean_ns for rank in ranks))}{on}"
+        mean_ns = sum(rank.mean_ns for rank in ranks) / len(ranks)
+        length = f"No step is marked; the recording takes {in_ms(mean_ns)}{on}"
     if not any(rank.comm_ns for rank in ranks):
         lost = [note.partition(":")[0] for file in job.files for note in file.lost_work]
         return f"{length}; {lost[0] if lost else 'no communication was recorded'}."

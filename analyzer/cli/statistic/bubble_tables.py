@@ -7,7 +7,7 @@ from argparse import Namespace
 import numpy as np
 
 from analyzer.answers.statistic.pipeline_bubbles import pipeline_bubbles
-from analyzer.base.units import in_ms, in_percent, ms_of
+from analyzer.base.units import in_ms, in_percent, in_range, ms_of
 from analyzer.cli import WHAT_IF, command, damage_notes, name_files
 from analyzer.cli.statistic.statistic_tables import check_events, real_steps
 from analyzer.report.result import Bars, Column, Result, Table
@@ -48,7 +48,7 @@ def bubbles(args: Namespace) -> Result:
     gain = forecasts.of([EditRequest.of(edit) for edit in change]).gain_ns
     between, claim = "", f"save {in_ms(gain.mid_ns)}"
     if gain.low_ns is not None and gain.high_ns is not None:
-        between = f" ({in_ms(gain.low_ns, unit='')} to {in_ms(gain.high_ns)}, 95 %)"
+        between = f" ({in_range(gain.low_ns, gain.high_ns)}, 95 %)"
         claim = claim if gain.low_ns > 0 else "save nothing for certain"
     step_ns, idle_ns = parts_ns[:, 0].mean(), parts_ns[:, 3:6].sum(axis=1)
     schedule_ns = min((p - 1) * mean_ns / m, idle_ns.mean())

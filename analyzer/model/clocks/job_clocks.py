@@ -12,8 +12,6 @@ from analyzer.model.clocks.offsets import Alignment, Clock, align
 from analyzer.reading.dialects.recorded_collectives import SyncPoints, merged
 from analyzer.reading.formats.columns import Trace
 
-_LISTED = 16  # clocks that are named one by one
-
 
 def shifted(trace: Trace, clock: Clock) -> Trace:
     """Return a trace with its times on the clock that `clock` relates its own to."""
@@ -52,7 +50,7 @@ def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
     moved = [f"{name} by {_by(clock)}" for name, clock in clocks.items() if clock.offset_ns]
     kept_ns = max((clock.bound_ns or 0 for clock in clocks.values() if not clock.offset_ns), default=0)
     return [
-        *([f"clocks moved: {listed(moved, _LISTED)}"] if moved else []),
+        *([f"clocks moved: {listed(moved)}"] if moved else []),
         *([f"clocks agree within ±{in_ms(kept_ns)}"] if kept_ns else []),
         *doubts(names, alignment),
     ]
@@ -64,7 +62,7 @@ def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
     adrift = [name for name, clock in zip(names, alignment.clocks, strict=True) if clock.violations_after]
     lines: list[str] = []
     if loose:
-        text = f"no common operation ties the clock of {listed(loose, _LISTED)} to the others"
+        text = f"no common operation ties the clock of {listed(loose)} to the others"
         lines.append(Note(text, NoteKind.UNALIGNED))
     if alignment.contradicting:
         pair = " and ".join(names[host] for host in alignment.contradicting)
@@ -74,9 +72,7 @@ def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
         )
         lines.append(Note(text, NoteKind.UNALIGNED))
     elif adrift:
-        lines.append(
-            f"the clocks of {listed(adrift, _LISTED)} drift: no constant offset orders all operations"
-        )
+        lines.append(f"the clocks of {listed(adrift)} drift: no constant offset orders all operations")
     return lines
 
 

@@ -18,8 +18,8 @@ from analyzer.model.figures.rank_figures import Wanted
 from analyzer.reading.formats.stream import ByteStream
 from analyzer.reading.formats.values import cleaned
 
-#: The version of the file. Since 3 it has a row of statistics for each operation of a rank, and a checksum.
-DIGEST_VERSION = 3
+#: The version of the file. Since 4 it has the own time of each operation of a rank.
+DIGEST_VERSION = 4
 #: The figures in a digest.
 IN_DIGEST = Wanted(durations=True, breakdown=True, operations=True, spent=True)
 

@@ -12,10 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int32, Int64, NDArray
-from analyzer.base.arrays.intervals import union_length
+from analyzer.base.arrays.intervals import innermost, union_length
 from analyzer.base.arrays.numbering import narrowest, numbered
 from analyzer.base.names import OpName
 from analyzer.reading import dialects
+from analyzer.reading.dialects.roles import by_cat
+from analyzer.reading.dialects.system import DEVICE_CATS
 from analyzer.reading.formats.columns import Trace
 
 
@@ -23,6 +25,7 @@ class OperationStats(Struct, frozen=True):
     """The durations of m operations by column, (m,) each; operations come by first appearance.
 
     Percentiles interpolate linearly; they are NaN where an operation's events are of several files.
+    `own_ns` is the total without the slices inside on the same track.
     """
 
     operations: Sequence[tuple[str, str]]  # (name, category)
@@ -31,6 +34,7 @@ class OperationStats(Struct, frozen=True):
     squares_ns2: Float64  # sum of the squared deviations from the mean
     min_ns: Int64
     max_ns: Int64
+    own_ns: Float64
     p50_ns: Float64
     p95_ns: Float64
     p99_ns: Float64
@@ -47,6 +51,7 @@ class Stat(Struct, frozen=True):
     max_ns: int
     mean_ns: float
     var_ns2: float
+    own_ns: float
     p50_ns: float | None
     p95_ns: float | None
     p99_ns: float | None
@@ -69,11 +74,26 @@ class _CategoryStat(Struct, frozen=True):
 def durations(trace: Trace) -> OperationStats:
     """Compute the statistics of every operation of a trace."""
     op, operations = operations_of_slices(trace)
-    return operation_stats(operations, op, trace.dur_ns)
+    return operation_stats(operations, op, trace.dur_ns, _own_ns(trace))
 
 
-def operation_stats(operations: Sequence[tuple[str, str]], op: Int32, dur_ns: Int64) -> OperationStats:
-    """Compute the statistics of m operations from the operation and duration of each event, (n,) each."""
+def _own_ns(trace: Trace) -> Int64:
+    """Compute the duration of each slice (n,) without the slices inside on its track.
+
+    Work of a stream, and partitions of BytePS, which are tracks, may overlap and do not nest.
+    """
+    own_ns: Int64 = trace.dur_ns.copy()
+    if not dialects.of(trace).names_by_track:
+        rows = np.flatnonzero(~by_cat(trace, DEVICE_CATS.__contains__))
+        owner, begin, end = innermost(trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows])
+        own_ns[rows] = np.bincount(owner, end - begin, len(rows))
+    return own_ns
+
+
+def operation_stats(
+    operations: Sequence[tuple[str, str]], op: Int32, dur_ns: Int64, own_ns: NDArray[Any]
+) -> OperationStats:
+    """Compute the statistics of m operations from the operation and times of each event, (n,) each."""
     count = np.bincount(op, minlength=len(operations))
     end = np.cumsum(count)
     start = end - count
@@ -84,7 +104,8 @@ def operation_stats(operations: Sequence[tuple[str, str]], op: Int32, dur_ns: In
     deviation -= np.repeat(total / count, count)
     np.square(deviation, out=deviation)
     squares = np.add.reduceat(deviation, start)
-    return OperationStats(operations, count, total, squares, value[start], value[end - 1], *percentiles)
+    own = np.asarray(np.bincount(op, own_ns, len(operations)), np.float64)
+    return OperationStats(operations, count, total, squares, value[start], value[end - 1], own, *percentiles)
 
 
 def operations_of_slices(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
@@ -139,6 +160,7 @@ def joined(parts: Sequence[OperationStats]) -> OperationStats:
         added(column("squares_ns2") + count * apart**2),
         least,
         most,
+        added(column("own_ns")),
         *(added(np.where(is_alone, column(name), np.nan)) for name in ("p50_ns", "p95_ns", "p99_ns")),
     )
 
@@ -146,7 +168,7 @@ def joined(parts: Sequence[OperationStats]) -> OperationStats:
 def rows_of(stats: OperationStats, prefix: str = "") -> list[Stat]:
     """Make a row for each operation; `prefix` goes before its name."""
     mean, variance = stats.total_ns / stats.count, stats.squares_ns2 / stats.count
-    exact = (stats.count, stats.total_ns, stats.min_ns, stats.max_ns, mean, variance)
+    exact = (stats.count, stats.total_ns, stats.min_ns, stats.max_ns, mean, variance, stats.own_ns)
     percentiles = (
         [None if math.isnan(ns) else ns for ns in column.tolist()]
         for column in (stats.p50_ns, stats.p95_ns, stats.p99_ns)
@@ -255,4 +277,4 @@ def _quantile(value: Int64, start: Int64, count: Int64, q: float) -> Float64:
 
 
 #: The durations of no operation.
-NO_DURATIONS = operation_stats((), np.empty(0, np.int32), np.empty(0, np.int64))
+NO_DURATIONS = operation_stats((), np.empty(0, np.int32), *np.empty((2, 0), np.int64))

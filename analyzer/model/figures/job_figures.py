@@ -74,9 +74,11 @@ def log_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | Non
     keys = [OpKey(name, OpName.parse(name).cat or "") for name in names]
     if wanted.durations:
         op, step = np.nonzero(rows.events)
-        stats = operation_stats(keys, op.astype(np.int32), rows.total_ns[op, step].astype(np.int64))
+        own_ns = np.vstack([rows.total_ns[:1] - rows.total_ns[1:].sum(0), rows.total_ns[1:]]).clip(0)
+        took = (total[op, step].astype(np.int64) for total in (rows.total_ns, own_ns))
+        stats = operation_stats(keys, op.astype(np.int32), *took)
         category_ns = {keys[0].cat: int(rows.total_ns[0].sum())}
-        figures = replace(figures, durations=stats, category_ns=category_ns)
+        figures = replace(figures, durations=stats, category_ns=category_ns, span_ns=category_ns[keys[0].cat])
     if wanted.operations:
         labels = steps.label.tolist()
         operations = Operations(keys, steps.events, steps.total_ns, labels, means_ns)

@@ -60,6 +60,7 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     steps: Steps = NO_STEPS
     durations: OperationStats = NO_DURATIONS
     category_ns: Mapping[str, int] = field(default_factory=dict)  # see `category_totals`
+    span_ns: int = 0  # from its first slice to its last
     breakdown: Breakdown = NO_BREAKDOWN  # of all whole steps
     operations: Operations | None = None
     selection: tuple[Operations, Sequence[str]] | None = None  # what `select` keeps, and all that it may keep
@@ -86,7 +87,9 @@ def rank_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | No
     else:
         work = trace.own
         roles = system.roles(work) if wanted.breakdown or wanted.spent else np.empty(0, np.int8)
-    figures = RankFigures(source, trace.dialect, len(work), steps=steps)
+    counts = roles != Role.IGNORED if wanted.spent else np.ones(len(work), np.bool_)
+    span_ns = int(work.end_ns[counts].max() - work.ts_ns[counts].min()) if counts.any() else 0
+    figures = RankFigures(source, trace.dialect, len(work), steps=steps, span_ns=span_ns)
     if wanted.durations:
         figures = replace(figures, durations=durations(work), category_ns=dict(category_totals(work)))
     if wanted.breakdown:

@@ -16,14 +16,13 @@ from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import cycles, numbered, ranges, unique
 from analyzer.base.arrays.spill import Spill
-from analyzer.base.errors import TraceError, listed
+from analyzer.base.errors import TraceError, listed, number_ranges
 from analyzer.model.graph.step_graph import (
     NO_LINK,
     LazySteps,
     Recording,
     StepBounds,
     StepGraph,
-    number_ranges,
     operation_edges,
 )
 from analyzer.reading.dialects.edge_rules import Rule
@@ -130,7 +129,7 @@ def _notes(ranks: Sequence[RankSteps]) -> list[str]:
         total = sum(n_before.values())
         works = f"{total:,} kernels and copies" if total > 1 else "a kernel or copy"
         on = f" (on {listed(list(n_before))})" if len(ranks) > 1 else ""
-        notes.append(f"left out: {works} of the iteration before, launched before the recording began{on}")
+        notes.append(f"Ignored {works} launched before the recording{on}")
     numbers = [{step.number for step in rank.steps} for rank in ranks]
     every = set().union(*numbers)
     lacking: dict[str, list[str]] = {}

@@ -136,6 +136,8 @@ class NamedPath(Struct, frozen=True):
             for (kind, owner), ns in largest
         ]
         name = f"Step {step.number}" if recording.has_steps else recording.one_step
+        if (n := len(recording.whole_steps)) > 1 and step is recording.steps[recording.choose_step()]:
+            name += f", the median of {n},"
         return f"{name} takes {step_length(recording, step, path)}; its critical path is {listed(shares)}."
 
 
@@ -187,7 +189,7 @@ def step_length(
     return last if mean == last_rank else f"{last} (mean of the ranks: {mean})"
 
 
-_WORDS = {GAP: "gap (not covered by the trace)", WAIT: "waiting for other ranks"}
+_WORDS = {GAP: "gap (nothing recorded)", WAIT: "waiting for other ranks"}
 
 
 #: What a scope covers.

@@ -22,7 +22,7 @@ from analyzer.base.arrays.distributions import n_warm_up
 from analyzer.base.arrays.intervals import overlap_groups
 from analyzer.base.arrays.numbering import numbered, places_by_value, unique
 from analyzer.base.arrays.spill import Spill
-from analyzer.base.errors import NoteKind, TraceError, listed, notes_of
+from analyzer.base.errors import NoteKind, TraceError, listed, notes_of, number_ranges
 from analyzer.base.units import LazySequence
 from analyzer.reading.dialects.step_parts import Joint, Operation, OperationTable, from_start
 from analyzer.reading.dialects.system import Frames
@@ -195,17 +195,6 @@ def job_lengths(bounds: Sequence[StepBounds]) -> Float64:
     begins[1:] = np.where(np.diff([step.number for step in bounds]) == 1, ends[:-1], begins[1:])
     is_known = [bool((step.next_ns >= 0).all()) for step in bounds]
     return np.where(is_known, ends - begins, 0.0)
-
-
-def number_ranges(numbers: Sequence[int]) -> str:
-    """Write numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1] = [spans[-1][0], number]
-        else:
-            spans.append([number])
-    return ", ".join("–".join(map(str, span)) for span in spans[:8]) + (", …" if len(spans) > 8 else "")
 
 
 class LazySteps(LazySequence[StepGraph]):

@@ -22,6 +22,7 @@ from analyzer.reading.dialects.name_rules import (
     is_collective,
     is_library_call,
     is_server_transfer,
+    is_wait,
     kernel_kind,
 )
 from analyzer.reading.dialects.owners import Owned, names_in, split_by_processes
@@ -387,6 +388,13 @@ class System:
     def category(self, name: str, cat: str) -> str:
         """Name the category of an operation."""
         return cat
+
+    def side(self, name: str, cat: str) -> str:
+        """Tell operations of the ``device``, of the ``host``, and waits and marks of steps, ``apart``."""
+        waits = (is_wait(name) and cat not in CPU_OP_CATS) or "synchronize" in name.lower()
+        if waits or is_frame_of_all(name) or cat in _REPEATED_CATS:
+            return "apart"
+        return "device" if cat in DEVICE_CATS else "host"
 
     def collectives(self, rank: RankTrace) -> Collectives:
         """List the collectives of a rank, with their recorded sizes; see `Need.SIZES`."""

@@ -66,7 +66,7 @@ def find_job(path: Path, given: Sequence[Path] = ()) -> JobFiles:
     notes += unread_notes(path, _MOST_SEARCHED, {source.path for source in job.sources})
     others = {other for other in given if other != path}
     if left := holding(path, _MOST_SEARCHED, {*homes, *others, *job.reported}):
-        notes.append(f"{path}: traces in {left} are not read; if of this job, give those, too")
+        notes.append(f"{path}: traces in {left} are not read; pass them as well if they belong to the job")
     return replace(job, notes=notes)
 
 

@@ -118,4 +118,4 @@ def test_a_step_in_which_nothing_ran_has_a_path(tmp_path: Path) -> None:
     code, out, err = run_cli("--option", "diagnose", "--path", tmp_path)
     assert code == 0, err
     # 5 ms from one to the next; the last, in which nothing ran, is marked with 4
-    assert "4 steps of 4.00 ms to 5.00 ms" in out
+    assert "4 steps of 4.00 to 5.00 ms" in out

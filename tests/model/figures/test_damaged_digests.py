@@ -42,9 +42,9 @@ def test_a_cut_digest_is_refused(digest: Path) -> None:
 
 
 def test_a_digest_of_another_version_is_refused(digest: Path) -> None:
-    digest.write_text('{"writtenBy":"analyze.py","digest":2,"root":"."}')
+    digest.write_text('{"writtenBy":"analyze.py","digest":3,"root":"."}')
     code, _, err = run_cli("--option", "compare", "--path", digest, digest)
-    assert code == 1 and "version 2, and this program reads version 3; save it again with --save" in err
+    assert code == 1 and "version 3, and this program reads version 4; save it again with --save" in err
 
 
 def test_any_changed_byte_is_refused(digest: Path) -> None:

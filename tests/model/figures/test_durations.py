@@ -234,7 +234,7 @@ _VALUES = arrays.arrays(np.int64, st.integers(1, 50), elements=st.integers(0, 40
 
 @given(st.lists(_VALUES, min_size=1, max_size=3))
 def test_joined_statistics_are_those_of_all_values(parts: list[Int64]) -> None:
-    stats = [operation_stats([("a", "")], np.zeros(len(part), np.int32), part) for part in parts]
+    stats = [operation_stats([("a", "")], np.zeros(len(part), np.int32), part, part) for part in parts]
     (row,), values = rows_of(joined(stats)), np.concatenate(parts)
     assert (row.count, row.total_ns) == (len(values), values.sum())
     assert (row.min_ns, row.max_ns) == (values.min(), values.max())

@@ -145,7 +145,7 @@ def _notes(collectives: Sequence[_Collective], late: str) -> list[str]:
     if ticked < len(negotiated):
         others = "in the others the last rank is not known"
         if late:
-            others = f"most waiting in these was for rank {late}, taken for the last in the others as well"
+            others = f"most waiting in these was for rank {late}; we assume that it was last in the rest, too"
         notes.append(
             f"{ticked} of {len(negotiated)} negotiations tell which rank was ready when "
             f"(Horovod's response cache leaves it out); {others}"

@@ -151,6 +151,11 @@ class Jax(System):
         roles[inside & ~works] = Role.IGNORED
         return roles
 
+    def side(self, name: str, cat: str) -> str:
+        if WAIT.fullmatch(name):
+            return "apart"
+        return "device" if cat == "operation" else super().side(name, cat)
+
     def marked_steps(self, trace: Trace) -> Steps:
         """Find the steps of the device, else those that the host numbers, else the runs of a program.
 

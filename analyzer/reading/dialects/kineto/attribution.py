@@ -59,10 +59,11 @@ def origins(trace: Trace, thread: Int64, at_ns: Int64) -> tuple[list[str], list[
     outermost = moments.around(np.flatnonzero(moments.is_operator & ~is_inside))
     owner = moments.first_known(outermost, moments.annotation)
     labels = np.array([*trace.names, ""], np.object_)[np.append(trace.name_id, len(trace.names))[owner]]
-    if len(moments.modules):
-        paths, path_of = moments.paths()
+    if moments.has_modules:
         module = moments.first_known(moments.module, moments.of_forward(moments.modules))
-        labels = np.where(module >= 0, np.array([*paths, ""], np.object_)[path_of[module]], labels)
+        is_known = module >= 0
+        paths = moments.paths(module[is_known].tolist())
+        labels[is_known] = [paths[row] for row in module[is_known].tolist()]
     return labels.tolist(), moments.phases()
 
 

@@ -16,7 +16,7 @@ from analyzer.answers.diagnose.finding import (
     Skipped,
     edit,
 )
-from analyzer.answers.diagnose.steps.detectors.slow_transfers import NO_COMMUNICATION
+from analyzer.answers.diagnose.steps.detectors.slow_transfers import NO_COMMUNICATION, lacking_ranks
 from analyzer.answers.diagnose.steps.evidence import busy_step, is_no_chance, longest_events, longest_gaps
 from analyzer.answers.diagnose.steps.job_view import JobView, names_of
 from analyzer.answers.diagnose.steps.meetings import last_arrivals, longest_awaited
@@ -51,12 +51,11 @@ def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
         yield from _waiting(view, usual_ns)
         return
     rank = f"rank{last.rank}" if is_known else "the last rank"
-    source = " (the ticks of the first negotiations tell which rank)" if last.is_guess else ""
+    source = " (Horovod's first negotiation ticks show it)" if last.is_guess else ""
     yield Finding(
         kind="late_rank",
         title=f"{rank} is late in negotiations, and the other ranks wait",
-        cause=f"they wait {in_ms(usual_ns)} for it; {rank} is ready with its tensors later "
-        f"than the first rank{source}",
+        cause=f"they wait {in_ms(usual_ns)} for it; {rank} submits its tensors last{source}",
         action="compare its batch, its data and its machine (clocks, other processes) with its peers'",
         edits=[edit(f"{rank}.ready" if is_known else "ready", "peers")],
         scope=FindingScope([rank] if is_known else []),
@@ -175,16 +174,18 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             weight=share,
         )
     elif on_path > least:
+        unknown = lacking_ranks(view)
         yield Finding(
             kind="exposed_communication",
             title="communication is not overlapped",
             cause=f"{in_ms(on_path)} of transfers on the critical path, mostly {named(largest)}",
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer synchronisations), or use a faster network",
-            edits=[edit(Role.COMM.word, GONE)],
+            edits=[] if unknown else [edit(Role.COMM.word, GONE)],
             scope=FindingScope(operations=largest),
             evidence=longest_events(view, transfers & is_largest, 3),
-            caveat="upper bound: assumes free transfers",
+            caveat=f"no saving is claimed: {unknown}" if unknown else "upper bound: assumes free transfers",
+            weight=on_path / view.step_ns if unknown else 0.0,
         )
     if waiting > least:
         yield Finding(

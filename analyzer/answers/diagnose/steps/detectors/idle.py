@@ -17,7 +17,7 @@ from analyzer.answers.diagnose.finding import (
     Skipped,
 )
 from analyzer.answers.diagnose.steps.detectors.device import NO_COMPUTATION, computes
-from analyzer.answers.diagnose.steps.detectors.one_off import path_length_ns
+from analyzer.answers.diagnose.steps.detectors.one_off import losses_of, path_length_ns
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.answers.diagnose.steps.path_times import is_python_gap
 from analyzer.base.arrays import Mask
@@ -58,9 +58,12 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"{in_ms(most.ns)} of {in_ms(path_ns)}, mostly {where}",
         action=most.action,
         scope=FindingScope(operations=beside),
+        caveat="a damaged file may have lost what ran then" if (is_damaged := bool(losses_of(view))) else "",
         look=("critical", "--full"),
-        weight=idle_ns / path_ns,
-        place=ListPlace.FIRST if most.has_name and covered_ns > HALF * path_ns else ListPlace.BY_GAIN,
+        weight=0.0 if is_damaged else idle_ns / path_ns,
+        place=ListPlace.FIRST
+        if most.has_name and covered_ns > HALF * path_ns and not is_damaged
+        else ListPlace.BY_GAIN,
     )
 
 

@@ -228,16 +228,17 @@ def _work(view: JobView, compared: Mask) -> _LateCause | None:
     if _is_awaited_in_gaps(view, late, late_ns):
         edits.append(edit("gap", "even"))
     busy = _busy(view, compared, late)
+    overlap = "; loading overlaps work of the device, so less than that can be saved"
     return _LateCause(
         late,
         late_ns,
-        f"in {named(slower, 2)}" if len(kinds) <= 2 else "in most of its operations",
+        f"in {named(slower, 2)}" if len(kinds) <= 2 else "in several operations",
         edits,
         _LOADERS if loads else _MACHINE,
         slower,
         longest_events(view, chosen, 3, busy_step(view, chosen)),
         whose_loading(view) if loads else "",
-        busy + _slowdown(view),
+        busy + (overlap if loads and view.has_device else "") + _slowdown(view),
         ListPlace.FIRST if busy else ListPlace.BY_GAIN,
     )
 

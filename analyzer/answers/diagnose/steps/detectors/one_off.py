@@ -70,12 +70,7 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
     if missing:
         cause = "waiting for the missing ranks cannot be seen"
         yield listed(missing, 1), cause, "collect the files of all ranks"
-    losses = {}
-    for file in loaded.files:
-        known = [*notes_of(NoteKind.WHOLE, file.repairs), *file.lost_work]
-        if lost := [repair for repair in file.repairs if repair not in known]:
-            losses[file.path.name] = lost
-    if losses:
+    if losses := losses_of(view):
         yield (
             f"{counted(len(losses), 'damaged file')}: {listed(list(losses), _SHOWN)}",
             "; ".join(next(iter(losses.values()))),
@@ -87,6 +82,16 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
         ties = "record what ranks do together (collectives, sends and receives with their peers)"
         yield "the clocks of the ranks are not aligned", unaligned, f"compare within a rank only, or {ties}"
     yield from _unseen(view)
+
+
+def losses_of(view: JobView) -> dict[str, list[str]]:
+    """List the repairs of each file that lost events."""
+    losses = {}
+    for file in view.loaded.files:
+        known = [*notes_of(NoteKind.WHOLE, file.repairs), *file.lost_work]
+        if lost := [repair for repair in file.repairs if repair not in known]:
+            losses[file.path.name] = lost
+    return losses
 
 
 def _unseen(view: JobView) -> Iterator[tuple[str, str, str]]:

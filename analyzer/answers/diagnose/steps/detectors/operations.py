@@ -37,7 +37,7 @@ from analyzer.base.arrays.change_points import LEAST_STEPS, higher_spans
 from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.errors import counted, listed
 from analyzer.base.names import brief, named
-from analyzer.base.units import in_ms, in_percent
+from analyzer.base.units import in_ms, in_percent, in_range
 from analyzer.reading.dialects.name_rules import is_launch, may_wait
 from analyzer.reading.dialects.roles import Role
 from dag_utils import critical_path
@@ -67,7 +67,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="outlier_steps",
         title=title,
-        cause=f"up to {in_ms(times[view.outliers].max())} instead of {in_ms(np.median(times), unit='')}; "
+        cause=f"up to {in_range(times[view.outliers].max(), np.median(times), to=' instead of ')}; "
         f"most of the increase in step {steps[worst].number} is in {brief(grown.name)} on {grown.rank}",
         action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection"
         if cause is None
@@ -138,7 +138,7 @@ def _slower(view: JobView, inside: Int64, outside: Int64, until: str) -> Finding
         kind="outlier_steps",
         title=f"from step {first} {until or f'to step {last}'} a step takes "
         f"{in_ms(longer_ns - usual_ns)} longer",
-        cause=f"{in_ms(longer_ns)} instead of {in_ms(usual_ns, unit='')}; most of the increase, "
+        cause=f"{in_range(longer_ns, usual_ns, to=' instead of ')}; most of the increase, "
         f"{in_ms(np.max(grown))}, is {'before' if is_gap else 'in'} {brief(operation.label)} on {rank}",
         action="look at what changed then: clocks and temperature of a device, other processes, input",
         scope=FindingScope([rank], operations=[operation.label], span=StepSpan(first, last, lost_ns)),

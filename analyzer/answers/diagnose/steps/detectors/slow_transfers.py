@@ -17,6 +17,7 @@ from analyzer.answers.diagnose.finding import (
     SMALL_BYTES,
     Finding,
     FindingScope,
+    ListPlace,
     Skipped,
     edit,
 )
@@ -25,7 +26,7 @@ from analyzer.answers.diagnose.steps.job_view import JobView, names_of
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.errors import counted
 from analyzer.base.names import brief
-from analyzer.base.units import in_digits, in_ms
+from analyzer.base.units import in_digits, in_ms, in_percent
 from analyzer.model.graph.step_graph import StepGraph
 from analyzer.reading.dialects.step_parts import Transfer
 from replay.whatif.collective_times import LATENCY, MERGED, short_collectives, slow_collectives
@@ -128,16 +129,20 @@ def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
             operations=sorted({operation.main for operation in names}),
         ),
         evidence=longest_events(view, chosen, 3),
-        caveat="ranks are not recorded: it may be slow, or wait for one of them"
-        if _lacks_ranks(view)
-        else "",
+        caveat=lacking_ranks(view, or_alone=True),
     )
 
 
-def _lacks_ranks(view: JobView) -> bool:
-    """Check for ranks without a recording, for which recorded ones may wait."""
-    world = max(rank.world_size or 0 for rank in view.loaded.ranks)
-    return len(view.recording.owners) == 1 or world > len(view.recording.owners)
+def lacking_ranks(view: JobView, *, or_alone: bool = False) -> str:
+    """Say that ranks without a recording, for which recorded ones may wait, hide the cause; "" for none.
+
+    One rank `or_alone` lacks others, too, if their number is unknown.
+    """
+    n_ranks, world = len(view.recording.owners), max(rank.world_size or 0 for rank in view.loaded.ranks)
+    if world <= n_ranks and not (or_alone and n_ranks == 1):
+        return ""
+    recorded = f"{n_ranks} of {world} ranks" if world > n_ranks else "one rank"
+    return f"with {recorded} recorded, waiting and slow links look alike"
 
 
 def _slower_than_links(view: JobView) -> Finding | None:
@@ -159,19 +164,23 @@ def _slower_than_links(view: JobView) -> Finding | None:
     edits = [edit("bandwidth", f"{8 * SLOWEST_LINK_GBS:.0f}Gbit")]
     if view.job.collectives.latency[chosen].mean() > HALF * usual_ns.mean():
         edits.append(edit("latency", GONE))
+    unknown, share = lacking_ranks(view, or_alone=True), view.path_work_ns(chosen) / view.step_ns
+    title = f"collectives reach {best:.2g} GB/s on the bus"
     return Finding(
         kind="slow_collective",
-        title=f"collectives reach {best:.2g} GB/s on the bus",
-        cause=f"the slowest link between GPUs of a host (PCIe 3.0 x16) carries {SLOWEST_LINK_GBS:.0f}; "
-        f"{n_bytes[largest] / 1e6:.3g} MB take {in_ms(usual_ns[largest])}",
-        action="look at what they run over (NCCL_DEBUG=INFO prints it: a link, shared memory, a network) and "
-        "at the links (nvidia-smi topo -m, rocm-smi --showtopo); run nccl-tests there to compare",
-        edits=edits,
+        title=f"collectives take {in_percent(share)} of the step; {unknown}" if unknown else title,
+        cause=f"{n_bytes[largest] / 1e6:.3g} MB take {in_ms(usual_ns[largest])}, {best:.2g} GB/s on the bus; "
+        f"the slowest link between GPUs of a host (PCIe 3.0 x16) carries {SLOWEST_LINK_GBS:.0f} GB/s",
+        action=f"{'record all ranks; then ' if unknown else ''}look at what they run over (NCCL_DEBUG=INFO "
+        "prints it: a link, shared memory, a network) and at the links (nvidia-smi topo -m, rocm-smi "
+        "--showtopo); run nccl-tests there to compare",
+        edits=() if unknown else edits,
         scope=FindingScope(operations=sorted({operations[i].main for i in large.tolist()})),
         evidence=longest_events(view, chosen, 3),
-        caveat="between hosts a network may carry less"
-        + ("; ranks are not recorded, so they may wait for one of them" if _lacks_ranks(view) else ""),
+        caveat="between hosts a network may carry less",
         look=("statistic", "--sub_option", "collectives"),
+        weight=share if unknown else 0.0,
+        place=ListPlace.FIRST if unknown and share > HALF else ListPlace.BY_GAIN,
     )
 
 
