@@ -76,6 +76,7 @@ def test_arguments_have_their_types(tmp_path: Path, value: object) -> None:
         (b"\n\x02\x5a\x7f", "1 damaged packet left out"),  # a field longer than its packet
         (b"\n\x06" + b"\x5a\x04\x22\x02\x5a\x00", ""),  # an annotation with an unknown field
         (b"\n\x04\x58\x05\x40\x01", ""),  # a number where a message should be
+        (b"\n\xa0\x9c\x01" + b"\x40\x01" * 10_000, "1 damaged packet left out"),  # ten thousand fields
     ],
 )
 def test_whole_packets_of_a_damaged_file_are_kept(tmp_path: Path, end: bytes, note: str) -> None:

@@ -11,6 +11,7 @@ from analyzer.base.arrays import Int64, Mask, NDArray
 PADDING = bytes(32)  # after the last message: more than is read beyond an end
 _NUMBER, _CONTENT = 0, 2  # types of a field, which its tag has in its low bits
 _SIZES = np.array([0, 8, 0, -1, -1, 4, -1, -1])  # bytes of a field by its type; -1: no type of these messages
+_MOST_FIELDS = 1 << 12  # of a message: each costs a turn
 _LAST, _DIGITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
 #: Three turns bring the seven bits of each byte together: the half that stays, and how far the other moves.
 _TURNS = ((0x007F007F007F007F, 1), (0x00003FFF00003FFF, 2), (0x000000000FFFFFFF, 4))
@@ -56,7 +57,7 @@ def fields_of(data: bytes, begin: Int64, end: Int64) -> tuple[_Fields, Mask]:
     parts: list[tuple[Int64, ...]] = [(np.empty(0, np.int64),) * 4]
     message = np.flatnonzero(begin < end)
     position, stop = begin[message], end[message]
-    while len(message):
+    while len(message) and len(parts) <= _MOST_FIELDS:
         tag, start = octets[position].astype(np.int64), position + 1
         if len(longer := np.flatnonzero(tag > 0x7F)):
             tag[longer], start[longer] = _numbers(octets, words, position[longer])
@@ -74,6 +75,7 @@ def fields_of(data: bytes, begin: Int64, end: Int64) -> tuple[_Fields, Mask]:
             parts[-1] = tuple(column[is_sound] for column in parts[-1])
         rest = np.flatnonzero(is_sound & (position < stop))
         message, position, stop = message[rest], position[rest], stop[rest]
+    is_damaged[message] = True  # they have too many fields
     return _Fields(*map(np.concatenate, zip(*parts, strict=True))), is_damaged
 
 

@@ -33,22 +33,17 @@ from analyzer.reading.formats.event import UNDECODABLE
 from analyzer.reading.formats.pairing import pair
 from analyzer.reading.formats.perfetto.message_fields import PADDING, _Fields, fields_of
 from analyzer.reading.formats.protobuf_messages import declared, is_xla_profile
-from analyzer.reading.formats.values import FARTHEST_NS, MOST_DEPTH, NO_TIME, microseconds
+from analyzer.reading.formats.values import FARTHEST_NS, MOST_DEPTH, NO_TIME, cleaned, microseconds
 
 # tags of fields: their number times 8, and 1 for eight bytes, or 2 for a text or a message
 _PACKET = 1 << 3 | 2
 _TIMESTAMP, _SEQUENCE, _FLAGS, _CLEARED, _CLOCK = (number << 3 for number in (8, 10, 13, 41, 58))
 _EVENT, _INTERNED, _DEFAULTS, _DESCRIPTOR = (number << 3 | 2 for number in (11, 12, 59, 60))
-_NOT_READ = {
-    number << 3 | 2: name
-    for number, name in (
-        (1, "ftrace_events"), (2, "process_tree"), (7, "sys_stats"), (9, "process_stats"),
-        (37, "profile_packet"), (38, "battery"), (39, "android_log"), (43, "process_descriptor"),
-        (44, "thread_descriptor"), (50, "compressed_packets"), (52, "gpu_counter_event"),
-        (53, "gpu_render_stage_event"), (54, "streaming_profile_packet"), (66, "perf_sample"),
-        (95, "etw_events"), (133, "zstd_compressed_packets"),
-    )
-}  # fmt: skip
+_NAMES_NOT_READ = """1:ftrace_events 2:process_tree 7:sys_stats 9:process_stats 37:profile_packet 38:battery
+ 39:android_log 43:process_descriptor 44:thread_descriptor 50:compressed_packets 52:gpu_counter_event
+ 53:gpu_render_stage_event 54:streaming_profile_packet 66:perf_sample 95:etw_events
+ 133:zstd_compressed_packets"""
+_NOT_READ = {int(n) << 3 | 2: name for n, name in (each.split(":") for each in _NAMES_NOT_READ.split())}
 # of a TrackEvent
 _CAT_IID, _TYPE, _NAME_IID, _TRACK, _COUNT = (number << 3 for number in (3, 9, 10, 11, 30))
 _ANNOTATION, _LEGACY, _CAT, _NAME = (number << 3 | 2 for number in (4, 6, 22, 23))
@@ -76,14 +71,8 @@ Process pid:1:int32 process_name:6:bytes
 Thread pid:1:int32 tid:2:int64 thread_name:5:bytes
 CounterTrack unit_name:6:bytes
 """
-_CATS, _NAMES, _KEYS, _TEXTS, _TRACKS, _CLOCKS = (
-    1,
-    2,
-    3,
-    29,
-    -1,
-    -2,
-)  # the fields of InternedData, and defaults
+# what messages say: the fields of InternedData, and defaults
+_CATS, _NAMES, _KEYS, _TEXTS, _TRACKS, _CLOCKS = 1, 2, 3, 29, -1, -2
 _LARGEST = 4 << 20  # bytes of a packet
 _LOCAL_CLOCKS = 64, 128  # clocks of one sequence only
 _BATCH = 1 << 20  # bytes of JSON in a piece
@@ -196,11 +185,13 @@ class _Events:
         self._named: dict[int, str] = {}  # the names last written, by track
         self._titles: list[str] = []  # of the processes and threads, as events name them
         self._n = 0
-        self._columns = [
-            (np.empty(0, np.int64),) * 6
-        ]  # phase, track, name, category, time, number of an arrow
-        self._arguments = [(np.empty(0, np.int64),) * 2]  # rows and keys
-        self._values: list[Any] = []
+        # of events: phase, track, name, category, time, number of an arrow; of arguments: row, key, value
+        self._columns = [(np.empty(0, np.int64),) * 6]
+        self._arguments, self._values = [(np.empty(0, np.int64),) * 2], list[Any]()
+        self._data, self._sequence = (
+            b"",
+            np.empty(0, np.int64),
+        )  # of the current piece: bytes, and of each packet
 
     def add(self, data: bytes, begin: Int64, end: Int64) -> None:
         """Add the packets (n,) of a piece."""
@@ -210,8 +201,9 @@ class _Events:
         fields, is_bad = fields_of(data, messages.begin, messages.begin + messages.value)
         fields = fields._replace(message=messages.message[fields.message])
         is_damaged[messages.message[is_bad]] = True
-        is_event, self._sequence = packets.has(_EVENT, n), packets.column(_SEQUENCE, n)
-        described = self._learn(data, packets, is_event, is_damaged)
+        self._data, self._sequence = data, packets.column(_SEQUENCE, n)
+        is_event = packets.has(_EVENT, n)
+        described = self._learn(packets, is_event, is_damaged)
         self.left_out["damaged packet", "left out"] += int(is_damaged.sum())
         for tag in packets.tag[~(is_event | is_damaged)[packets.message]].tolist():
             if tag in _NOT_READ:
@@ -221,12 +213,12 @@ class _Events:
         is_local = is_event & (clock >= _LOCAL_CLOCKS[0]) & (clock < _LOCAL_CLOCKS[1])
         self.left_out["event", "with a clock of its sequence left out"] += int(is_local.sum())
         is_event &= ~is_local
-        args = self._annotations(data, fields.tagged(_ANNOTATION), is_event)
+        args = self._annotations(fields.tagged(_ANNOTATION), is_event)
         kind = fields.column(_TYPE, n)
         is_legacy = is_event & fields.has(_LEGACY, n) & (kind != _START) & (kind != _END)
         self.left_out["event", "of chrome's older kinds not read"] += int(is_legacy.sum())
         track = self._or_default(_TRACKS, fields.column(_TRACK, n), is_event)
-        name, cat = self._names(data, fields, n), self._cats(data, fields, n)
+        name, cat = self._names(fields, n), self._cats(fields, n)
         arrows = fields.tagged(_FLOW, _LAST_FLOW)
         arrows = arrows.select(is_event[arrows.message] & (kind[arrows.message] != _END))
         is_row = is_event & ~is_legacy & (kind >= _START) & (kind <= _COUNTER)
@@ -253,9 +245,7 @@ class _Events:
 
     # ---- what packets say for the following ones of their sequence
 
-    def _learn(
-        self, data: bytes, packets: _Fields, is_event: Mask, is_damaged: Mask
-    ) -> list[tuple[int, int, int]]:
+    def _learn(self, packets: _Fields, is_event: Mask, is_damaged: Mask) -> list[tuple[int, int, int]]:
         """Note the texts, defaults and tracks of a piece, and mark damaged packets.
 
         Lists the packets that name a process or thread, with their track and the event's name.
@@ -274,7 +264,7 @@ class _Events:
             changes: dict[int, Any] = dict.fromkeys((_CATS, _NAMES, _KEYS, _TEXTS, _TRACKS, _CLOCKS))
             try:
                 if tag:
-                    message = _class(tag).FromString(data[begin : begin + size])
+                    message = _class(tag).FromString(self._data[begin : begin + size])
             except DecodeError:
                 is_damaged[packet] = True
                 continue
@@ -283,11 +273,8 @@ class _Events:
                 if what := self._describe(message):
                     described.append((packet, message.uuid, self._number[what]))
             elif tag == _DEFAULTS:
-                defaults = (
-                    (_TRACKS, message.track_event_defaults.track_uuid),
-                    (_CLOCKS, message.timestamp_clock_id),
-                )
-                changes = {kind: {0: value} for kind, value in defaults if value}
+                track, clock = message.track_event_defaults.track_uuid, message.timestamp_clock_id
+                changes = {kind: {0: value} for kind, value in ((_TRACKS, track), (_CLOCKS, clock)) if value}
             elif tag == _INTERNED:
                 changes = {
                     field.number: {entry.iid: self._number[entry.name] for entry in entries}
@@ -308,9 +295,7 @@ class _Events:
         for change, sequence, entries in (*self._changes[kind], (len(self._sequence), 0, {})):
             low, high = len(values), bisect_left(packets, change)
             pairs = zip(sequences[low:high], iids[low:high], strict=True)
-            values += (
-                [said[writer].get(number, 0) for writer, number in pairs] if said else [0] * (high - low)
-            )
+            values += [said[writer].get(key, 0) for writer, key in pairs] if said else [0] * (high - low)
             if entries is None:
                 said.pop(sequence, None)
             elif entries:
@@ -324,24 +309,22 @@ class _Events:
         column[missing] = self._as_of(kind, missing, np.zeros_like(missing))
         return column
 
-    def _texts_of(self, data: bytes, fields: _Fields) -> list[int]:
-        spans = zip(fields.begin.tolist(), fields.value.tolist(), strict=True)
+    def _texts_of(self, fields: _Fields) -> list[int]:
+        data, spans = self._data, zip(fields.begin.tolist(), fields.value.tolist(), strict=True)
         return [self._number[data[begin : begin + size]] for begin, size in spans]
 
-    def _names(self, data: bytes, fields: _Fields, n: int) -> Int64:
+    def _names(self, fields: _Fields, n: int) -> Int64:
         name, iid, written = np.zeros(n, np.int64), fields.column(_NAME_IID, n), fields.tagged(_NAME)
-        name[written.message] = self._texts_of(data, written)
+        name[written.message] = self._texts_of(written)
         interned = np.flatnonzero(iid)
         name[interned] = self._as_of(_NAMES, interned, iid[interned])
         return name
 
-    def _cats(self, data: bytes, fields: _Fields, n: int) -> Int64:
+    def _cats(self, fields: _Fields, n: int) -> Int64:
         """Categories of packets (n,), joined by commas."""
         cat, interned, written = np.zeros(n, np.int64), fields.tagged(_CAT_IID), fields.tagged(_CAT)
         packet = np.append(interned.message, written.message)
-        numbers = np.append(
-            self._as_of(_CATS, interned.message, interned.value), self._texts_of(data, written)
-        )
+        numbers = np.append(self._as_of(_CATS, interned.message, interned.value), self._texts_of(written))
         cat[packet] = numbers
         several = np.flatnonzero((np.bincount(packet, minlength=n) > 1)[packet])
         several = several[np.argsort(packet[several], kind="stable")]
@@ -395,15 +378,13 @@ class _Events:
 
     # ---- arguments
 
-    def _annotations(
-        self, data: bytes, top: _Fields, is_event: Mask
-    ) -> tuple[Int64, Int64, NDArray[np.object_]]:
+    def _annotations(self, top: _Fields, is_event: Mask) -> tuple[Int64, Int64, NDArray[np.object_]]:
         """List the packets, keys and values of wanted arguments; leave out events with damaged ones."""
         packet, parent = top.message, np.full(len(top.message), -1)
         begin, end = top.begin, top.begin + top.value
         packets, parents, parts, n = [packet], [parent], [top.select(top.tag < 0)], 0
         while len(packet) and len(parents) <= MOST_DEPTH:
-            fields, is_bad = fields_of(data, begin, end)
+            fields, is_bad = fields_of(self._data, begin, end)
             if not n:
                 bad = unique(packet[is_bad & is_event[packet]])
                 is_event[bad] = False
@@ -418,16 +399,14 @@ class _Events:
             begin, end = inner.begin, inner.begin + inner.value
             packets.append(packet)
             parents.append(parent)
-        fields, packet, parent = (
-            _Fields(*map(np.concatenate, zip(*parts, strict=True))),
-            *map(np.concatenate, (packets, parents)),
-        )
+        fields = _Fields(*map(np.concatenate, zip(*parts, strict=True)))
+        packet, parent = np.concatenate(packets), np.concatenate(parents)
         written, iid = fields.tagged(_KEY), fields.column(_KEY_IID, len(packet))
         key, interned = np.zeros_like(packet), np.flatnonzero(iid)
-        key[written.message] = self._texts_of(data, written)
+        key[written.message] = self._texts_of(written)
         key[interned] = self._as_of(_KEYS, packet[interned], iid[interned])
         texts = list(map(_text, self._number))
-        values = self._values_of(data, fields, packet, texts)
+        values = self._values_of(fields, packet, texts)
         inside = np.flatnonzero(parent >= 0)
         for child, of_child in zip(inside.tolist(), parent[inside].tolist(), strict=True):
             if isinstance(values[of_child], list):
@@ -438,9 +417,7 @@ class _Events:
         kept = np.flatnonzero((parent < 0) & np.isin(key, wanted))
         return packet[kept], key[kept], values[kept]
 
-    def _values_of(
-        self, data: bytes, fields: _Fields, packet: Int64, texts: list[str]
-    ) -> NDArray[np.object_]:
+    def _values_of(self, fields: _Fields, packet: Int64, texts: list[str]) -> NDArray[np.object_]:
         """Values of annotations (n,); lists and dictionaries are empty."""
         values = np.empty(len(packet), np.object_)
         values.fill({})  # of an annotation without a value; there are few
@@ -454,8 +431,7 @@ class _Events:
         values[chosen.message] = np.array(texts, np.object_)[numbers]
         contents = fields.tagged(_TEXT, _JSON, _DICT, _LIST)
         for i, tag, size, begin in zip(*(column.tolist() for column in contents), strict=True):
-            content = data[begin : begin + size]
-            values[i] = _CONTENTS[tag](content)
+            values[i] = _CONTENTS[tag](self._data[begin : begin + size])
         return values
 
     # ---- all events
@@ -467,8 +443,9 @@ class _Events:
         track = inverse.astype(np.int32)
         bounds = np.flatnonzero((phase == _START) | (phase == _END))
         no_name = np.full(len(bounds), -1, np.int32)
-        pairs = pair(phase[bounds] == _START, track[bounds], bounds, no_name)
-        begin, end = (bounds[index] for index in pairs)
+        begin, end = (
+            bounds[index] for index in pair(phase[bounds] == _START, track[bounds], bounds, no_name)
+        )
         starts = np.flatnonzero(phase == _START)
         first = np.zeros(len(uuids), np.int64)
         first[track[starts[::-1]]] = starts[::-1]
@@ -500,17 +477,14 @@ class _Events:
         place = np.empty(len(phase), np.int64)
         place[order] = np.arange(len(order))
         place[begin] = place[end]
-        by_place = np.argsort(place[row], kind="stable")
         texts, places = list(map(_text, self._number)), [self._place(uuid) for uuid in uuids.tolist()]
-        codes, key_of = numbered(
-            zip(*(column[order].tolist() for column in (phase, name, cat, track)), strict=True)
-        )
+        columns = [column[order].tolist() for column in (phase, name, cat, track)]
+        codes, key_of = numbered(zip(*columns, strict=True))
         keys = [(_PHASES[p], texts[n] or None, texts[c] or None, *places[t]) for p, n, c, t in codes]
         args: defaultdict[int, dict[str, Any]] = defaultdict(dict)
-        for i, of_row, of_key in zip(
-            *(c.tolist() for c in (by_place, place[row[by_place]], key[by_place])), strict=True
-        ):
-            args[of_row][texts[of_key]] = self._values[i]
+        rows, words = place[row].tolist(), key.tolist()
+        for i in np.argsort(place[row], kind="stable").tolist():
+            args[rows[i]][texts[words[i]]] = self._values[i]
         for of_row, title in zip(np.flatnonzero(phase[order] == _META).tolist(), self._titles, strict=True):
             args[of_row]["name"] = title
         return _Table(keys, key_of, phase[order], ts[order], dur[order], number[order], args)
@@ -527,7 +501,9 @@ def _fill(rows: Builder, table: _Table) -> None:
         _, name, _, pid, tid = keys[key[i]]
         rows.metadata.append({"name": name, "pid": pid, "tid": tid, "args": args[i]})
     if rows.with_points and ALL in rows.wanted:
-        rows.point_args += [args.get(i, {}) for i in np.flatnonzero(is_point & (ts != NO_TIME)).tolist()]
+        rows.point_args += [
+            cleaned(args.get(i, {})) for i in np.flatnonzero(is_point & (ts != NO_TIME)).tolist()
+        ]
 
 
 def _json_of(table: _Table) -> Iterator[bytes]:
