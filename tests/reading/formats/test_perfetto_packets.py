@@ -131,6 +131,33 @@ def test_repetitions_of_a_long_name_are_bounded(tmp_path: Path, monkeypatch: pyt
         list(EventReader(tmp_path / "t.pftrace"))
 
 
+def test_defaults_categories_and_nested_arguments_are_kept(tmp_path: Path) -> None:
+    trace = two_threads()
+    for ts, kind in ((2_000_000, 1), (2_003_000, 2)):
+        packet = trace.packet.add(timestamp=ts, trusted_packet_sequence_id=2)
+        packet.trace_packet_defaults.track_event_defaults.track_uuid = 3
+        packet.track_event.type = kind
+        packet.track_event.name = b"named here"
+        packet.track_event.categories.extend([b"a", b"b"])
+        nested = messages()["Annotation"](name=b"k")
+        nested.dict_entries.add(name=b"x", int_value=ts)
+        for member in ({"double_value": 1.5}, {"string_value": b"t"}):
+            nested.dict_entries.add(name=b"l").array_values.add(**member)
+        packet.track_event.debug_annotations.append(nested.SerializeToString())
+    known = read(tmp_path / "t.pftrace", trace.SerializeToString())
+    assert ("named here", (70, 32), 2_000_000, 3_000) in rows(known)
+    assert "a,b" in known.cats
+    assert list(known.args["k"].values) == [{"x": 2_003_000, "l": ["t"]}]  # of the end, and its last list
+
+
+def test_a_cleared_sequence_forgets_its_names(tmp_path: Path) -> None:
+    trace = two_threads()
+    packet = trace.packet.add(timestamp=2_000_000, trusted_packet_sequence_id=1, sequence_flags=1)
+    packet.track_event.type, packet.track_event.track_uuid, packet.track_event.name_iid = 3, 2, 4
+    known = read(tmp_path / "t.pftrace", trace.SerializeToString())
+    assert known.names[known.points.name_id[-1]] == ""
+
+
 def test_an_event_with_damaged_arguments_is_left_out(tmp_path: Path) -> None:
     trace = two_threads()
     trace.packet[3].track_event.debug_annotations[0] = b"\x0a\xff"  # a text that is longer than the rest
