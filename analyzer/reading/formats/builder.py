@@ -116,26 +116,42 @@ class Builder:
 
     def add_scanned(self, scanned: Scanned) -> None:
         """Append events of the scanner."""
-        if scanned.new_keys:
-            keys = _KEYS.decode(_as_list(scanned.new_keys))
-            new = np.fromiter(map(self._ids.__getitem__, keys), np.int32, len(keys))
-            self._scanned_ids = np.append(self._scanned_ids, new)
-        ids, ts = self._scanned_ids[scanned.key], scanned.ts_ns
+        keys = _KEYS.decode(_as_list(scanned.new_keys)) if scanned.new_keys else ()
+        ids = msgspec.json.decode(_as_list(scanned.ids)) if scanned.ids else ()
+        args = self._args_decoder.decode(_as_list(scanned.args)) if scanned.args else ()
+        self.add_columns(keys, scanned.key, (scanned.ts_ns, scanned.dur_ns), ids, scanned.args_row, args)
+
+    def add_columns(
+        self,
+        new_keys: Sequence[Key],
+        key: Int32,
+        times: tuple[Int64, Int64],
+        point_ids: Sequence[Any],
+        args_row: NDArray[np.integer],
+        args: Sequence[Any],
+    ) -> None:
+        """Append events (n,): their keys, times and durations, ids of points, and wanted args of some."""
+        new = np.fromiter(map(self._ids.__getitem__, new_keys), np.int32, len(new_keys))
+        self._scanned_ids = np.append(self._scanned_ids, new)
+        ids, ts = self._scanned_ids[key], times[0]
         self._learn_roles()
         kinds = self._kinds[ids]
         first = len(self.key)
-        rows = self._add_slices(ids, kinds, ts, scanned.dur_ns)
-        if scanned.ids:
+        rows = self._add_slices(ids, kinds, *times)
+        if point_ids:
             points = np.flatnonzero(kinds == OTHER_PHASE)
             timed = ts[points] != NO_TIME
-            values = itertools.compress(msgspec.json.decode(_as_list(scanned.ids)), timed.tolist())
+            values = itertools.compress(point_ids, timed.tolist())
             texts = (None if value is None else str(value) for value in values)
             self._add_points(ids[points[timed]], ts[points[timed]], texts)
-        if scanned.args:
+        if args:
             index = np.full(len(ids), -1, np.int64)
             index[rows] = np.arange(first, first + len(rows))
-            args_row = index[scanned.args_row]
-            self._add_args(args_row.tolist(), self._args_decoder.decode(_as_list(scanned.args)))
+            self._add_args(index[args_row].tolist(), args)
+
+    def wants(self, key: str) -> bool:
+        """Check whether an argument is wanted."""
+        return key in self.wanted or key.startswith(self._prefixes)
 
     def _add_points(self, ids: Int32, ts: Int64, texts: Iterable[str | None]) -> None:
         self.point_key.frombytes(ids.tobytes())
@@ -195,8 +211,7 @@ class Builder:
                 if value is None:
                     continue
                 if key not in columns:
-                    is_wanted = key in self.wanted or key.startswith(self._prefixes)
-                    columns[key] = self.args[key] if is_wanted else None
+                    columns[key] = self.args[key] if self.wants(key) else None
                 if (column := columns[key]) is not None:
                     column[0].append(row)
                     column[1].append(value)

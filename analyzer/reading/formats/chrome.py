@@ -51,7 +51,7 @@ def read_rows(
     in_c = scan and not (points and ALL in args)  # args of events that are not slices are decoded in Python
     library = native.library() if in_c else None
     scanner = None if library is None else native.scanner(library, args, points)
-    reader = EventReader(path, scan=scanner, pieces=pieces)
+    reader = EventReader(path, scan=scanner, pieces=pieces, rows=rows)
     consumed = 0
     for part in reader.parts():
         if isinstance(part, Scanned):

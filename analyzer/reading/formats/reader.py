@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.base.errors import Note, NoteKind, TraceError
-from analyzer.reading.formats.builder import Scanned
+from analyzer.reading.formats.builder import Builder, Scanned
 from analyzer.reading.formats.event import (
     UNDECODABLE,
     decode_events,
@@ -71,10 +71,11 @@ class EventReader:
         decode: Callable[[bytes], list[Any]] = decode_events,
         scan: Scan | None = None,
         pieces: int | None = None,
+        rows: Builder | None = None,
     ) -> None:
         self.path = path
         self.header: dict[str, Any] = {}
-        self.stream = ByteStream(path)
+        self.stream = ByteStream(path, rows=rows)
         self._pieces = pieces
         self._scan = scan
         self._repair = Repair(decode)

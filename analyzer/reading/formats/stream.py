@@ -8,10 +8,13 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analyzer.base.errors import TraceError
 from analyzer.base.inputs import opened, unreadable
+
+if TYPE_CHECKING:
+    from analyzer.reading.formats.builder import Builder
 
 PIECE = 1 << 20  # bytes in a piece: measured best between 256 KiB and 4 MiB
 _READ = PIECE // 4  # packed bytes read at a time
@@ -44,13 +47,14 @@ def text_pieces(stream: ByteStream) -> Iterator[bytes]:
 class ByteStream:
     """Iterates over the content of `path`, up to byte `stop`, in pieces of about 1 MiB.
 
-    The packets of a Perfetto trace come as the JSON of a chrome trace. A cut or corrupt gzip stream or packet
-    yields the part that can be unpacked; `damage` describes the rest. TraceError if the file unpacks to more
-    than a recording can.
+    The packets of a Perfetto trace go to `rows`, or come as the JSON of a chrome trace. A cut or corrupt gzip
+    stream or packet yields the part that can be unpacked; `damage` describes the rest. TraceError if the file
+    unpacks to more than a recording can.
     """
 
-    def __init__(self, path: Path, stop: int | None = None) -> None:
+    def __init__(self, path: Path, stop: int | None = None, rows: Builder | None = None) -> None:
         self.path = path
+        self.rows = rows
         self.stop = stop
         self.damage: str | None = None
         self.consumed = 0  # bytes of the file read so far, for progress
@@ -82,11 +86,11 @@ class ByteStream:
             yield piece
 
     def _from_packets(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the JSON of a Perfetto trace."""
-        from analyzer.reading.formats.perfetto.packets_to_json import as_json
+        """Yield the JSON of a Perfetto trace; without its events if they are added to rows."""
+        from analyzer.reading.formats.perfetto.track_events import read
 
         repairs: list[str] = []
-        yield from self._limited(as_json(pieces, repairs))
+        yield from self._limited(read(pieces, repairs, self.rows))
         self.damage = "; ".join(filter(None, (self.damage, *repairs))) or None
 
     def _limited(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -133,7 +137,7 @@ def _may_be_packets(head: bytes) -> bool:
     """Check whether a file that begins with `head` holds the packets of a Perfetto trace."""
     if head[:1] != b"\n":  # for nearly all files this avoids an import
         return False
-    from analyzer.reading.formats.perfetto.packets_to_json import recognises
+    from analyzer.reading.formats.perfetto.track_events import recognises
 
     return recognises(head)
 

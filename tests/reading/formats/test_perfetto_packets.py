@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packets import annotation, two_threads
+from packets import annotation, messages, two_threads
 
 from analyzer.base.errors import TraceError
 from analyzer.reading.formats.columns import Trace
-from analyzer.reading.formats.perfetto.packets_to_json import recognises
-from analyzer.reading.formats.perfetto.trace_packets import messages
+from analyzer.reading.formats.perfetto.track_events import recognises
+from analyzer.reading.formats.reader import EventReader
 from analyzer.reading.traces.readers import read_trace
 from conftest import run_cli
 
@@ -76,6 +76,7 @@ def test_arguments_have_their_types(tmp_path: Path, value: object) -> None:
         (b"\n\x02\x5a\x7f", "1 damaged packet left out"),  # a field longer than its packet
         (b"\n\x06" + b"\x5a\x04\x22\x02\x5a\x00", ""),  # an annotation with an unknown field
         (b"\n\x04\x58\x05\x40\x01", ""),  # a number where a message should be
+        (b"\n\xa0\x9c\x01" + b"\x40\x01" * 10_000, "1 damaged packet left out"),  # ten thousand fields
     ],
 )
 def test_whole_packets_of_a_damaged_file_are_kept(tmp_path: Path, end: bytes, note: str) -> None:
@@ -116,6 +117,7 @@ def test_an_interned_text_may_change(tmp_path: Path) -> None:
 
 
 def test_repetitions_of_a_long_name_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As columns they take no memory; as JSON, for `combine`, they are refused."""
     trace = two_threads()
     trace.packet.add(trusted_packet_sequence_id=1).interned_data.event_names.add(iid=8, name=b"x" * 1_000_000)
     again = messages()["Trace"]()
@@ -123,8 +125,37 @@ def test_repetitions_of_a_long_name_are_bounded(tmp_path: Path, monkeypatch: pyt
     told.type, told.name_iid = 3, 8
     monkeypatch.setattr("analyzer.reading.formats.stream._ALWAYS_UNPACKED", 8 << 20)
     monkeypatch.setattr("analyzer.reading.formats.stream._USUAL_TIMES", 0)
+    data = trace.SerializeToString() + 10 * again.SerializeToString()
+    assert read(tmp_path / "t.pftrace", data).phases["i"] == 10
     with pytest.raises(TraceError, match="unpacks to more than 8 MB"):
-        read(tmp_path / "t.pftrace", trace.SerializeToString() + 10 * again.SerializeToString())
+        list(EventReader(tmp_path / "t.pftrace"))
+
+
+def test_defaults_categories_and_nested_arguments_are_kept(tmp_path: Path) -> None:
+    trace = two_threads()
+    for ts, kind in ((2_000_000, 1), (2_003_000, 2)):
+        packet = trace.packet.add(timestamp=ts, trusted_packet_sequence_id=2)
+        packet.trace_packet_defaults.track_event_defaults.track_uuid = 3
+        packet.track_event.type = kind
+        packet.track_event.name = b"named here"
+        packet.track_event.categories.extend([b"a", b"b"])
+        nested = messages()["Annotation"](name=b"k")
+        nested.dict_entries.add(name=b"x", int_value=ts)
+        for member in ({"double_value": 1.5}, {"string_value": b"t"}):
+            nested.dict_entries.add(name=b"l").array_values.add(**member)
+        packet.track_event.debug_annotations.append(nested.SerializeToString())
+    known = read(tmp_path / "t.pftrace", trace.SerializeToString())
+    assert ("named here", (70, 32), 2_000_000, 3_000) in rows(known)
+    assert "a,b" in known.cats
+    assert list(known.args["k"].values) == [{"x": 2_003_000, "l": ["t"]}]  # of the end, and its last list
+
+
+def test_a_cleared_sequence_forgets_its_names(tmp_path: Path) -> None:
+    trace = two_threads()
+    packet = trace.packet.add(timestamp=2_000_000, trusted_packet_sequence_id=1, sequence_flags=1)
+    packet.track_event.type, packet.track_event.track_uuid, packet.track_event.name_iid = 3, 2, 4
+    known = read(tmp_path / "t.pftrace", trace.SerializeToString())
+    assert known.names[known.points.name_id[-1]] == ""
 
 
 def test_an_event_with_damaged_arguments_is_left_out(tmp_path: Path) -> None:
