@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.errors import TraceError, counted, listed
 from analyzer.reading.formats.columns import ArgColumn, Trace, Track
+from analyzer.reading.formats.step_log import text_lines
 from analyzer.reading.formats.step_log.lines import Form, begun_in, cells_of, object_of
 from analyzer.reading.formats.step_log.named_columns import (
     NEARLY_ALL_ROWS,
@@ -109,8 +110,17 @@ def read(path: Path, rank_by: str | None = None, step_by: str | None = None) -> 
 
 
 def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield blocks of whole lines; the last line may be incomplete. Rows of a JSON array become lines."""
-    rest, is_array = b"", None
+    """Yield blocks of whole lines; the last line may be incomplete. Lines of programs become rows."""
+    rest = iter(pieces)
+    first = next(rest, b"")
+    is_text = text_lines.recognises(first)
+    blocks = _of_lines(itertools.chain([first], rest), may_be_array=not is_text)
+    return text_lines.rows(blocks) if is_text else blocks
+
+
+def _of_lines(pieces: Iterable[bytes], *, may_be_array: bool) -> Iterator[bytes]:
+    """Yield blocks of whole lines; the rows of a JSON array become lines."""
+    rest, is_array = b"", None if may_be_array else False
     for piece in pieces:
         if is_array is None and (is_array := begun_in(piece).lstrip().startswith(b"[")):
             piece = begun_in(piece).lstrip()[1:]
