@@ -14,6 +14,7 @@ from analyzer.report.result import Card, Chart, Column, Command, Result, Table, 
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from analyzer.answers.diagnose.diagnosis import Diagnosis, Ranked
     from analyzer.answers.diagnose.finding import Evidence
@@ -57,6 +58,11 @@ _SKIPPED = (
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the flags of this option."""
     add_flags(parser, *READING, *REAL, "head")
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="read a step log on as it grows, and print a line whenever the answer changes, until Ctrl-C",
+    )
 
 
 def run(args: Namespace) -> Result:
@@ -65,6 +71,10 @@ def run(args: Namespace) -> Result:
         raise UsageError(
             f"{path}: a digest has no single events: give the traces, or ask statistic or compare"
         )
+    if args.follow:
+        from analyzer.cli.diagnose.follow import follow
+
+        return follow(args, _of_step_log)
     from trace_utils import held_by
 
     content = held_by(args.path)
@@ -113,13 +123,14 @@ def _of_dumps(args: Namespace) -> Result:
     )
 
 
-def _of_step_log(args: Namespace) -> Result:
+def _of_step_log(args: Namespace, read: Sequence[Path] = ()) -> Result:
+    """Diagnose a step log, or the copy to `read` in its place."""
     from analyzer.answers.diagnose.step_logs.step_log_diagnosis import diagnose_step_log
     from analyzer.model.figures.job_figures import load_figures
     from analyzer.model.figures.rank_figures import Wanted
 
     refuse(args, "has no effect on a step log, whose steps no profiler slows", *REAL)
-    job = load_figures(args.path, Wanted(rows=True), asked(args))
+    job = load_figures(read or args.path, Wanted(rows=True), asked(args))
     return _result(args, diagnose_step_log(job), (), job.repairs)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.errors import TraceError, counted, listed
 from analyzer.reading.formats.columns import ArgColumn, Trace, Track
+from analyzer.reading.formats.step_log import text_lines
 from analyzer.reading.formats.step_log.lines import Form, begun_in, cells_of, object_of
 from analyzer.reading.formats.step_log.named_columns import (
     NEARLY_ALL_ROWS,
@@ -41,6 +42,7 @@ from analyzer.reading.formats.step_log.named_columns import (
     kinds_of,
     local_name,
     numbers_in,
+    seconds_of,
     times_of_day_ns,
     whole_of,
     without_counters,
@@ -108,9 +110,41 @@ def read(path: Path, rank_by: str | None = None, step_by: str | None = None) -> 
         return _trace(path, rows.kinds(path, kinds), rows, apart, repairs)
 
 
+def step_reader(head: bytes) -> Callable[[bytes], int | None] | None:
+    """Make the function that reads the step's number in a line; None unless `head` tells the form of the log.
+
+    Where each epoch begins the steps again, they are numbered over all epochs.
+    """
+    if text_lines.recognises(head):
+        return lambda line: next(reversed(text_lines.steps_in(line)), None)
+    form = _form_of(head)
+    if form is None or form.kinds.step is None:
+        return None
+    step, header = form.kinds.step, form.header
+    epochs = [name for name in form.kinds.values if _EPOCH_NAME.fullmatch(local_name(name))]
+
+    def read_step(line: bytes) -> int | None:
+        cells = dict(zip(header, cells_of(line, form.delimiter))) if header else object_of(line) or {}  # noqa: B905
+        numbers = [seconds_of(cells.get(name)) for name in (*epochs[:1], step)]
+        if not all(abs(number) < 1 << 31 for number in numbers):  # not NaN
+            return None
+        return int(sum(number * (1 << 31) ** place for place, number in enumerate(reversed(numbers))))
+
+    return read_step
+
+
 def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield blocks of whole lines; the last line may be incomplete. Rows of a JSON array become lines."""
-    rest, is_array = b"", None
+    """Yield blocks of whole lines; the last line may be incomplete. Lines of programs become rows."""
+    rest = iter(pieces)
+    first = next(rest, b"")
+    is_text = text_lines.recognises(first)
+    blocks = _of_lines(itertools.chain([first], rest), may_be_array=not is_text)
+    return text_lines.rows(blocks) if is_text else blocks
+
+
+def _of_lines(pieces: Iterable[bytes], *, may_be_array: bool) -> Iterator[bytes]:
+    """Yield blocks of whole lines; the rows of a JSON array become lines."""
+    rest, is_array = b"", None if may_be_array else False
     for piece in pieces:
         if is_array is None and (is_array := begun_in(piece).lstrip().startswith(b"[")):
             piece = begun_in(piece).lstrip()[1:]
