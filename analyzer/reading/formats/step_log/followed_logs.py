@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from analyzer.base.errors import UsageError
 from analyzer.base.inputs import absent, opened
+from analyzer.reading.formats.file_kinds import STEP_SUFFIXES
 from analyzer.reading.formats.step_log import step_reader
-from analyzer.reading.traces.readers import STEP_SUFFIXES
 
 #: Steps by which rows of several ranks may be out of order; a number farther back is a restart.
 _DISORDER = 20
