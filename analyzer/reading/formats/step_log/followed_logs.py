@@ -71,7 +71,7 @@ class _Log(Struct):
 
     def keep(self, lines: bytes) -> None:
         """Add lines to the copy; of a large one the newer half stays."""
-        with open(self.copy, "ab") as file:
+        with self.copy.open("ab") as file:
             file.write(lines)
         if self.copy.stat().st_size > _MOST:
             self.copy.write_bytes(self.header + self.copy.read_bytes()[-_MOST // 2 :].partition(b"\n")[2])
