@@ -86,7 +86,8 @@ def test_no_folder_is_a_drawer() -> None:
 _READ_THEIR_OWN = {
     "analyzer.answers.combine.merge", "analyzer.answers.combine.rewrite_source",
     "analyzer.base.parallel.cluster", "analyzer.reading.formats.native", "analyzer.report.html",
-    "analyzer.report.parquet", "collector.gpu.final_trace",
+    "analyzer.reading.formats.step_log.followed_logs", "analyzer.report.parquet",
+    "collector.gpu.final_trace",
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from analyzer.answers.diagnose.step_logs.step_log_diagnosis import diagnose_step
 from analyzer.cli.diagnose.follow import _Changes
 from analyzer.model.figures.job_figures import load_figures
 from analyzer.model.figures.rank_figures import Wanted
-from analyzer.reading.traces.followed_logs import copied
+from analyzer.reading.formats.step_log.followed_logs import copied
 from conftest import REPO, few
 from oracles.hidden_ranks import hidden_rank, write
 from trace_utils import Request

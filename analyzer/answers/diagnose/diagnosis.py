@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -160,6 +160,7 @@ class Diagnosis(Struct, frozen=True):
     #: Numbers of steps, and (ranks, these) the most that a part of them is longer than the median rank's.
     excess: tuple[Sequence[int], Float64] | None = None
     answer: str = ""  # the headline where it is not about steps
+    frontier: Sequence[Any] = ()  # of a step log: the parts that add up to the step
     notes: Sequence[str] = ()  # on what of the recording the diagnosis leaves out
 
 

@@ -49,6 +49,14 @@ _FINDINGS = (
     Column("change", "what-if (--set)", value=lambda row: row["change"] or ""),
     Column("command", "command"),
 )
+_FRONTIER = (
+    Column("part", "part"),
+    Column("ms", "ms a step", "float", value=lambda share: ms_of(share.ns)),
+    Column("share", "of a step", "percent"),
+    Column("rank", "last in it"),
+    Column("steps", "in steps", "percent", value=lambda share: share.ahead),
+    Column("behind_ms", "behind the median (ms)", "float", value=lambda share: ms_of(share.ahead_ns)),
+)
 _SKIPPED = (
     Column("kind", "not checked", value=lambda skipped: _words(skipped.kind)),
     Column("reason", "because", "sentence"),
@@ -131,7 +139,10 @@ def _of_step_log(args: Namespace, read: Sequence[Path] = ()) -> Result:
 
     refuse(args, "has no effect on a step log, whose steps no profiler slows", *REAL)
     job = load_figures(read or args.path, Wanted(rows=True), asked(args))
-    return _result(args, diagnose_step_log(job), (), job.repairs)
+    diagnosis = diagnose_step_log(job)
+    result = _result(args, diagnosis, (), job.repairs)
+    table = Table.of("frontier", "The step by the last rank", _FRONTIER, diagnosis.frontier, full=True)
+    return result._replace(tables=[*result.tables, *([table] if diagnosis.frontier else [])])
 
 
 def _result(args: Namespace, diagnosis: Diagnosis, notes: Sequence[str], repairs: Sequence[str]) -> Result:

@@ -25,12 +25,12 @@ _Answer = Callable[[Namespace, list[Path]], Result]
 
 def follow(args: Namespace, answer: _Answer) -> Result:
     """Print a line for each change of the answer until Ctrl-C; then give the answer."""
-    from analyzer.reading.traces.followed_logs import copied
+    from analyzer.reading.formats.step_log.followed_logs import copied
 
     if len(args.path) != 1:
         raise UsageError("--follow: give one log, or one directory of logs")
     (path,) = args.path
-    stream = sys.stdout if args.format == "text" else sys.stderr
+    stream = sys.stdout if args.format == "table" else sys.stderr
     args.jobs, args.progress = 1, False
     with tempfile.TemporaryDirectory(prefix="followed-") as folder:
         copy = Path(folder, path.name)

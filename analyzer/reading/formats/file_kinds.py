@@ -13,6 +13,8 @@ from analyzer.reading.formats.event import fragment_start
 from analyzer.reading.formats.protobuf_messages import is_xla_profile
 from analyzer.reading.formats.stream import PIECE
 
+#: Of step logs in a directory; packed ones also have ``.gz``.
+STEP_SUFFIXES = (".jsonl", ".csv", ".tsv", ".log", ".out", ".err")
 _HEAD = 4 << 10  # bytes by which most files are recognised
 _FIRST_KEY = 64  # bytes with the first key of a pickle
 LONG_ROW = f"its first row is longer than {PIECE >> 20} MiB, which no row of a step log is"

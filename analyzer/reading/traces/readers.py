@@ -21,8 +21,6 @@ from analyzer.reading.formats.event import ROLE, args_object, decode_objects
 from analyzer.reading.formats.reader import EventReader
 from analyzer.reading.traces.paths import MERGED, PRODUCTS, head_of
 
-#: Of step logs in a directory.
-STEP_SUFFIXES = (".jsonl", ".csv", ".tsv", ".log", ".out", ".err")
 _FIRST = 64  # bytes with the first character of a file
 _DUMP_HEAD = 1 << 12  # bytes by which a dump is recognised
 _MOST_FILES = 10  # of each folder that is searched for a hint
@@ -127,7 +125,7 @@ READERS: Sequence[_Reader] = (
     _Reader(
         _is_step_log,
         _read_step_log,
-        tuple(f"{kind}{packed}" for kind in STEP_SUFFIXES for packed in ("", ".gz")),
+        tuple(f"{kind}{packed}" for kind in file_kinds.STEP_SUFFIXES for packed in ("", ".gz")),
         "steps",
         "a step log",
     ),

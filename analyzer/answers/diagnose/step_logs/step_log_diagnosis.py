@@ -26,6 +26,7 @@ from analyzer.answers.diagnose.finding import (
     Skipped,
     StepSpan,
 )
+from analyzer.answers.diagnose.step_logs.frontier import frontier
 from analyzer.answers.diagnose.step_logs.log_steps import BETWEEN, REST, LogSteps
 from analyzer.answers.diagnose.step_logs.slow_spans import AROUND, FEW, SlowSpan, beside, covered, slow_spans
 from analyzer.base.arrays import Float64, Int64, Mask
@@ -68,6 +69,7 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
         one_step="A step",
         notes=_left_out(log),
         excess=(log.number[log.begins].tolist(), log.longer_ns.max(axis=0)) if len(log.ranks) > 1 else None,
+        frontier=frontier(log) if len(log.ranks) > 1 else (),
     )
 
 

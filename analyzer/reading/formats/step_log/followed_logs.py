@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from analyzer.base.errors import UsageError
 from analyzer.base.inputs import absent, opened
+from analyzer.reading.formats.file_kinds import STEP_SUFFIXES
 from analyzer.reading.formats.step_log import step_reader
-from analyzer.reading.traces.readers import STEP_SUFFIXES
 
 #: Steps by which rows of several ranks may be out of order; a number farther back is a restart.
 _DISORDER = 20
@@ -71,7 +71,7 @@ class _Log(Struct):
 
     def keep(self, lines: bytes) -> None:
         """Add lines to the copy; of a large one the newer half stays."""
-        with open(self.copy, "ab") as file:
+        with self.copy.open("ab") as file:
             file.write(lines)
         if self.copy.stat().st_size > _MOST:
             self.copy.write_bytes(self.header + self.copy.read_bytes()[-_MOST // 2 :].partition(b"\n")[2])
