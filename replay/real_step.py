@@ -88,18 +88,19 @@ def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
 
 
 def _logged_ns(loaded: LoadedSteps) -> Iterator[float]:
-    """Yield the mean steps of step logs beside the recording, if its profiler may slow the host."""
+    """Yield the mean steps of step logs in the job's directory, if its profiler may slow the host."""
     system, root = dialects.named(loaded.files[0].dialect), loaded.job.root
-    if system.profiler_cost is not None and not system.slows_host:
+    if not root.is_dir() or (system.profiler_cost is not None and not system.slows_host):
         return
     from analyzer.model.figures.job_figures import load_figures
     from analyzer.model.figures.rank_figures import Wanted
     from trace_utils import held_by
 
-    for path in sorted((root if root.is_dir() else root.parent).iterdir()):
+    for path in sorted(root.iterdir()):
         with contextlib.suppress(AnalyzeError):  # another file that is damaged says nothing of this job
             if path.suffix in _LOGS and path.is_file() and held_by([path]) == "steps":
-                yield float(load_figures([path], Wanted(breakdown=True)).iteration_ns.mean())
+                lengths = load_figures([path], Wanted(breakdown=True)).iteration_ns
+                yield float(lengths.mean()) if len(lengths) else 0.0
 
 
 def _real_job(loaded: LoadedSteps, told_ns: float | None) -> RealJob:

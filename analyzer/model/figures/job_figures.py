@@ -96,7 +96,7 @@ def log_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | Non
 def _sorted_rows(recorded: StepRows, trace: Trace, parts: Sequence[Float64]) -> _Rows:
     """Sort the rows by step; the last row of a step counts."""
     label, took = recorded.label, np.array([trace.dur_ns, *parts], np.float64)
-    values = np.array([*recorded.values.values()]).reshape(-1, len(label))
+    values = np.array([*recorded.values.values()]).reshape(len(recorded.values), len(label))
     order = np.argsort(label, kind="stable")
     order = order[np.append(np.diff(label[order]) > 0, True)]
     took = took[:, order]
