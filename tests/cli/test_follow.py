@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from analyzer.cli.diagnose.follow import _Changes
 from analyzer.model.figures.job_figures import load_figures
 from analyzer.model.figures.rank_figures import Wanted
 from analyzer.reading.formats.step_log.followed_logs import copied
-from conftest import REPO, few
+from conftest import REPO, few, run_cli
 from oracles.hidden_ranks import hidden_rank, write
 from trace_utils import Request
 
@@ -131,3 +132,10 @@ def test_follow_prints_changes_and_the_answer_at_last(tmp_path: Path) -> None:
     assert f"rank{job.rank} is the straggler, in {job.part};" in changed
     assert f"rank{job.rank} is late from step " in changed
     assert process.returncode == 0
+
+
+def test_a_recording_and_packed_logs_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"rank,step,step_ms\n0,1,5\n0,2,5\n"))
+    for path, why in ((REPO / "examples/ddp-h200", "is no step log"), (tmp_path, "are packed")):
+        code, _, err = run_cli("diagnose", path, "--follow")
+        assert (code, err.count("\n")) == (2, 1) and why in err

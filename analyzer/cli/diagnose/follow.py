@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from analyzer.base.errors import TraceError, UsageError, listed, one_line
 from analyzer.report.result import Result
+from trace_utils import held_by
 
 #: Seconds between two looks, and times as long as an answer took until the next one: half of a core at most.
 _LOOK, _REST = 0.5, 1.0
@@ -30,6 +32,13 @@ def follow(args: Namespace, answer: _Answer) -> Result:
     if len(args.path) != 1:
         raise UsageError("--follow: give one log, or one directory of logs")
     (path,) = args.path
+    with contextlib.suppress(TraceError):  # no row as yet
+        if held_by([path]) != "steps":
+            raise UsageError(f"--follow: {path} is no step log; leave --follow out")
+        if path.is_dir() and all(file.suffix == ".gz" for file in path.rglob("*") if file.is_file()):
+            raise UsageError(f"--follow: the logs in {path} are packed, so none grows; leave --follow out")
+    if sys.stderr.isatty():
+        sys.stderr.write(f"following {path}; Ctrl-C gives the answer\n")
     stream = sys.stdout if args.format == "table" else sys.stderr
     args.jobs, args.progress = 1, False
     with tempfile.TemporaryDirectory(prefix="followed-") as folder:
