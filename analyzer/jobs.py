@@ -41,7 +41,7 @@ class _Job:
 
     @property
     def notes(self) -> list[str]:
-        """What is missing, was repaired, or was not checked."""
+        """Notes on missing and repaired data, and on causes that were not checked."""
         return [*self._diagnosis.repairs, *self._diagnosis.sentences]
 
 

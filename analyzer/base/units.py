@@ -33,6 +33,12 @@ def in_ms(ns: float, *, sign: str = "") -> str:
     return in_range(ns, sign=sign)
 
 
+def bounds_ms(bounds: Any) -> dict[str, float | None]:
+    """Write `low_ns`, `mid_ns` and `high_ns` of an estimate in milliseconds; None stays."""
+    ends = ("low", "mid", "high")
+    return {end: ms_of(getattr(bounds, f"{end}_ns")) if bounds else None for end in ends}
+
+
 def in_range(*ends_ns: float, to: str = " to ", sign: str = "") -> str:
     """Format durations in one unit, that of the longest.
 

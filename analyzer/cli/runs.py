@@ -65,10 +65,7 @@ def with_real(
     """Add the steps without the profiler, if `told` (ms) or the system tells its cost."""
     from msgspec.structs import replace
 
-    from analyzer.reading import dialects
-
-    slows_host = any(dialects.named(name).slows_host for name in job.dialects)
-    if args.as_recorded or not len(job.iteration_ns) or not (told or slows_host):
+    if args.as_recorded or not len(job.iteration_ns) or not (told or job.is_slowed):
         return job
     from analyzer.answers.diagnose.steps.detectors.dominant_kernels import real_steps
     from dag_utils import load_steps

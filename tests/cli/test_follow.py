@@ -100,6 +100,12 @@ def test_a_change_is_a_line() -> None:
     assert since(160, finding(121, 141)) == ["at step 160: no longer; rank3 is late"]
 
 
+def test_a_change_without_a_claimed_saving_is_a_line() -> None:
+    unclaimed = finding(120, 130) | {"gain_ms": {"low": None, "mid": None, "high": None}, "gain_share": None}
+    (line,) = _Changes().since({"steps": [*range(131)], "findings": [unclaimed]})
+    assert line == "since step 120: rank3 is the straggler, in forward; no saving is claimed"
+
+
 def named(path: Path) -> list[str]:
     """List the ranks in the first two findings."""
     diagnosis = diagnose_step_log(load_figures([path], Wanted(rows=True), Request(jobs=1)))

@@ -170,29 +170,23 @@ def compare(
 
         iteration, device = step_change(a.real, b.real), device_changes(a.real, b.real)
         notes.append("The step is that without the profiler; operations and categories are as recorded")
-        notes += only_causes(a.real, b.real, names)
+        notes += [*only_causes(a.real, b.real, names[0]), *only_causes(b.real, a.real, names[1])]
     else:
         notes += recorded_notes([a, b])
     return Comparison(a, b, names, operations, (of_a, of_b), categories, iteration, steps, notes, device)
 
 
-def only_causes(a: RealSteps | None, b: RealSteps | None, names: tuple[str, str]) -> list[str]:
-    """List the causes that only one run has: ``only in new: rank1 late in data``."""
-    if a is None or b is None:
+def only_causes(run: RealSteps | None, other: RealSteps | None, name: str) -> list[str]:
+    """List the causes that only the run `name` has: ``only in new: rank1 late, most of it in data``."""
+    if run is None or other is None:
         return []
-    sides = ((a, b, names[0]), (b, a, names[1]))
-    return [
-        f"only in {name}: {cause}"
-        for run, other, name in sides
-        for cause in run.causes
-        if cause not in other.causes
-    ]
+    return [f"only in {name}: {cause}" for cause in run.causes if cause not in other.causes]
 
 
 def recorded_notes(runs: Sequence[JobFigures]) -> list[str]:
     """Say that steps are as recorded, where their profiler slows the host."""
-    is_slowed = any(dialects.named(name).slows_host for run in runs for name in run.dialects)
-    return ["The steps are as recorded, with the time that the profiler takes"] if is_slowed else []
+    note = "The steps are as recorded, with the time that the profiler takes"
+    return [note] if any(run.is_slowed for run in runs) else []
 
 
 def _nothing_common(a: JobFigures, b: JobFigures) -> str:

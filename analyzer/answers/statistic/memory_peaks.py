@@ -1,4 +1,4 @@
-"""Who holds the memory of each device at its peak, to the byte.
+"""The holders of each device's memory at its peak, to the byte.
 
 An allocation ends with the next event of its address. The passes in which it began and ended tell what it is.
 """

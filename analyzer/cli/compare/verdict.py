@@ -31,9 +31,9 @@ def verdict(comparison: Comparison) -> str:
     on_device = sum(change.ns or 0.0 for _, change in comparison.device)
     parts = (_device,) if abs(on_device) > _HALF * abs(iteration.ns) else (_categories, _operation)
     clauses = [clause for clause in (part(comparison) for part in parts) if clause]
-    of_slower = f"only in {comparison.names[iteration.ns > 0]}: "
-    causes = only_causes(comparison.a.real, comparison.b.real, comparison.names)
-    clauses += [cause for cause in causes if cause.startswith(of_slower)][:1]
+    reals = [comparison.a.real, comparison.b.real]
+    slower = int(iteration.ns > 0)
+    clauses += only_causes(reals[slower], reals[1 - slower], comparison.names[slower])[:1]
     return f"{change}: {'; '.join(clauses)}" if clauses else change
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from analyzer.base.errors import TraceError, UsageError, as_sentence, counted, listed
 from analyzer.base.inputs import is_digest
 from analyzer.base.names import brief
-from analyzer.base.units import in_ms, in_percent, ms_of
+from analyzer.base.units import bounds_ms, in_ms, in_percent, ms_of
 from analyzer.cli import READING, REAL, WHAT_IF, add_flags, asked, command, real, real_notes, refuse
 from analyzer.report.result import Card, Chart, Column, Command, Result, Table, key_of
 
@@ -205,11 +205,6 @@ def _where(ranks: Sequence[str], n_ranks: int) -> str:
     return ", ".join(ranks) if len(ranks) <= 2 else f"{len(ranks)} ranks"
 
 
-def _gain_ms(ranked: Ranked) -> dict[str, Any]:
-    bounds = ("low", "mid", "high")
-    return {bound: ranked.gain and ms_of(getattr(ranked.gain, f"{bound}_ns")) for bound in bounds}
-
-
 def _commands(args: Namespace, ranked: Ranked) -> tuple[Command | None, Command]:
     """Write the command that answers the gain, if the finding has edits, and the command that shows more."""
     what_if = command(args, WHAT_IF, *map(str, ranked.change)) if ranked.change else None
@@ -228,8 +223,7 @@ def _card(args: Namespace, ranked: Ranked, about: Sequence[str]) -> Card:
         lines.append(("Look", look))
     saving, bar = "", None
     if ranked.gain is not None:
-        gain = _gain_ms(ranked)
-        bar = gain["mid"], gain["low"], gain["high"]
+        bar = ranked.gain.mid_ns / 1e6, ms_of(ranked.gain.low_ns), ms_of(ranked.gain.high_ns)
         if ranked.share is not None:
             saving = f"{in_ms(ranked.gain.mid_ns)} ({in_percent(ranked.share)})"
     card = Card(as_sentence(finding.title).removesuffix("."), saving, lines, bar, about)
@@ -310,10 +304,10 @@ def _document(diagnosis: Diagnosis, records: Sequence[dict[str, Any]]) -> dict[s
 
 def _real_record(diagnosis: Diagnosis) -> dict[str, Any]:
     """Write the step without the profiler: the recorded one where nothing tells another."""
-    bounds, real = ("low", "mid", "high"), diagnosis.real
-    if real is None:
-        return {**dict.fromkeys(bounds, float(diagnosis.iteration_ns.mean()) / 1e6), "source": "recorded"}
-    return {**{bound: ms_of(getattr(real, f"{bound}_ns")) for bound in bounds}, "source": real.source}
+    if diagnosis.real is not None:
+        return {**bounds_ms(diagnosis.real), "source": diagnosis.real.source}
+    mean_ms = float(diagnosis.iteration_ns.mean()) / 1e6
+    return {**dict.fromkeys(("low", "mid", "high"), mean_ms), "source": "recorded"}
 
 
 def _record(args: Namespace, number: int, ranked: Ranked) -> dict[str, Any]:
@@ -323,7 +317,7 @@ def _record(args: Namespace, number: int, ranked: Ranked) -> dict[str, Any]:
         "id": number,
         "kind": finding.kind,
         "title": finding.title,
-        "gain_ms": _gain_ms(ranked),
+        "gain_ms": bounds_ms(ranked.gain),
         "gain_share": ranked.share,
         "gain_after_above_ms": ranked.gain and ms_of(ranked.after_above_ns),
         "change": " ".join(map(str, ranked.change)) or None,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.base.errors import TraceError, UsageError, listed, one_line
+from analyzer.base.units import in_percent
 from analyzer.report.result import Result
 from trace_utils import held_by
 
@@ -83,7 +84,7 @@ def _lines(args: Namespace, answer: _Answer, copy: Path, changes: _Changes) -> l
 
 
 class _Changes:
-    """What was printed last."""
+    """The change that was printed last, and lines for the next."""
 
     def __init__(self) -> None:
         self._last: Mapping[str, Any] | None = None
@@ -128,13 +129,9 @@ def _subject(finding: Mapping[str, Any]) -> tuple[Any, ...]:
 def _worded(finding: Mapping[str, Any]) -> str:
     """Word a finding: since when, who, where, how much."""
     scope = finding["scope"]
-    who = listed(scope["ranks"])
-    is_late = finding["kind"] == "late_rank"
-    what = (
-        f"{who} {'is' if len(scope['ranks']) == 1 else 'are'} the straggler"
-        if is_late
-        else "all ranks are slower"
-    )
+    what = f"{listed(scope['ranks'])} {'is' if len(scope['ranks']) == 1 else 'are'} the straggler"
+    what = what if finding["kind"] == "late_rank" else "all ranks are slower"
     part = f"in {listed(scope['operations'])}" if scope["operations"] else "outside the log's columns"
-    saving = f"{finding['gain_ms']['mid']:.3g} ms ({finding['gain_share']:.0%})".replace("%", " %")
+    gain_ms, share = finding["gain_ms"]["mid"], finding["gain_share"]
+    saving = "no saving is claimed" if gain_ms is None else f"{gain_ms:.3g} ms ({in_percent(share)})"
     return f"since step {scope['from_step']:,}: {what}, {part}; {saving}"

@@ -158,7 +158,6 @@ def document(
 ) -> dict[str, Any]:
     """Collect the keys that every variant has; `ratio` is how much longer an edited job takes."""
     recording, recorded = replayed.recording, replayed.recorded_ns
-    is_profiled = recording.recorded is None
     if recording.recorded is not None:
         recorded = mean_step_ns(recording.recorded)
     owners, iteration_ns = recording.owners, replayed.iteration_ns * ratio
@@ -168,7 +167,7 @@ def document(
         "predicted_ms": dict(zip(owners, (replayed.predicted_ns * ratio / 1e6).tolist(), strict=True)),
         "iteration_ms": iteration_ns / 1e6,
         "measured_ms": ms_of(recorded),
-        "error": (iteration_ns - recorded) / recorded if recorded and is_profiled else None,
+        "error": (iteration_ns - recorded) / recorded if recorded and recording.recorded is None else None,
         "critical_step": recording.steps[row].number,
         "critical_path": records(path, owned=len(owners) > 1),
         "interval_ms": in_milliseconds(replayed.interval_ns),

@@ -179,9 +179,7 @@ def run(args: Namespace) -> Result:
 
 def _profiled(job: JobFigures) -> list[str]:
     """Say that times have the profiler's cost in them, if its system has one."""
-    from analyzer.reading import dialects
-
-    if not any(dialects.named(name).slows_host for name in job.dialects):
+    if not job.is_slowed:
         return []
     real = "diagnose says how long a step takes without it"
     if job.real is not None:

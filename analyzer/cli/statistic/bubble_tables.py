@@ -7,7 +7,7 @@ from argparse import Namespace
 import numpy as np
 
 from analyzer.answers.statistic.pipeline_bubbles import pipeline_bubbles
-from analyzer.base.units import in_ms, in_percent, in_range, ms_of
+from analyzer.base.units import bounds_ms, in_ms, in_percent, in_range
 from analyzer.cli import WHAT_IF, command, damage_notes, name_files
 from analyzer.cli.statistic.statistic_tables import check_events, real_steps
 from analyzer.report.result import Bars, Column, Result, Table
@@ -62,7 +62,6 @@ def bubbles(args: Namespace) -> Result:
     table = Table("bubbles", "Mean step of each rank", _RANKS, rows, order=[-row[-1] for row in rows])
     series = {part: [row[i] for row in rows] for i, part in enumerate(_PARTS, start=3)}
     names = [f"stage {row[0]}, {row[1]}" for row in rows]
-    gain_ms = {"low": ms_of(gain.low_ns), "mid": ms_of(gain.mid_ns), "high": ms_of(gain.high_ns)}
     reasons_ms = zip(
         ("idle_ms", "schedule_ms", "uneven_ms", "other_ms"), (reasons / 1e6).tolist(), strict=True
     )
@@ -74,7 +73,7 @@ def bubbles(args: Namespace) -> Result:
             "micro_batches": m,
             "ideal_share": ideal,
             **dict(reasons_ms),
-            "even_stages": {"change": " ".join(change), "gain_ms": gain_ms},
+            "even_stages": {"change": " ".join(change), "gain_ms": bounds_ms(gain)},
             "half_batches_gain_ms": half_ns / 1e6,
             table.name: table,
         },

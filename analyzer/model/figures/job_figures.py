@@ -173,6 +173,11 @@ class JobFigures(Struct, frozen=True):
         return sum((Counter(owner.category_ns) for owner in (*self.ranks, *self.hosts)), Counter())
 
     @property
+    def is_slowed(self) -> bool:
+        """True if the profiler of its system slows the host."""
+        return any(dialects.named(name).slows_host for name in self.dialects)
+
+    @property
     def dialects(self) -> list[str]:
         """The systems that wrote its traces, each once."""
         return list(dict.fromkeys(rank.dialect for rank in self.ranks if rank.n_slices))

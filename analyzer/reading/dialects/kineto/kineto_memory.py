@@ -1,4 +1,4 @@
-"""What PyTorch's allocator did, when, in which phase and for whom: from instants or a snapshot."""
+"""Events of PyTorch's allocator, from instants or a snapshot: the time, the phase and the owner of each."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class _Track(Struct):
     unit: str
 
 
-class _Table(NamedTuple):
+class _Finished(NamedTuple):
     """The events (n,) of a file, in the order in which they are complete."""
 
     keys: list[tuple[Any, ...]]  # distinct (phase, name, category, pid, tid)
@@ -436,7 +436,7 @@ class _Events:
 
     # ---- all events
 
-    def finished(self) -> _Table:
+    def finished(self) -> _Finished:
         """Pair begins with ends and order the events: a slice has the place of its end."""
         phase, track, name, cat, ts, number = map(np.concatenate, zip(*self._columns, strict=True))
         uuids, inverse = np.unique(track, return_inverse=True)
@@ -487,10 +487,10 @@ class _Events:
             args[rows[i]][texts[words[i]]] = self._values[i]
         for of_row, title in zip(np.flatnonzero(phase[order] == _META).tolist(), self._titles, strict=True):
             args[of_row]["name"] = title
-        return _Table(keys, key_of, phase[order], ts[order], dur[order], number[order], args)
+        return _Finished(keys, key_of, phase[order], ts[order], dur[order], number[order], args)
 
 
-def _fill(rows: Builder, table: _Table) -> None:
+def _fill(rows: Builder, table: _Finished) -> None:
     """Add events to rows."""
     keys, key, phase, ts, dur, number, args = table
     is_point = np.isin(phase, _POINTS)
@@ -506,7 +506,7 @@ def _fill(rows: Builder, table: _Table) -> None:
         ]
 
 
-def _json_of(table: _Table) -> Iterator[bytes]:
+def _json_of(table: _Finished) -> Iterator[bytes]:
     """Yield the JSON of events, about 1 MiB at a time."""
     keys, args = table.keys, table.args
     batch, size, comma = [], 0, b""

@@ -59,7 +59,7 @@ _TITLE = re.compile(r"\btimes? across ranks \(ms\):")
 _TIMER = re.compile(rf"\s*(?P<name>[\w/-]+) ?\.*:\s*(?:\(\s*{_N},\s*)?(?P<number>{_N})?\)?\s*$")
 _TIMER_OF_RANK = re.compile(rf"\s*rank\s+(?P<rank>\d{{1,7}}):\s*(?P<number>{_N})\s*$")
 #: Timers in one line: ``time (ms) | fwd: 25.3 | bwd: 77.7 | … | step: 2.2`` (DeepSpeed, older Megatron-LM).
-_TIMERS = re.compile(r"\btime \(ms\) \|")
+_TIMERS, _TIMER_CELLS = re.compile(r"\btime \(ms\) \|"), re.compile(_CELLS)
 #: Timers that are parts of a step; all others, as of checkpoints and micro steps, are not.
 _PART = re.compile(
     r"(?:forward|backward|optimizer)(?:-[\w-]+)?|(?:fwd|bwd)(?:_(?!.*microstep)\w+)?|step|batch-generator"
@@ -106,7 +106,7 @@ def steps_in(lines: bytes) -> list[int]:
 def rows(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Turn blocks of whole lines into blocks of rows, as JSON lines."""
     ready: list[dict[str, Any]] = []
-    sources: defaultdict[tuple[str, str], _Source] = defaultdict(_Source)
+    sources: defaultdict[tuple[str, str], _Process] = defaultdict(_Process)
     group: dict[str, Any] = {}
     is_first = True
     for block in blocks:
@@ -132,7 +132,7 @@ def _as_lines(ready: Sequence[dict[str, Any]]) -> Iterator[bytes]:
         yield "\n".join(map(json.dumps, ready)).encode()
 
 
-class _Source(Struct):
+class _Process(Struct):
     """The lines of one process: the row of its step so far."""
 
     row: dict[str, Any] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class _Source(Struct):
     def read(self, text: str, host: str, local: str) -> Iterator[dict[str, Any]]:
         """Read a line; yield the row that it ends."""
         if _TIMERS.search(text):
-            cells = _cells(re.compile(_CELLS), _TIMERS.split(text, 1)[1])
+            cells = _cells(_TIMER_CELLS, _TIMERS.split(text, 1)[1])
             if "fwd" in cells and (not self.row or "fwd" in self.timers):
                 yield from self._begun(self.number + 1, host, local, text)
                 self.is_counted = True

@@ -12,11 +12,10 @@ import numpy as np
 from analyzer.answers.diagnose.finding import DOMINANT, HALF, Finding, FindingScope
 from analyzer.answers.diagnose.steps.causes import OF_DEVICE, causes_of
 from analyzer.answers.diagnose.steps.detectors.device import busy_share
-from analyzer.answers.diagnose.steps.detectors.late_ranks import late_ranks
+from analyzer.answers.diagnose.steps.detectors.late_ranks import causes_of_late_ranks
 from analyzer.answers.diagnose.steps.evidence import longest_events
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64
-from analyzer.base.errors import listed
 from analyzer.base.names import named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.reading import dialects
@@ -150,11 +149,5 @@ def real_steps(job: RealJob) -> RealSteps:
     most, least = map(mean_step_ns, job.extremes or (recording, recording))
     kinds = by_kind_of_kernel(view, types=True)
     device_ns = np.array([*kinds.values()]).reshape(len(kinds), len(view.rows))
-    late = [finding for finding in late_ranks(view) if isinstance(finding, Finding) and finding.edits]
-    causes = [  # without times, which differ between runs of one cause
-        f"{listed(finding.scope.ranks)} late, most of it {finding.title.partition(', most of it ')[2]}"
-        for finding in late
-    ]
-    return RealSteps(
-        step_lengths(recording), most, least, list(kinds), device_ns, [*causes, *causes_of(view)]
-    )
+    causes = [*causes_of_late_ranks(view), *causes_of(view)]
+    return RealSteps(step_lengths(recording), most, least, list(kinds), device_ns, causes)

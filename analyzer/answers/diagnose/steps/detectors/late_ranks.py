@@ -73,6 +73,22 @@ def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
     if len(view.recording.owners) < 2:
         yield from late_in_negotiations(view)
         return
+    for cause in _late_causes(view):
+        yield _finding(view, cause)
+
+
+def causes_of_late_ranks(view: JobView) -> list[str]:
+    """Name the late ranks and their causes without times, which differ between runs of one cause."""
+    causes = _late_causes(view) if len(view.recording.owners) > 1 else ()
+    return [
+        f"{listed(_names(view, cause.owners))} late, most of it {cause.most}"
+        for cause in causes
+        if cause.edits
+    ]
+
+
+def _late_causes(view: JobView) -> Iterator[_LateCause]:
+    """Yield the largest cause of each late rank."""
     compared, begun = compared_operations(view), _begun(view)
     causes = [_work(view, compared), _extra_work(view, compared)]
     if is_tied := not view.recording.untied(view.recording.owners):
@@ -80,11 +96,11 @@ def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
     late: set[int] = set()
     for cause in sorted(filter(None, causes), key=lambda cause: -cause.late_ns):
         if not late.issuperset(cause.owners):
-            yield _finding(view, cause)
+            yield cause
         late.update(cause.owners)
     last = _often_last(view, view.owner_work_ns(compared)) if is_tied else None
     if last is not None and last.owners[0] not in late:
-        yield _finding(view, last)
+        yield last
 
 
 def _finding(view: JobView, cause: _LateCause) -> Finding:
