@@ -127,6 +127,30 @@ def test_the_begin_of_slower_steps_is_named(tmp_path: Path) -> None:
     assert not any(one.finding.scope.span for one in other.findings)
 
 
+@pytest.mark.parametrize(
+    ("backward", "more_backward", "is_evaluation"), [(1, 0, True), (1, 8, False), (0, 0, False)]
+)
+def test_steps_that_run_forward_without_backward_are_evaluations(
+    tmp_path: Path, backward: int, more_backward: int, is_evaluation: bool
+) -> None:
+    # a training step is an operator forward and one backward; steps 3 and 7 run eight more forward, as an
+    # evaluation does; with as many backward they accumulate gradients, and without any the job is inference
+    events: list[dict[str, object]] = []
+    now = 0
+    for number in range(12):
+        more = number in (3, 7)
+        names = ["aten::linear"] * (9 if more else 1)
+        names += ["autograd::engine::evaluate_function: AddmmBackward0"] * (backward + more_backward * more)
+        events.append(step(number, now, 10_000 * len(names)))
+        events += [span(name, now + 10_000 * i, 10_000, "cpu_op") for i, name in enumerate(names)]
+        now += 10_000 * len(names)
+    info = {"rank": 0, "world_size": 1}
+    path = write(tmp_path / "rank0.json", events, schemaVersion=1, distributedInfo=info)
+    (title,) = titles(diagnosed(path), "outlier_steps")
+    assert title.startswith("steps 3 and 7 take much longer than the others")
+    assert title.endswith("without a backward pass, as an evaluation does") == is_evaluation
+
+
 @pytest.mark.parametrize("more_ms", [30, 180])
 def test_recurring_long_steps_are_no_warm_up(tmp_path: Path, more_ms: int) -> None:
     diagnosis = diagnosed(hiccups(tmp_path / "job", (0, 4, 8), more_ms))

@@ -31,12 +31,14 @@ class _Cause(NamedTuple):
     least : the fewest events of a rank in a step that show it
     title : a clause; ``{n}`` is the number of events
     action : what to do
+    steady : accepts operations that other steps have, and long ones no more of
     """
 
     shows: Callable[[Operation], object]
     least: float
     title: str
     action: str
+    steady: Callable[[Operation], object] | None = None
 
 
 def _has(pattern: str) -> Callable[[Operation], object]:
@@ -123,6 +125,13 @@ OF_LONG_STEPS: Sequence[_Cause] = (
         "copy state to the host, as for a checkpoint",
         "save asynchronously (torch.distributed.checkpoint.async_save), or less often",
     ),
+    _Cause(
+        lambda operation: operation.phase is Phase.FORWARD and not operation.on_device,
+        8,
+        "run the model forward without a backward pass, as an evaluation does",
+        "evaluate less often or on fewer batches; under torch.inference_mode() batches may be larger",
+        steady=lambda operation: operation.phase is Phase.BACKWARD and not operation.on_device,
+    ),
 )
 
 
@@ -164,7 +173,12 @@ def cause_of_long_steps(view: JobView, long: Sequence[int]) -> _Cause | None:
     is_long[list(long)] = True
     for cause in OF_LONG_STEPS if len(long) else ():
         counts = _counts(view, view.which(cause.shows))
-        if counts[is_long].min() >= cause.least and counts[is_long].min() > _MORE * median(counts[~is_long]):
+        if counts[is_long].min() < cause.least or counts[is_long].min() <= _MORE * median(counts[~is_long]):
+            continue
+        if cause.steady is None:
+            return cause
+        steady = _counts(view, view.which(cause.steady))
+        if steady[is_long].max() <= steady[~is_long].max() != 0:
             return cause
     return None
 
