@@ -37,7 +37,8 @@ from analyzer.reading.dialects.roles import CLAIMS
 from analyzer.reading.dialects.steps import Step
 from analyzer.reading.formats.columns import Trace
 
-NOTHING = "(nothing recorded)"
+#: The category of the time of a step in which no event was recorded.
+NOTHING = "time without events"
 _Claims = NDArray[np.integer]
 
 #: The rank of each role's claim to an instant (0 first); `_NOBODY` claims none.
