@@ -44,8 +44,8 @@ def check_grouped(args: Namespace, run: JobFigures) -> None:
     """Raise `UsageError` for a `--group_by` without data in the recording."""
     if group_of(args) is not None and not run.n_slices:
         raise UsageError(
-            f"--group_by {args.group_by}: {run.path} lacks that; it needs work of a device, recorded "
-            "with the host's operators"
+            f"--group_by {args.group_by}: {run.path} lacks that; it needs operators of PyTorch, or "
+            "work of a device"
         )
 
 

@@ -157,7 +157,7 @@ def dasf_table(sub_option: str, traces: Sequence[Trace]) -> tuple[Table, str]:
 
 
 def icicle(stats: Iterable[Stat]) -> Timeline:
-    """Draw the time of a device by module, or by Python function where no module is recorded.
+    """Draw the time of modules, or of Python functions where no module is recorded.
 
     Below a box lie the modules inside, in the order of their first launches; beside them is its own time.
     """
@@ -165,7 +165,7 @@ def icicle(stats: Iterable[Stat]) -> Timeline:
     for stat in stats:
         separator = ";" if "(" in stat.name else "."  # functions have points in their names
         path = ("all", *stat.name.split(separator, _MOST_LEVELS))
-        own_ns[path] += stat.total_ns
+        own_ns[path] += stat.own_ns
     whole_ns: dict[tuple[str, ...], float] = defaultdict(float)
     for path, ns in own_ns.items():
         for depth in range(1, len(path) + 1):
@@ -179,7 +179,7 @@ def icicle(stats: Iterable[Stat]) -> Timeline:
         name = f"{path[-1]} (own {in_ms(own)})" if 0 < own < ns else path[-1]
         spans.append(Span(f"level {len(path) - 1}", name, start / 1e6, ns / 1e6, _NUMBER.sub("", path[-1])))
     spans.sort(key=lambda span: -span.dur_ms)
-    note = "A box is as wide as the time on the device of its module and of the modules inside, below it."
+    note = "A box is as wide as the time of its module with those inside, below it."
     if left_out := len(spans[_MOST_BOXES:]):
         note += f" {left_out:,} boxes are left out: the shortest."
     return Timeline("Time by module", spans[:_MOST_BOXES], note=note)

@@ -431,9 +431,9 @@ class System:
     def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> tuple[Int64, Trace] | None:
         """Group the work of devices as `--group_by` says: operator, module, annotation or `KERNEL_KIND`.
 
-        `roles` (n,) are those of all slices. Except for kinds, the trace was read for `Need.ORIGIN`. Returned
-        are the rows of the work, and their slices with the names of the groups. None if the system does not
-        record the groups.
+        Without a device, operators of the host are the work. `roles` (n,) are those of all slices. Except for
+        kinds, the trace was read for `Need.ORIGIN`. Returned are the rows of the work, and their slices with
+        the names of the groups. None if the system does not record the groups.
         """
         if by != KERNEL_KIND:
             return None

@@ -307,7 +307,8 @@ class Kineto(System):
             return super().work_groups(trace, roles, by)
         from analyzer.reading.dialects.kineto.attribution import attributed
 
-        rows = np.flatnonzero(self.device_work(trace))
+        work = self.device_work(trace)
+        rows = np.flatnonzero(work if work.any() else by_cat(trace, CPU_OP_CATS.__contains__))
         return rows, attributed(trace, rows, by)
 
     def modelled_work(self, trace: Trace) -> NDArray[np.void] | None:

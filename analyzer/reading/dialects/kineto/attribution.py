@@ -1,4 +1,4 @@
-"""The owners of device work: the operator, module and annotation around the call that launched it.
+"""The owners of work: the operator, module and annotation around the call that launched it, or around itself.
 
 A launch and its work have the same correlation; all work of a CUDA graph has that of the graph's launch.
 Launches of a backward operator belong to the module of its forward operator, which has the same sequence
@@ -27,11 +27,12 @@ NO_LAUNCH = "(not attributed: no launch in the file)"
 
 
 def attributed(trace: Trace, rows: Int64, by: str) -> Trace:
-    """Group the work `rows` (k,) of a device by owner; its category is the phase in which it was launched.
+    """Group the work `rows` (k,) by owner; its category is the phase in which it was launched.
 
     `by` is operator, module or annotation. Where a launch has no operator around it, an annotation stands in.
+    Operators of the host launch themselves.
     """
-    call = calls_of(trace, rows)
+    call = np.where(by_cat(trace, CPU_OP_CATS.__contains__)[rows], rows, calls_of(trace, rows))
     thread = np.append(trace.track_id, -1)[call].astype(np.int64)
     launch = _Launches(trace, thread, np.append(trace.ts_ns, 0)[call])
     owner = {
@@ -42,7 +43,7 @@ def attributed(trace: Trace, rows: Int64, by: str) -> Trace:
         ),
     }[by]()
     known = owner[owner >= 0].tolist()
-    labels = np.full(len(rows), f"(no {by} around the launch)", np.object_)
+    labels = np.full(len(rows), f"(outside {by}s)", np.object_)
     labels[launch.thread < 0] = NO_LAUNCH
     paths = launch.paths(known) if by == "module" else {}
     labels[owner >= 0] = [paths.get(row) or trace.names[trace.name_id[row]] for row in known]

@@ -62,20 +62,37 @@ def test_work_belongs_to_the_innermost_operator_module_and_annotation_around_its
         ("aten::addmm", "forward"): 7000,
         ("aten::linear", "forward"): 5000,
         ("layer", "forward"): 3000,
-        ("(no operator around the launch)", ""): 2000,
+        ("(outside operators)", ""): 2000,
         (_NO_LAUNCH, ""): 1000,
     }
     assert groups(path, "module") == {
         ("Net_0.Linear_3", "forward"): 12000,
         ("Net_0", "forward"): 3000,
-        ("(no module around the launch)", ""): 2000,
+        ("(outside modules)", ""): 2000,
         (_NO_LAUNCH, ""): 1000,
     }
     assert groups(path, "annotation") == {
         ("layer", "forward"): 15000,
-        ("(no annotation around the launch)", ""): 2000,
+        ("(outside annotations)", ""): 2000,
         (_NO_LAUNCH, ""): 1000,
     }
+
+
+def test_without_a_device_operators_are_grouped_by_their_own_time(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.json",
+        [
+            event("nn.Module: Net_0", "python_function", 0, 100),
+            event("nn.Module: Linear_3", "python_function", 20, 50),
+            event("aten::linear", "cpu_op", 30, 30),
+            event("aten::addmm", "cpu_op", 35, 20),  # of linear's 30 µs
+            event("aten::relu", "cpu_op", 80, 10),
+            event("aten::mul_", "cpu_op", 200, 5),
+        ],
+    )
+    rows = ask("statistic", path, "--group_by", "module")["operations"]
+    own_us = {row["name"]: pytest.approx(1e3 * row["own_total_ms"]) for row in rows}
+    assert own_us == {"Net_0.Linear_3": 30, "Net_0": 10, "(outside modules)": 5}
 
 
 def test_where_no_module_is_recorded_python_functions_stand_in(tmp_path: Path) -> None:
@@ -124,7 +141,7 @@ def test_a_backward_operator_has_the_module_of_the_forward_one_with_its_sequence
     assert groups(path, "module") == {
         ("Norm_0", "backward"): 4000,
         ("Linear_0", "backward"): 11000,
-        ("(no module around the launch)", "update"): 1000,
+        ("(outside modules)", "update"): 1000,
     }
     assert groups(path, "operator")["aten::mm", "backward"] == 9000
 
