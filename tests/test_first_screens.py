@@ -96,6 +96,15 @@ def test_findings_are_in_the_order_of_savings_that_are_certain(path: Path) -> No
 
 
 @pytest.mark.parametrize("job", few(2, JOBS))
+def test_the_share_of_a_saving_is_of_the_step_of_the_headline(path: Path) -> None:
+    document = json.loads(run_cli("diagnose", path, "--format", "json")[1])
+    for finding in document["findings"]:
+        if finding["gain_share"] is not None and "from_step" not in finding["scope"]:
+            share = finding["gain_ms"]["mid"] / document["iteration_ms"]["real"]["mid"]
+            assert finding["gain_share"] == pytest.approx(share)
+
+
+@pytest.mark.parametrize("job", few(2, JOBS))
 def test_all_options_speak_of_one_length_of_a_step(path: Path) -> None:
     told = {}
     for words in (("diagnose",), ("breakdown",), ("compare", path)):
