@@ -55,6 +55,16 @@ def test_the_operation_with_the_largest_total_is_named_and_no_step(tmp_path: Pat
     assert found.headline == expected
 
 
+def test_events_of_no_duration_have_no_share_and_a_page(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", [span("a", 5, 0, "op")])
+    code, out, err = run_cli("statistic", path, "--html", tmp_path / "page.html")
+    assert (code, out.splitlines()[0]) == (
+        0,
+        "a takes most time: 0 ms of its own in 1 event of 0 ms on average.",
+    )
+    assert "wrote" in err
+
+
 def test_the_first_table_has_the_largest_own_total_first_and_steps_apart(tmp_path: Path) -> None:
     found = result(job(tmp_path, 1))
     work, apart = [table for table in found.tables if table.brief]

@@ -215,7 +215,7 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     rows = (rows_of(of_rank, prefix) for prefix, (_, of_rank) in groups.items())
     stats = over_ranks(groups.values()) if over else [row for of_rank in rows for row in of_rank]
     spans_ns = [stat.own_ns for stat in stats] if grouped else [rank.span_ns for rank in job.ranks]
-    whole_ns = sum(spans_ns) / (1 if over else sum(map(bool, spans_ns))) or 1
+    whole_ns = sum(spans_ns) / max(1 if over else sum(map(bool, spans_ns)), 1) or 1
     share = _SHARE._replace(value=lambda stat: stat.own_ns / whole_ns)
     name = _OPERATIONS[0]._replace(title="work of" if grouped else "operation")
     rest = (_OVER_RANKS if over else _OPERATIONS)[1:]

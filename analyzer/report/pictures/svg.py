@@ -124,7 +124,8 @@ def ticks(low: float, high: float) -> list[tuple[float, str]]:
     power = 10.0 ** math.floor(math.log10(least))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * 0.999)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    values = [i * step for i in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
+    above = max(high, low + step)  # an axis has a length
+    values = [i * step for i in range(math.floor(low / step + 1e-9), math.ceil(above / step - 1e-9) + 1)]
     return [(value, f"{value:,.{decimals}f}".replace("-", "−")) for value in values]
 
 
