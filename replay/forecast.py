@@ -28,8 +28,7 @@ from replay.answer import (
     paired_change,
     without_outliers,
 )
-from replay.edit import Edit, EditRequest, Job, in_order
-from replay.edits import parse
+from replay.edit import Edit, EditRequest, Job, in_order, parse
 from replay.occurrences import UsualGaps, pace, with_usual_gaps
 from replay.runs import Runs, Simulation
 

@@ -21,7 +21,7 @@ from analyzer.reading.dialects import Role
 from analyzer.reading.dialects.owners import SHARED, split_by_slices
 from analyzer.reading.dialects.steps import Step, Steps
 from conftest import REPO, ask, run_cli
-from replay import edits
+from replay import edit as edits
 
 #: What the examples take for granted.
 _IMPORTS = """
