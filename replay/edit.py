@@ -213,7 +213,7 @@ EDITS = (
         "tensors are cut into pieces of N bytes; needs their sizes, from BytePS's log",
     ),
     (
-        "schedule",
+        "bandwidth",
         "schedule=priority|fifo",
         "links serve the lowest tensor index first, or first come, first served, instead of the recorded "
         "order",
@@ -237,7 +237,7 @@ EDITS = (
         "early as the first; peers: a rank is ready as early as its peers",
     ),
     (
-        "outliers",
+        "straggler",
         "step20=usual",
         "replace these steps (step20,step31) by the median step: no event takes longer or starts later",
     ),

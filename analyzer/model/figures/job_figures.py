@@ -15,8 +15,14 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.arrays.distributions import n_warm_up
 from analyzer.base.names import OpName
-from analyzer.model.figures.durations import OperationStats, joined, operation_stats
-from analyzer.model.figures.operations_by_step import Operations, OpKey, merged
+from analyzer.model.figures.durations import (
+    Operations,
+    OperationStats,
+    OpKey,
+    joined,
+    merged,
+    operation_stats,
+)
 from analyzer.model.figures.rank_figures import LogRows, RankFigures, Wanted, rank_figures
 from analyzer.model.figures.time_by_role import Breakdown
 from analyzer.reading import dialects

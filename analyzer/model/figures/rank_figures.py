@@ -9,8 +9,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64, NDArray
-from analyzer.model.figures.durations import NO_DURATIONS, OperationStats, category_totals, durations
-from analyzer.model.figures.operations_by_step import Operations, operations_of
+from analyzer.model.figures.durations import (
+    NO_DURATIONS,
+    Operations,
+    OperationStats,
+    category_totals,
+    durations,
+    operations_of,
+)
 from analyzer.model.figures.time_by_role import NO_BREAKDOWN, Breakdown, breakdown
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need, Role
