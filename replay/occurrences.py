@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,26 +103,17 @@ def pace(works: Float64) -> Float64:
 
 
 class UsualGaps:
-    """Median gap of each event of a recording over its steps.
+    """Median gap of each event of a recording over its steps."""
 
-    The numbers of the events come from `other` if it has the same events.
-    """
-
-    def __init__(self, recording: Recording, other: UsualGaps | None = None) -> None:
-        self._operation, self._gap_ns = (
-            [getattr(step, column) for step in recording.steps] for column in ("operation", "gap_ns")
-        )
-        self._number: Sequence[Int64]
-        if other is not None and all(map(operator.is_, self._operation, other._operation)):
-            self._number = other._number
-        else:
-            self._number = [recording.to_file(number) for number in slots(recording.steps)]
+    def __init__(self, recording: Recording) -> None:
+        self._recorded = [(step.operation, step.gap_ns) for step in recording.steps]
+        self._number = [recording.to_file(number) for number in slots(recording.steps)]
         self._gaps = usual("gap_ns", recording.steps, self._number)[1]
 
     def are_of(self, recording: Recording) -> bool:
         """Check whether a recording has the same events and gaps as the measured one."""
-        measured = zip(recording.steps, self._operation, self._gap_ns, strict=True)
-        return all(step.operation is operation and step.gap_ns is gap for step, operation, gap in measured)
+        measured = zip(recording.steps, self._recorded, strict=True)
+        return all(step.operation is operation and step.gap_ns is gap for step, (operation, gap) in measured)
 
     def capped(self, row: int, step: StepGraph) -> StepGraph:
         """Limit the gaps of the step in a row to the usual ones."""

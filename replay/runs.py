@@ -61,7 +61,6 @@ class _Row:
         self.first_op = self.offset + 2 * self.owners
         self.n_ops = sum(sizes)
         self._on_device = recording.which(lambda op: op.on_device)
-        self._early: dict[int, tuple[Int64, Int64]] = {}
 
     def step(self, position: int) -> StepGraph:
         """Load the recorded step at `position`."""
@@ -110,19 +109,17 @@ class _Row:
 
     def _launched_before(self, position: int, across: Int64) -> tuple[Int64, Int64]:
         """Find the root events launched in earlier steps, and their recorded gaps since the launch."""
-        if position not in self._early:
-            step = self.step(position)
-            ready = np.full(len(step), np.iinfo(np.int64).min)
-            for back in unique(across[:, 3]).tolist():
-                before = self.step(position - back)
-                source, target, joint, _ = across[across[:, 3] == back].T
-                is_end = joint == Joint.END_TO_HEAD
-                np.maximum.at(ready, target, np.where(is_end, before.end_ns[source], before.start_ns[source]))
-            is_launched = np.zeros(len(step), np.bool_)
-            is_launched[across[:, 1]] = True
-            early = np.flatnonzero(is_launched & _is_root(step))
-            self._early[position] = early, step.start_ns[early] - ready[early]
-        return self._early[position]
+        step = self.step(position)
+        ready = np.full(len(step), np.iinfo(np.int64).min)
+        for back in unique(across[:, 3]).tolist():
+            before = self.step(position - back)
+            source, target, joint, _ = across[across[:, 3] == back].T
+            is_end = joint == Joint.END_TO_HEAD
+            np.maximum.at(ready, target, np.where(is_end, before.end_ns[source], before.start_ns[source]))
+        is_launched = np.zeros(len(step), np.bool_)
+        is_launched[across[:, 1]] = True
+        early = np.flatnonzero(is_launched & _is_root(step))
+        return early, step.start_ns[early] - ready[early]
 
     # ---- edges (e, 2) between operations, numbered from the first operation of their step
 
@@ -228,18 +225,11 @@ class Runs:
     def fits(self, recording: Recording) -> bool:
         """Check whether a recording differs from the prepared one only in its times."""
         prepared = self._row.recording
-        if recording.operations is not prepared.operations or (recording.sides, recording.carries) != (
-            prepared.sides,
-            prepared.carries,
-        ):
+        network = (prepared.sides, prepared.carries)
+        if recording.operations is not prepared.operations or (recording.sides, recording.carries) != network:
             return False
-        return all(
-            all(
-                getattr(recording.steps[row], name) is getattr(prepared.steps[row], name)
-                for name in _STRUCTURE
-            )
-            for row in self.rows
-        )
+        pairs = ((recording.steps[row], prepared.steps[row]) for row in self.rows)
+        return all(getattr(new, name) is getattr(old, name) for new, old in pairs for name in _STRUCTURE)
 
     def simulate(self, steps: Iterable[StepGraph]) -> Schedule:
         """Simulate the runs with the times of `steps`; repeated rows need only those of the first round."""
@@ -286,7 +276,7 @@ class Runs:
         if self._row.has_links:  # transfers that share a link take longer than their work
             carried = np.flatnonzero(self._plan.device[inside] != UNLIMITED)
             bodies[first[carried] // 2] = schedule.end_ns[inside][carried]
-        return heads, bodies, self._row.work_and_gaps(position, step)[0]
+        return heads, bodies, np.diff(until)[1::2]
 
     def _costs(self, position: int, step: StepGraph, first: Int64) -> tuple[Int64, Int64]:
         """Gap before each run of a step, and the sums of all times before operations (2n + 1,)."""

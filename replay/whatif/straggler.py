@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
@@ -38,7 +39,11 @@ _STEP = re.compile(r"step(\d{1,18})")
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
     """Parse `straggler=`, `=peers` of ranks, `gap=even` and `=usual` of steps; None for any other request."""
-    kinds = {"even": _evened, "mean": at_mean_work, "each_step": _even_in_each_step}
+    kinds: dict[str, Callable[[Recording], Recording]] = {
+        "even": _evened,
+        "mean": at_mean_work,
+        "each_step": partial(_evened, over_steps=False),
+    }
     if not request.asks("straggler", "none", *kinds):
         return (_of_steps if request.value == "usual" else _of_ranks)(request, job)
     if request.value == "none":
@@ -103,14 +108,10 @@ def without_stragglers(recording: Recording) -> Recording:
     return as_peers(recording, slow, gaps=True, over_steps=False)
 
 
-def _evened(recording: Recording) -> Recording:
+def _evened(recording: Recording, *, over_steps: bool = True) -> Recording:
     work = recording.which(lambda op: not op.is_communication)
-    return as_usual(recording, "work_ns", of_mean_owner, work & done_by_all(recording))
-
-
-def _even_in_each_step(recording: Recording) -> Recording:
-    work = recording.which(lambda op: not op.is_communication)
-    return as_usual(recording, "work_ns", of_mean_owner, work, over_steps=False)
+    chosen = work & done_by_all(recording) if over_steps else work
+    return as_usual(recording, "work_ns", of_mean_owner, chosen, over_steps=over_steps)
 
 
 def at_mean_work(recording: Recording) -> Recording:
