@@ -226,7 +226,7 @@ EDITS = (
         "works as long as the mean rank of that step",
     ),
     (
-        "drop",
+        "scaling",
         "drop=NAME",
         "the operation takes no time; an annotation is removed with everything inside, idle time included",
     ),

@@ -29,8 +29,8 @@ from replay.answer import (
     without_outliers,
 )
 from replay.edit import Edit, EditRequest, Job, in_order, parse
-from replay.occurrences import UsualGaps, pace, with_usual_gaps
 from replay.runs import Runs, Simulation
+from replay.usual_times import UsualGaps, pace, with_usual_gaps
 
 #: Steps that share a network are simulated so many times in a row, until the workers settle into a rhythm.
 _ROUNDS = 3

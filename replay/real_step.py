@@ -67,18 +67,11 @@ class RealStep(Struct, frozen=True):
 
 
 class RealJob(Struct, frozen=True):
-    """A job without its profiler.
-
-    Attributes
-    ----------
-    loaded : the job, with `recording` as the cost makes it most likely
-    extremes : recordings with the most and with the least cost; none if the cost is known. Steps are made on
-        access
-    """
+    """A job without its profiler; the steps of its recordings are made on access."""
 
     step: RealStep
-    loaded: LoadedSteps
-    extremes: tuple[Recording, ...] = ()
+    loaded: LoadedSteps  # with the recording as the cost makes it most likely
+    extremes: tuple[Recording, ...] = ()  # with the most and with the least cost; none if the cost is known
 
 
 def real_job(loaded: LoadedSteps, told_ns: float | None = None) -> RealJob:
@@ -101,8 +94,7 @@ def _logged_ns(loaded: LoadedSteps) -> Iterator[float]:
     system, root = dialects.named(loaded.files[0].dialect), loaded.job.root
     if not root.is_dir() or (system.profiler_cost is not None and not system.slows_host):
         return
-    from analyzer.model.figures.job_figures import load_figures
-    from analyzer.model.figures.rank_figures import Wanted
+    from analyzer.model.figures.job_figures import Wanted, load_figures
     from trace_utils import held_by
 
     for path in sorted(root.iterdir()):
@@ -193,7 +185,13 @@ class _Replayed:
             if row not in simulated:
                 return recording.steps[row]
             step = rest(recording.steps[row])
-            return step if pace == 1 else _paced(step, pace)
+            if pace == 1:
+                return step
+            work_ns, gap_ns, tail_ns = (
+                np.rint(column * pace).astype(np.int64)
+                for column in (step.work_ns, step.gap_ns, step.tail_ns)
+            )
+            return replace(step, work_ns=work_ns, gap_ns=gap_ns, tail_ns=tail_ns)
 
         edited = replace(recording, steps=LazySteps(recording.bounds, edit, most=1))
         schedule = runs.simulate(map(edit, runs.rows))
@@ -208,13 +206,6 @@ class _Replayed:
             low, high = (share, high) if is_long else (low, share)
         pace = told_ns / max(mean_step_ns(self.without(high)), 1.0)
         return self.without(high, pace), pace
-
-
-def _paced(step: StepGraph, pace: float) -> StepGraph:
-    work_ns, gap_ns, tail_ns = (
-        np.rint(column * pace).astype(np.int64) for column in (step.work_ns, step.gap_ns, step.tail_ns)
-    )
-    return replace(step, work_ns=work_ns, gap_ns=gap_ns, tail_ns=tail_ns)
 
 
 def _is_slowed(operation: Operation) -> bool:

@@ -45,7 +45,7 @@ from analyzer.answers.diagnose.finding import Finding, Skipped, edit
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.reading.dialects.roles import Phase
 from replay.edit import Edit, EditRequest, Job
-from replay.even_work import scaled
+from replay.usual_times import scaled
 from replay.selection import as_ratio
 """
 

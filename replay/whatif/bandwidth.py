@@ -12,9 +12,9 @@ from analyzer.model.graph.step_graph import Recording
 from analyzer.reading.dialects.step_parts import Direction
 from replay.answer import CROWDED
 from replay.edit import Edit, EditRequest, Job, Order
-from replay.even_work import scaled, with_work
 from replay.links import LinkRate, bytes_of, is_sized, with_sizes
 from replay.selection import as_ratio
+from replay.usual_times import scaled, with_work
 from replay.whatif.collective_times import at_bandwidth, crowded_ns, with_latency
 
 _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]+)?)([KMG])bit(?:/s)?", re.IGNORECASE)

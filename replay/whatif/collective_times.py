@@ -18,7 +18,7 @@ from analyzer.reading.dialects.recorded_collectives import bus_factor, size_clas
 from analyzer.reading.dialects.roles import Role
 from dag_utils import RankFacts
 from replay.edit import Edit, EditRequest, Job, measured
-from replay.even_work import for_all, ratio_of, scaled, with_work
+from replay.usual_times import for_all, ratio_of, scaled, with_work
 
 #: The end of an event and the end of its slice may differ by this much.
 _TOLERANCE_NS = 2_000

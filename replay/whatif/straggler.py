@@ -16,21 +16,24 @@ from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Joint
 from replay.edit import Edit, EditRequest, Job, Order, measured
-from replay.even_work import (
+from replay.selection import named_ranks
+from replay.usual_times import (
     as_peers,
     as_usual,
     done_by_all,
     excess_ns,
     is_own_work,
+    medians,
     of_mean_owner,
+    pair_numbers,
     peers_usual,
     scaled,
+    slots,
     stages,
+    usual,
     with_work,
     work_by_owner,
 )
-from replay.occurrences import medians, pair_numbers, slots, usual
-from replay.selection import named_ranks
 
 #: A rank is a straggler if it works so many times as long in a step as the median of its peers.
 THRESHOLD = 1.1

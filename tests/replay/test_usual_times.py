@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.even_work import peers_of, peers_usual
-from replay.occurrences import medians, pair_numbers
+from replay.usual_times import medians, pair_numbers, peers_of, peers_usual
 
 _small = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1000)), max_size=30)
 

@@ -26,8 +26,7 @@ from analyzer.base.errors import AnalyzeError, TraceError
 from analyzer.base.names import OpName
 from analyzer.cli.runs import labels
 from analyzer.model.figures.durations import OpKey, folded, joined, operation_stats, rows_of
-from analyzer.model.figures.job_figures import JobFigures, filtered, load_figures
-from analyzer.model.figures.rank_figures import Wanted
+from analyzer.model.figures.job_figures import JobFigures, Wanted, filtered, load_figures
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Role
 from analyzer.reading.formats.columns import Trace
