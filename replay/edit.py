@@ -288,16 +288,16 @@ def parse(request: EditRequest, job: Job) -> Edit:
 
     Raises UsageError for a value that the edit does not have, or a name that nothing in the job has.
     """
-    module = ""
+    untried = _modules(request)
     try:
-        for module in _modules(request):
-            edit: Edit | None = import_module(f"replay.whatif.{module}").parse(request, job)
+        while untried:
+            edit: Edit | None = import_module(f"replay.whatif.{untried.pop(0)}").parse(request, job)
             if edit is not None:
                 return replace(edit, name=str(request))
         raise request.refused("no such edit")
     except UsageError as error:
         forms, meant = _forms(), meant_name(request.name)
-        if request.name == meant and module == "scaling":
+        if request.name == meant and not untried:
             raise request.refused(f"it is {forms[meant]}; --set help lists all") from error
         if meant in ("", request.name):
             raise

@@ -18,8 +18,6 @@ from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Joint, Operation
 from replay.selection import pipeline_stages
 
-#: Largest number of cells in a lookup table for each cell in use, which limits memory.
-_SPARSE = 4
 #: Number of slots whose times are gathered together, which limits memory.
 _AT_ONCE = 1 << 13
 #: Computes the wanted times from the measured ones; both by owner and kind of work (owners, kinds).
@@ -234,10 +232,6 @@ def slots(steps: Sequence[StepGraph]) -> list[Int64]:
 def pair_numbers(first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]]) -> Int64:
     """Assign equal pairs of values (n,) equal numbers, from 0 without a gap."""
     pair = first.astype(np.int64) * (int(second.max(initial=0)) + 1) + second
-    if int(pair.max(initial=0)) < _SPARSE * len(pair):
-        is_taken = np.zeros(_SPARSE * len(pair), np.bool_)
-        is_taken[pair] = True
-        return (np.cumsum(is_taken) - 1)[pair]
     return np.unique(pair, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 

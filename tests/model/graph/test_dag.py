@@ -44,11 +44,6 @@ def test_the_longest_path_and_the_slack_of_the_others(
     assert path.slack_ns.tolist() == slack
 
 
-def test_a_cycle_is_an_error_that_prints_it() -> None:
-    with pytest.raises(TraceError, match=r"^the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
-        Dag.of("abc", [""] * 3, [1, 1, 1], [(0, 1), (1, 0), (1, 2)]).longest_path()
-
-
 def test_the_longest_chain_is_the_path_of_its_gpu_and_all_others_have_slack() -> None:
     #  a:1 -> b:5      a, b is the longest: 6; c could take 6 - (1 + 3) = 2 more
     #      -> c:3
