@@ -6,9 +6,8 @@ The types of a recorded step (`Recording`, `StepGraph`) are in `analyzer.model.g
 from __future__ import annotations
 
 from analyzer.model.graph.critical_path import CriticalPath, critical_path
-from analyzer.model.graph.dependencies import mean_dags
+from analyzer.model.graph.dag import Dag, LongestPath, mean_dags
 from analyzer.model.graph.job_steps import LoadedSteps, RankFacts, load_steps, read_partitions
-from analyzer.model.graph.model import Dag, LongestPath
 from analyzer.model.graph.path_summary import (
     NamedPath,
     Scope,

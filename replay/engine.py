@@ -209,12 +209,6 @@ def _loop(
     """
     n = len(dur)
     events: list[tuple[int, int]] = []
-    for op in range(n):
-        if waiting[op] == 0 and device[op] < 0:
-            start[op] = gap[op]
-            heappush(events, (gap[op] + dur[op], op))
-        elif waiting[op] == 0:
-            heappush(events, (gap[op], n + op))
     queues: list[list[tuple[int, int, int]]] = [[] for _ in range(n_devices)]
     is_free = [True] * n_devices
     changed: list[int] = []  # devices that became free or got a waiting operation at this moment
@@ -222,6 +216,16 @@ def _loop(
     network, is_connection = _Connections(sides, carries), [max(both) >= 0 for both in sides]
     done = 0
 
+    def let_go(op: int, now: int) -> None:
+        if device[op] >= 0:
+            heappush(events, (now + gap[op], n + op))
+        else:
+            start[op] = now + gap[op]
+            heappush(events, (start[op] + dur[op], op))
+
+    for op in range(n):
+        if waiting[op] == 0:
+            let_go(op, 0)
     while events or network.busy:
         now = events[0][0] if events else network.next_ns
         is_shared_anew = bool(network.busy) and network.next_ns <= now
@@ -230,37 +234,22 @@ def _loop(
             sent = network.over(now)[::-1]
         while sent or (events and events[0][0] == now):
             if sent:
-                code = sent.pop()
-                dur[code] = now - start[code]
+                op = sent.pop()
+                dur[op] = now - start[op]
             else:
-                code = heappop(events)[1]
-            if code >= n:
-                heappush(queues[device[code - n]], (priority[code - n], now, code - n))
-                changed.append(device[code - n])
+                op = heappop(events)[1]
+            if op >= n:
+                heappush(queues[device[op - n]], (priority[op - n], now, op - n))
+                changed.append(device[op - n])
                 continue
-            ended = [code]
-            while ended:
-                op = ended.pop()
-                done += 1
-                if device[op] >= 0:
-                    is_free[device[op]] = True
-                    changed.append(device[op])
-                for then in after[after_ptr[op] : after_ptr[op + 1]]:
-                    waiting[then] -= 1
-                    if waiting[then] > 0:
-                        continue
-                    ready = now + gap[then]
-                    if device[then] < 0:
-                        start[then] = ready
-                        if ready + dur[then] > now:
-                            heappush(events, (ready + dur[then], then))
-                        else:
-                            ended.append(then)
-                    elif ready > now:
-                        heappush(events, (ready, n + then))
-                    else:
-                        heappush(queues[device[then]], (priority[then], now, then))
-                        changed.append(device[then])
+            done += 1
+            if device[op] >= 0:
+                is_free[device[op]] = True
+                changed.append(device[op])
+            for then in after[after_ptr[op] : after_ptr[op + 1]]:
+                waiting[then] -= 1
+                if waiting[then] == 0:
+                    let_go(then, now)
         for ready_device in changed:
             if is_free[ready_device] and queues[ready_device]:
                 op = heappop(queues[ready_device])[2]

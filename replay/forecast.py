@@ -28,10 +28,9 @@ from replay.answer import (
     paired_change,
     without_outliers,
 )
-from replay.edit import Edit, EditRequest, Job, in_order
-from replay.edits import parse
-from replay.occurrences import UsualGaps, pace, with_usual_gaps
+from replay.edit import Edit, EditRequest, Job, in_order, parse
 from replay.runs import Runs, Simulation
+from replay.usual_times import UsualGaps, pace, with_usual_gaps
 
 #: Steps that share a network are simulated so many times in a row, until the workers settle into a rhythm.
 _ROUNDS = 3
@@ -140,7 +139,8 @@ class Forecast(Struct, frozen=True, dict=True):
 
         It grows with the effect of the edits, and with the differences between the `rhythms`.
         """
-        usual = [max(_usual_ns(times), 1.0) for times in (self.after, *self.rhythms)]
+        several = (self.after, *self.rhythms)
+        usual = [max(float(without_outliers(times.mean(axis=1)).mean()), 1.0) for times in several]
         apart = [abs(log(time / usual[0])) for time in usual]
         more = self.error_ns / Z_95 / max(self.after_ns, 1.0)
         model, _ = self.model()
@@ -201,11 +201,6 @@ class Gain(Struct, frozen=True):
 def _mean(starts: Int64) -> Int64:
     """Mean step times (positions, m) over starts."""
     return np.asarray(np.rint(starts.mean(axis=0)), np.int64)
-
-
-def _usual_ns(simulated: Int64) -> float:
-    """Mean step time without outliers."""
-    return float(without_outliers(simulated.mean(axis=1)).mean())
 
 
 def _without_alike(steps: Float64, alike: Float64) -> Float64:
@@ -357,7 +352,7 @@ class Forecasts:
     def _steps(self, recording: Recording, own_gaps: bool, rows: Sequence[int]) -> Iterator[StepGraph]:
         gaps = None if own_gaps else self._usual_gaps
         if gaps is not None and not gaps.are_of(recording):
-            gaps = UsualGaps(recording, gaps)
+            gaps = UsualGaps(recording)
         for row in rows:
             step = recording.steps[row]
             yield step if gaps is None else gaps.capped(row, step)

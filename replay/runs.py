@@ -8,13 +8,13 @@ where an edge leads into one or out of one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzer.base.arrays import Int32, Int64
+from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import unique
 from analyzer.model.graph.step_graph import (
     NO_LINK,
@@ -24,9 +24,8 @@ from analyzer.model.graph.step_graph import (
     StepGraph,
     operation_edges,
 )
-from analyzer.reading.dialects.step_parts import narrow
+from analyzer.reading.dialects.step_parts import Joint, narrow
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
-from replay.row import Row
 
 #: Columns of a step that determine the edges; work, gaps, begins and tails do not.
 _STRUCTURE = (
@@ -35,24 +34,172 @@ _STRUCTURE = (
 )  # fmt: skip
 
 
+class _Row:
+    """The operations of steps in a row, and the edges to step starts, step ends and the step before.
+
+    Each step has the starts and ends of its owners, then two operations for each event, its head and its
+    body. The head starts when all its inputs are over and the gap has passed. The body starts when the head
+    and all inputs of the body are over and its link is free; it lasts the event's work. The simulation
+    produces the waiting. Edits of work, gaps, tails and begins leave operations and edges as they are.
+    """
+
+    def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
+        self.recording, self.rows = recording, rows
+        self.owners = len(recording.owners)
+        index = np.arange(len(rows))
+        follows = np.diff(np.array(rows, np.int64), prepend=-2) == 1
+        #: Number of steps (positions,) recorded without a break before each one.
+        self._n_before = index - np.maximum.accumulate(np.where(follows, 0, index))
+        sizes, self.has_links = [], False
+        for position in range(len(rows)):
+            step = self.step(position)
+            sizes.append(2 * self.owners + 2 * len(step))
+            self.has_links |= bool((step.link != NO_LINK).any())
+        self.offset = np.cumsum([0, *sizes[:-1]])
+        self.begin_op = self.offset[:, None] + np.arange(self.owners)
+        self.end_op = self.begin_op + self.owners
+        self.first_op = self.offset + 2 * self.owners
+        self.n_ops = sum(sizes)
+        self._on_device = recording.which(lambda op: op.on_device)
+
+    def step(self, position: int) -> StepGraph:
+        """Load the recorded step at `position`."""
+        return self.recording.steps[self.rows[position]]
+
+    def around(self, position: int) -> list[Int64]:
+        """Edges from the events of a step to its starts, its ends and the step before."""
+        edges = [self.offset[position] + self._to_events(position)]
+        if position:
+            edges.append(self.offset[position - 1 : position + 1] + self._from_step_before(position))
+            edges.append(self._launches(position))
+        return edges
+
+    def lead_ns(self, position: int, recorded: Int64) -> Int64:
+        """Delay of each owner's start (m,) behind the first owner's; `recorded` if the step follows no other.
+
+        If steps that share a network repeat, the drift between owners in the last round is undone: it was
+        chance and would add up.
+        """
+        if position == 0 or self._follows_a_pause(position):
+            return recorded
+        if self._n_before[position] or not self.recording.sides:
+            return np.zeros_like(recorded)
+        moved = self.step(position).lead_ns - self.step(position - 1).next_ns
+        return np.asarray(moved - moved.min())
+
+    def work_and_gaps(self, position: int, step: StepGraph) -> tuple[Int64, Int64]:
+        """Split off what passed in the step before from the work and gaps (n,) of a step's events.
+
+        Events that began there keep the work that was left. Operations that were launched there, and whose
+        inputs are done, may start before their host begins this step: their gap is from their launch on.
+        `step` is the recorded one or one with edited times.
+        """
+        continued, across = self._from_before(position)
+        if not len(continued) and not len(across):
+            return step.work_ns, step.gap_ns
+        work, gaps = step.work_ns.copy(), step.gap_ns.astype(np.int64)
+        earlier, resumed = continued.T
+        since = np.maximum(self.step(position - 1).end_ns[earlier], step.start_ns[resumed])
+        work[resumed] = np.clip(step.end_ns[resumed] - since, 0, work[resumed])
+        gaps[resumed] = 0
+        early, since_launch = self._launched_before(position, across)
+        edited = gaps[early] - (step.start_ns - step.begin_ns[step.owner])[early]
+        gaps[early] = np.maximum(since_launch + edited, 0)
+        return work, gaps
+
+    def _launched_before(self, position: int, across: Int64) -> tuple[Int64, Int64]:
+        """Find the root events launched in earlier steps, and their recorded gaps since the launch."""
+        step = self.step(position)
+        ready = np.full(len(step), np.iinfo(np.int64).min)
+        for back in unique(across[:, 3]).tolist():
+            before = self.step(position - back)
+            source, target, joint, _ = across[across[:, 3] == back].T
+            is_end = joint == Joint.END_TO_HEAD
+            np.maximum.at(ready, target, np.where(is_end, before.end_ns[source], before.start_ns[source]))
+        is_launched = np.zeros(len(step), np.bool_)
+        is_launched[across[:, 1]] = True
+        early = np.flatnonzero(is_launched & _is_root(step))
+        return early, step.start_ns[early] - ready[early]
+
+    # ---- edges (e, 2) between operations, numbered from the first operation of their step
+
+    def _to_events(self, position: int) -> Int64:
+        """Edges between the events of a step and its starts and ends."""
+        step, first = self.step(position), 2 * self.owners
+        begin = np.arange(self.owners)
+        end = self.owners + begin
+        continued, across = self._from_before(position)
+        is_root = _is_root(step)
+        is_root[continued[self._runs_on(position), 1]] = False
+        is_root[across[:, 1]] = False
+        roots = np.flatnonzero(is_root)
+        edges = [
+            (begin, end),
+            (begin[step.owner[roots]], first + 2 * roots),
+            (first + 2 * step.last + 1, end[step.owner[step.last]]),
+        ]
+        return np.stack([np.concatenate(column) for column in zip(*edges, strict=True)], axis=1)
+
+    def _from_step_before(self, position: int) -> Int64:
+        first = 2 * self.owners
+        begin = np.arange(self.owners)
+        ends = self.owners + begin
+        continued, _ = self._from_before(position)
+        if self._follows_a_pause(position):
+            ends, begin = np.repeat(ends, self.owners), np.tile(begin, self.owners)
+        resumed = first + 2 * continued.astype(np.int64) + np.array([1, 0])
+        # Host events that outlast the step before resume with this step, so the edge leads to their bodies.
+        resumed[~self._runs_on(position), 1] += 1
+        return np.concatenate([np.stack([ends, begin], axis=1), resumed])
+
+    def _launches(self, position: int) -> Int64:
+        """Edges from launches in earlier steps, between operations of all steps."""
+        source, target, joint, back = self._from_before(position)[1].T.astype(np.int64)
+        done = self.first_op[position - back] + 2 * source + (joint == Joint.END_TO_HEAD)
+        return np.stack([done, self.first_op[position] + 2 * target], axis=1)
+
+    def _runs_on(self, position: int) -> Mask:
+        """Select continued events (c,) that run on without waiting for the start of this step.
+
+        Device work does, and host events that the boundary cut.
+        """
+        continued, _ = self._from_before(position)
+        if not len(continued):
+            return np.empty(0, np.bool_)
+        step, (earlier, resumed) = self.step(position), continued.T
+        is_cut = self.step(position - 1).end_ns[earlier] <= step.start_ns[resumed]
+        return np.asarray(is_cut | self._on_device[step.operation[resumed]])
+
+    def _from_before(self, position: int) -> tuple[Int64, Int64]:
+        """`continued` and `across` of a step; empty if the recorded step before it is missing."""
+        step, n_before = self.step(position), self._n_before[position]
+        return step.continued[: None if n_before else 0], step.across[step.across[:, 3] <= n_before]
+
+    def _follows_a_pause(self, position: int) -> bool:
+        """Check whether the profiler paused before a step; owners then start it as recorded."""
+        step, before = self.step(position), self.step(position - 1)
+        return bool(self._n_before[position]) and step.number > before.number + 1
+
+
+def _is_root(step: StepGraph) -> Mask:
+    """Select events (n,) that wait for nothing of their owner except the start of the step."""
+    source, target, joint, _ = step.edges.T
+    holds = (joint < Joint.END_TO_BODY) & (step.owner[source] == step.owner[target])
+    is_root = np.ones(len(step), np.bool_)
+    is_root[target[holds]] = False
+    return is_root
+
+
 class Runs:
     """The recorded steps `rows` in a row, prepared for simulation with any times.
 
-    Operations are numbered as in `Row`, but for the events of a step, which are in `_order`: track by
-    track. Run k is the operations from ``first[k]`` to the one before ``first[k + 1]``.
+    Operations are numbered as in `_Row`. Run k is the operations from ``first[k]`` to the one before
+    ``first[k + 1]``.
     """
 
     def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
         self.rows = rows
-        self._row = row = Row(recording, rows)
-        self._operations = recording.operations
-        # Links serve simultaneous requests in the order of the step, so steps with links keep their order.
-        self._order: Sequence[Int64 | None] = [None] * len(rows)
-        if not row.has_links:
-            track = recording.numbered(lambda op: (op.owner, op.track))[1].astype(np.int32)
-            self._order = [
-                _by_track(recording, track[row.step(position).operation]) for position in range(len(rows))
-            ]
+        self._row = row = _Row(recording, rows)
         self._begin = np.append(row.begin_op[:, 0], row.n_ops)
         edges_of, starts_of = zip(*map(self._of_step, range(len(rows))), strict=True)
         edges = np.concatenate(edges_of)
@@ -78,18 +225,11 @@ class Runs:
     def fits(self, recording: Recording) -> bool:
         """Check whether a recording differs from the prepared one only in its times."""
         prepared = self._row.recording
-        if recording.operations is not prepared.operations or (recording.sides, recording.carries) != (
-            prepared.sides,
-            prepared.carries,
-        ):
+        network = (prepared.sides, prepared.carries)
+        if recording.operations is not prepared.operations or (recording.sides, recording.carries) != network:
             return False
-        return all(
-            all(
-                getattr(recording.steps[row], name) is getattr(prepared.steps[row], name)
-                for name in _STRUCTURE
-            )
-            for row in self.rows
-        )
+        pairs = ((recording.steps[row], prepared.steps[row]) for row in self.rows)
+        return all(getattr(new, name) is getattr(old, name) for new, old in pairs for name in _STRUCTURE)
 
     def simulate(self, steps: Iterable[StepGraph]) -> Schedule:
         """Simulate the runs with the times of `steps`; repeated rows need only those of the first round."""
@@ -106,7 +246,9 @@ class Runs:
         for position, step in enumerate(itertools.islice(steps, round_)):
             leads.append(step.lead_ns)
             dur[self.end_run[position::round_]] = step.tail_ns
-            times = _Times(self, position, step).of_runs(*self._bounds(position))
+            first, after = self._bounds(position)
+            gaps, until = self._costs(position, step, first)
+            times = until[after] - until[first] - gaps, gaps
             for again in range(position, len(self.rows), round_):
                 inside = self._inside(again)
                 dur[inside], gap[inside] = times
@@ -126,23 +268,31 @@ class Runs:
 
     def events_ns(self, position: int, step: StepGraph, schedule: Schedule) -> tuple[Int64, Int64, Int64]:
         """Start, end and work (n,) of the events of the `step` simulated at `position`."""
-        times = _Times(self, position, step)
         inside = self._inside(position)
         first, after = self._bounds(position)
-        heads, bodies = times.of_events(first, after, schedule.start_ns[inside])
+        gaps, until = self._costs(position, step, first)
+        ends = np.repeat(schedule.start_ns[inside] - until[first] - gaps, after - first) + until[1:]
+        heads, bodies = ends[::2], ends[1::2]
         if self._row.has_links:  # transfers that share a link take longer than their work
             carried = np.flatnonzero(self._plan.device[inside] != UNLIMITED)
             bodies[first[carried] // 2] = schedule.end_ns[inside][carried]
-        return heads, bodies, times.work
+        return heads, bodies, np.diff(until)[1::2]
+
+    def _costs(self, position: int, step: StepGraph, first: Int64) -> tuple[Int64, Int64]:
+        """Gap before each run of a step, and the sums of all times before operations (2n + 1,)."""
+        work, gap = self._row.work_and_gaps(position, step)
+        costs = np.column_stack((gap, work)).reshape(-1)
+        until = np.zeros(len(costs) + 1, np.int64)
+        np.cumsum(costs, out=until[1:])
+        return np.where(first & 1, 0, costs[first]), until
 
     # ---- edges between runs
 
     def _of_step(self, position: int) -> tuple[Int64, Int64]:
         """Edges of a step between runs (e, 2), and the operations that start a run."""
         step, first = self._row.step(position), int(self._row.first_op[position])
-        index_of = self._places(position)
-        source, target = (index_of(operations) for operations in operation_edges(step.edges))
-        over = narrow(index_of(2 * step.overtaken + 1))
+        source, target = operation_edges(step.edges)
+        over = narrow(2 * step.overtaken + 1)
         source, target = np.append(source, over[:, 0]), np.append(target, over[:, 1])
         begins = np.zeros(2 * len(step), np.bool_)
         begins[::2] = True
@@ -150,26 +300,9 @@ class Runs:
         run = np.cumsum(begins, dtype=np.int32)
         joins = (run[source] != run[target]) | (source >= target)
         within = first + np.column_stack((source[joins], target[joins])).astype(np.int64)
-        around = [self._placed(edges) for edges in self._row.around(position)]
-        return narrow(np.concatenate([within, *around])), first + narrow(np.flatnonzero(begins))
-
-    def _places(self, position: int) -> Callable[[Int64], Int64]:
-        """Make the function from operations of a step to their indices in track order."""
-        order = self._order[position]
-        if order is None:
-            return lambda operations: operations
-        index_of = np.empty_like(order)
-        index_of[order] = np.arange(len(order))
-        return lambda operations: 2 * index_of[operations >> 1] + (operations & 1)
-
-    def _placed(self, edges: Int64) -> Int64:
-        """Renumber edges between operations of `Row`."""
-        placed: Int64 = edges.copy()
-        for position in unique(np.searchsorted(self._begin, edges.ravel(), side="right") - 1).tolist():
-            first = self._row.first_op[position]
-            inside = (edges >= first) & (edges < self._begin[position + 1])
-            placed[inside] = first + self._places(position)(edges[inside] - first)
-        return placed
+        return narrow(np.concatenate([within, *self._row.around(position)])), first + narrow(
+            np.flatnonzero(begins)
+        )
 
     def _transfers(self) -> Int64:
         """Cuts before and after bodies on links: each of these is a run by itself."""
@@ -291,52 +424,3 @@ def simulated(recording: Recording, rows: Sequence[int]) -> Simulation:
 def replayed_ns(recording: Recording, rows: Sequence[int]) -> Int64:
     """Replayed time of each owner for the recorded steps `rows` (positions, m)."""
     return simulated(recording, rows).iteration_ns
-
-
-class _Times:
-    """Cumulative times of a step's events, to sum up runs."""
-
-    def __init__(self, runs: Runs, position: int, step: StepGraph) -> None:
-        self.work, gap = runs._row.work_and_gaps(position, step)
-        work = self.work
-        self.order = runs._order[position]
-        if self.order is not None:
-            work, gap = work[self.order], gap[self.order]
-        self.gap = gap
-        self.until = np.zeros(len(gap) + 1, np.int64)  # sums of all earlier events
-        np.cumsum(gap + work, dtype=np.int64, out=self.until[1:])
-
-    def _over(self, operation: Int64) -> Int64:
-        """Sum of all times up to the end of an operation; 0 before the first."""
-        event = operation >> 1
-        is_body = (operation & 1).astype(np.bool_)
-        before = self.until[event + is_body]
-        return np.asarray(np.where(is_body, before, before + self._gap_of(operation)))
-
-    def _gap_of(self, operation: Int64) -> Int64:
-        """Gap before an operation; 0 before a body."""
-        return np.where(operation & 1, 0, self.gap[operation >> 1])
-
-    def of_runs(self, first: Int64, after: Int64) -> tuple[Int64, Int64]:
-        """Lengths of runs, and the gaps before them."""
-        gap = self._gap_of(first)
-        return self._over(after - 1) - self._over(first - 1) - gap, gap
-
-    def of_events(self, first: Int64, after: Int64, start: Int64) -> tuple[Int64, Int64]:
-        """Compute the ends of heads and bodies (n,), in the order of the step."""
-        shift = np.repeat(start - self._over(first - 1) - self._gap_of(first), after - first)
-        heads, bodies = shift[::2] + self.until[:-1], shift[1::2] + self.until[1:]
-        heads += self.gap
-        if self.order is not None:
-            placed = np.empty((2, len(heads)), np.int64)
-            placed[0, self.order], placed[1, self.order] = heads, bodies
-            heads, bodies = placed
-        return heads, bodies
-
-
-def _by_track(recording: Recording, track: Int32) -> Int64 | None:
-    """Order of a step's events by track (n,); None if sorted already."""
-    if (np.diff(track) >= 0).all():
-        return None
-    order = np.argsort(track.astype(np.min_scalar_type(int(track.max()))), kind="stable")
-    return recording.to_file(narrow(order))

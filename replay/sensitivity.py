@@ -14,9 +14,9 @@ from analyzer.model.graph.step_graph import Recording
 from analyzer.reading.dialects.roles import Phase, Role
 from analyzer.reading.dialects.step_parts import Operation
 from dag_utils import critical_path
-from replay.occurrences import with_usual_gaps
 from replay.runs import Simulation, replayed_ns, simulated
 from replay.selection import Selection
+from replay.usual_times import with_usual_gaps
 from replay.whatif.scaling import changed
 
 #: Number of operations, categories, ranks and links each that are simulated.
@@ -64,13 +64,12 @@ def changed_in_turn(
     for kind, naming in names_of.items():
         groups_of_kind = [group for name_of in naming for group in _grouped(recording, kind, name_of)]
         tried += sorted(groups_of_kind, key=rank_of)[:_MOST_TRIED]
-    recorded_ns, before_ns = replayed_ns(recording, rows).mean(), before.iteration_ns.mean()
+    # with usual gaps, so that a recorded step may take longer
+    longer = replayed_ns(recording, rows).mean() / max(before.iteration_ns.mean(), 1)
     effects = []
     with progress_bar(len(tried), "operations", what="replaying", enabled=progress) as advance:
         for group in tried:
-            effect = _effect(before, group, ratio)  # with usual gaps: a recorded step may take longer
-            effect_ns = float(effect.effect_ns * recorded_ns / max(before_ns, 1))
-            effects.append(replace(effect, effect_ns=effect_ns))
+            effects.append(_effect(before, group, ratio, longer))
             advance(1)
     return sorted(effects, key=lambda effect: -abs(effect.effect_ns))
 
@@ -108,13 +107,13 @@ def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str
     return groups
 
 
-def _effect(before: Simulation, group: Effect, ratio: float) -> Effect:
-    """Simulate the steps with the operations of a group `ratio` times as long."""
+def _effect(before: Simulation, group: Effect, ratio: float, longer: float) -> Effect:
+    """Simulate steps with the operations of a group `ratio` times as long; real steps are `longer`."""
     recording, rows, runs = before.recording, before.rows, before.runs
     edited, added_ns = changed(recording, group.chosen, ratio), 0
     for row in rows:
         old, new = recording.steps[row], edited.steps[row]
         added_ns += int((new.work_ns - old.work_ns).sum() + (new.tail_ns - old.tail_ns).sum())
     after = runs.iteration_ns(runs.simulate(map(edited.steps.__getitem__, rows)))
-    effect_ns = float(after.mean() - before.iteration_ns.mean())
+    effect_ns = float((after.mean() - before.iteration_ns.mean()) * longer)
     return replace(group, added_ns=added_ns / len(rows), effect_ns=effect_ns)

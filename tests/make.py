@@ -12,8 +12,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from analyzer.model.graph.critical_path import CATS, CriticalPath, critical_path
+from analyzer.model.graph.dag import Dag
 from analyzer.model.graph.join_ranks import join
-from analyzer.model.graph.model import Dag
 from analyzer.model.graph.step_graph import Recording
 from analyzer.reading.dialects.step_parts import Edge, Meeting, Operation, RankStep, RankSteps, Transfer
 from analyzer.reading.formats.columns import ArgColumn, Trace, Track

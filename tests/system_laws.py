@@ -12,8 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzer.model.figures.job_figures import JobFigures, load_figures
-from analyzer.model.figures.rank_figures import Wanted
+from analyzer.model.figures.job_figures import JobFigures, Wanted, load_figures
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need, Role, System
 from analyzer.reading.dialects.roles import Phase

@@ -21,7 +21,7 @@ from analyzer.reading.dialects import Role
 from analyzer.reading.dialects.owners import SHARED, split_by_slices
 from analyzer.reading.dialects.steps import Step, Steps
 from conftest import REPO, ask, run_cli
-from replay import edits
+from replay import edit as edits
 
 #: What the examples take for granted.
 _IMPORTS = """
@@ -45,7 +45,7 @@ from analyzer.answers.diagnose.finding import Finding, Skipped, edit
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.reading.dialects.roles import Phase
 from replay.edit import Edit, EditRequest, Job
-from replay.even_work import scaled
+from replay.usual_times import scaled
 from replay.selection import as_ratio
 """
 

@@ -26,8 +26,7 @@ from analyzer.answers.diagnose.steps.detectors.memory import _peaks
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.intervals import clipped_lengths, union
-from analyzer.model.figures.job_figures import load_figures
-from analyzer.model.figures.rank_figures import Wanted
+from analyzer.model.figures.job_figures import Wanted, load_figures
 from analyzer.model.graph.critical_path import CATS, critical_path
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects import Need, Role

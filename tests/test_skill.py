@@ -11,7 +11,7 @@ import pytest
 from analyzer import cli
 from analyzer.cli import arguments
 from conftest import REPO
-from replay.edits import as_edit
+from replay.edit import as_edit
 
 TEXT = (REPO / "SKILL.md").read_text()
 _QUOTED = re.compile(r"`([^`\n]+)`")

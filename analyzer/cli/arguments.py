@@ -90,7 +90,7 @@ def _unrecognized(
     flag: str, argv: Sequence[str], args: argparse.Namespace, parser: argparse.ArgumentParser
 ) -> str:
     """Suggest a flag or an edit in place of a flag that the option does not have."""
-    from replay.edits import as_edit
+    from replay.edit import as_edit
 
     name, _, value = flag.lstrip("-").partition("=")
     if instead := cli.REMOVED.get(flag.partition("=")[0]):

@@ -46,8 +46,7 @@ def run(args: Namespace) -> Result:
         raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
     from analyzer.answers.compare.comparison import recorded_notes, sweep
     from analyzer.base.outputs.atomic import check_output
-    from analyzer.model.figures.job_figures import filtered
-    from analyzer.model.figures.rank_figures import Wanted
+    from analyzer.model.figures.job_figures import Wanted, filtered
 
     check_output(output, is_named=args.output is not None)
     args.output = output

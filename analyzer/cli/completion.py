@@ -50,7 +50,7 @@ def _candidates(typed: Sequence[str], last: str) -> Iterable[str]:
 
 def _edits(paths: Sequence[Path]) -> Iterator[str]:
     """Write the edits in all their forms, with the ranks that the files' names and beginnings tell."""
-    from replay.edits import EDITS
+    from replay.edit import EDITS
     from trace_utils import files_to_read
 
     ranks: list[str] = []

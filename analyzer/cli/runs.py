@@ -12,8 +12,7 @@ from analyzer.base.inputs import is_digest, short_names
 from analyzer.cli import GROUPS, asked
 
 if TYPE_CHECKING:
-    from analyzer.model.figures.job_figures import JobFigures
-    from analyzer.model.figures.rank_figures import Wanted
+    from analyzer.model.figures.job_figures import JobFigures, Wanted
 
 
 def group_of(args: Namespace) -> str | None:

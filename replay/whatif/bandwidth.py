@@ -1,4 +1,4 @@
-"""Faster or slower links: only the time of the bytes changes."""
+"""Faster or slower links, of which only the time of the bytes changes, and another order of service."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from analyzer.model.graph.step_graph import Recording
 from analyzer.reading.dialects.step_parts import Direction
 from replay.answer import CROWDED
 from replay.edit import Edit, EditRequest, Job, Order
-from replay.even_work import scaled, with_work
 from replay.links import LinkRate, bytes_of, is_sized, with_sizes
 from replay.selection import as_ratio
+from replay.usual_times import scaled, with_work
 from replay.whatif.collective_times import at_bandwidth, crowded_ns, with_latency
 
 _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]+)?)([KMG])bit(?:/s)?", re.IGNORECASE)
@@ -27,7 +27,9 @@ _QUICK = 0.2
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Parse `bandwidth=` and `latency=`; None for any other request."""
+    """Parse `bandwidth=`, `latency=` and `schedule=`; None for any other request."""
+    if request.asks("schedule", "priority", "fifo"):
+        return _of_schedule(by_tensor=request.value == "priority")
     if request.name == "latency":
         return _of_latency(request, job)
     if request.name != "bandwidth":
@@ -153,3 +155,14 @@ def _shorter_waits(recording: Recording, factor: float) -> Recording:
             longer = np.maximum(of_step[events] - quick, 0)
             of_step[events] = np.minimum(of_step[events], quick + longer / factor)
     return with_work(recording, work)
+
+
+def _of_schedule(*, by_tensor: bool) -> Edit:
+    """Serve first the lowest tensor index, or what came first, instead of the recorded order."""
+
+    def rescheduled(recording: Recording) -> Recording:
+        priority = recording.column(lambda op: max(op.transfer.tensor, 0)) * by_tensor
+        none = np.empty((0, 2), np.int64)
+        return recording.edited(lambda step: replace(step, turn=priority[step.operation], overtaken=none))
+
+    return Edit(rescheduled, order=Order.WAITS)

@@ -12,7 +12,7 @@ from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.step_parts import Operation
 from replay.edit import Edit, EditRequest, Job
-from replay.even_work import scaled
+from replay.usual_times import scaled
 
 #: Usual gap before a kernel that was launched early.
 BACK_TO_BACK_NS = 2_000

@@ -13,8 +13,8 @@ from analyzer.base.arrays.numbering import unique
 from analyzer.model.graph.step_graph import Recording, StepGraph
 from analyzer.reading.dialects.step_parts import Direction, Operation
 from replay.edit import Edit, EditRequest, Job, measured
-from replay.even_work import scaled
 from replay.links import LinkRate, Side, busy_sides, is_sized, slower_nodes
+from replay.usual_times import scaled
 
 #: A server is slow if its lower quartile exceeds the upper quartile of each other server by this factor.
 _SLOWER = 1.2

@@ -1,8 +1,10 @@
-"""Stragglers, and jobs without them; ranks that work, or pause, as long as their peers."""
+"""Stragglers and outliers: ranks that work, or pause, as their peers, and steps that last as usual."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
@@ -14,31 +16,39 @@ from analyzer.reading.dialects.edge_rules import EdgeKind, kinds_of
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Joint
 from replay.edit import Edit, EditRequest, Job, Order, measured
-from replay.even_work import (
+from replay.selection import named_ranks
+from replay.usual_times import (
     as_peers,
     as_usual,
     done_by_all,
     excess_ns,
     is_own_work,
+    medians,
     of_mean_owner,
+    pair_numbers,
     peers_usual,
     scaled,
+    slots,
     stages,
+    usual,
     with_work,
     work_by_owner,
 )
-from replay.occurrences import medians, pair_numbers
-from replay.selection import named_ranks
 
 #: A rank is a straggler if it works so many times as long in a step as the median of its peers.
 THRESHOLD = 1.1
+_STEP = re.compile(r"step(\d{1,18})")
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Parse `straggler=`, `=peers` of ranks and `gap=even`; None for any other request."""
-    kinds = {"even": _evened, "mean": at_mean_work, "each_step": _even_in_each_step}
+    """Parse `straggler=`, `=peers` of ranks, `gap=even` and `=usual` of steps; None for any other request."""
+    kinds: dict[str, Callable[[Recording], Recording]] = {
+        "even": _evened,
+        "mean": at_mean_work,
+        "each_step": partial(_evened, over_steps=False),
+    }
     if not request.asks("straggler", "none", *kinds):
-        return _of_ranks(request, job)
+        return (_of_steps if request.value == "usual" else _of_ranks)(request, job)
     if request.value == "none":
         why = why_none(job.recording)
         caution = f"straggler=none changes nothing: {why}" if why else ""
@@ -101,14 +111,10 @@ def without_stragglers(recording: Recording) -> Recording:
     return as_peers(recording, slow, gaps=True, over_steps=False)
 
 
-def _evened(recording: Recording) -> Recording:
+def _evened(recording: Recording, *, over_steps: bool = True) -> Recording:
     work = recording.which(lambda op: not op.is_communication)
-    return as_usual(recording, "work_ns", of_mean_owner, work & done_by_all(recording))
-
-
-def _even_in_each_step(recording: Recording) -> Recording:
-    work = recording.which(lambda op: not op.is_communication)
-    return as_usual(recording, "work_ns", of_mean_owner, work, over_steps=False)
+    chosen = work & done_by_all(recording) if over_steps else work
+    return as_usual(recording, "work_ns", of_mean_owner, chosen, over_steps=over_steps)
 
 
 def at_mean_work(recording: Recording) -> Recording:
@@ -166,3 +172,45 @@ def _gaps_even_in_each_step(recording: Recording) -> Recording:
     return as_usual(
         recording, "gap_ns", of_mean_owner, everything, kind_of=lambda op: "gap", over_steps=False, most=1.0
     )
+
+
+# ---- steps
+
+
+def _of_steps(request: EditRequest, job: Job) -> Edit:
+    """Parse `step<n>=usual`."""
+    row_of = {step.number: row for row, step in enumerate(job.recording.bounds)}
+    rows = []
+    for name in request.name.split(","):
+        match = _STEP.fullmatch(name)
+        if match is None or int(match[1]) not in row_of:
+            raise request.refused(f"there is no such step; the steps are {min(row_of)} to {max(row_of)}")
+        rows.append(row_of[int(match[1])])
+
+    def apply(recording: Recording) -> Recording:
+        return at_usual_length(recording, rows, job.apart)
+
+    return Edit(apply, order=Order.LIMITS, as_recorded=True)
+
+
+def at_usual_length(recording: Recording, rows: Sequence[int], of: Recording | None = None) -> Recording:
+    """Shorten each event of the steps `rows`, and the gap before it, to its median over the steps.
+
+    The medians are of the same recording, or of a recording `of` the same events. Events in few steps (an
+    evaluation) take no time.
+    """
+    of = recording if of is None else of
+    number = slots(of.steps)
+    longest_ns = {}
+    for column in ("work_ns", "gap_ns"):
+        times, median_ns = usual(column, of.steps, number)
+        longest_ns[column] = np.where(2 * times < len(of.steps), 0, median_ns)
+    usual_tail = np.median([step.tail_ns for step in of.steps], axis=0).astype(np.int64)
+    steps = list(recording.steps)
+    for row in rows:
+        step, slot = steps[row], number[row]
+        limited = {
+            column: np.minimum(getattr(step, column), longest[slot]) for column, longest in longest_ns.items()
+        }
+        steps[row] = replace(step, **limited, tail_ns=np.minimum(step.tail_ns, usual_tail))
+    return recording.with_steps(steps)

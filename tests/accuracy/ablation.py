@@ -81,7 +81,7 @@ SWITCHES = (
     _replay_switch("messages", "transfers are messages", "replay.edit.as_messages", lambda job, _: job),
     _replay_switch("rounds", "steps go round three times", "replay.forecast._ROUNDS", 1),
     _replay_switch("rhythms", "workers may find another rhythm", "replay.forecast._STARTS", ()),
-    _replay_switch("usual_gaps", "gaps are at most the usual ones", "replay.occurrences.UsualGaps.capped",
+    _replay_switch("usual_gaps", "gaps are at most the usual ones", "replay.usual_times.UsualGaps.capped",
                    lambda gaps, row, step: step),
     _replay_switch("local_servers", "servers may be on a worker's machine", "replay.links.local_servers",
                    lambda recording: {}),

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from analyzer.answers.compare.significance import LEVEL, Samples, sample, welch
-from analyzer.model.figures.job_figures import load_figures
-from analyzer.model.figures.rank_figures import Wanted
+from analyzer.model.figures.job_figures import Wanted, load_figures
 from conftest import REPO, ask, run_cli
 from make import comm, step, two_workers, write
 from make import span as x

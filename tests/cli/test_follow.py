@@ -14,8 +14,7 @@ import pytest
 
 from analyzer.answers.diagnose.step_logs.step_log_diagnosis import diagnose_step_log
 from analyzer.cli.diagnose.follow import _Changes
-from analyzer.model.figures.job_figures import load_figures
-from analyzer.model.figures.rank_figures import Wanted
+from analyzer.model.figures.job_figures import Wanted, load_figures
 from analyzer.reading.formats.step_log.followed_logs import copied
 from conftest import REPO, few, run_cli
 from oracles.hidden_ranks import hidden_rank, write

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzer.cli.graph.layout import draw
-from analyzer.model.graph.model import Dag
+from analyzer.model.graph.dag import Dag
 from analyzer.report.result import Network
 from conftest import examples
 from make import random_dags

@@ -22,8 +22,7 @@ from analyzer.reading.dialects.step_parts import (
     Transfer,
 )
 from analyzer.reading.formats.columns import Track
-from replay.edit import EditRequest, Job
-from replay.edits import parse
+from replay.edit import EditRequest, Job, parse
 from replay.forecast import Forecast, Forecasts
 
 MS = 1_000_000

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import permutations
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs import MS, foreseen, lockstep, partitions
+from jobs import MS, apply, foreseen, lockstep, partitions
 from test_known_nccl import DATA_PARALLEL
 
 from analyzer.model.graph.step_graph import Recording
-from conftest import examples
+from conftest import examples, few
 from dag_utils import load_steps, read_partitions
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts
+from replay.runs import simulated
 from trace_utils import Request
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -127,3 +130,34 @@ def test_more_bandwidth_is_never_slower_and_recorded_partitions_change_nothing(
     assert ratio["bandwidth=0.5"] >= 1 >= ratio["bandwidth=2"]
     recorded = foreseen(recording, f"partition_bytes={sizes[0]}")
     assert recorded.after_ns == pytest.approx(recorded.before_ns, abs=1)
+
+
+pytestmark = pytest.mark.slow
+
+_JOBS = (
+    "horovod/2ranks-base/trace", "kineto/gpu-hta-nccl-rank0of2/trace", "dasf/two-hosts-4workers/trace",
+    "byteps/fork_lenet_base", "byteps/fork_mlp_2w2s_pcap", "byteps/master_torch_cnn_2w1s",
+    "composer/ws2/trace", "kineto/ddp2-gloo-base/trace", "generic/viztracer",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=few(3, _JOBS))
+def recording(request: pytest.FixtureRequest, shared_data: Path) -> Recording:
+    path = shared_data / request.param
+    return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
+
+
+def test_an_identity_edit_changes_nothing_beside_others(recording: Recording) -> None:
+    rows = recording.whole_steps
+    recorded = simulated(recording, rows).iteration_ns
+    names = Counter(
+        operation.name for operation in recording.operations if operation.name and "=" not in operation.name
+    )
+    identities = ["rank0=1", "rank0=+0ms", f"{names.most_common(1)[0][0]}=1"]
+    identities += ["bandwidth=1"] * any(operation.is_communication for operation in recording.operations)
+    slower = simulated(apply(recording, ["rank0=1.5"]), rows).iteration_ns
+    assert slower.sum() > recorded.sum()
+    for identity in identities:
+        assert np.array_equal(simulated(apply(recording, [identity]), rows).iteration_ns, recorded)
+        for edits in ([identity, "rank0=1.5"], ["rank0=1.5", identity]):
+            assert np.array_equal(simulated(apply(recording, edits), rows).iteration_ns, slower)

@@ -28,7 +28,7 @@ from analyzer.reading.formats.columns import Track
 from conftest import examples, few
 from dag_utils import load_steps
 from make import stretches_of
-from replay.runs import simulated
+from replay.runs import Runs, simulated
 from trace_utils import Request
 
 pytestmark = pytest.mark.slow
@@ -179,3 +179,11 @@ def test_after_a_pause_the_ranks_begin_a_step_as_recorded(shared_data: Path) -> 
     for position, step in enumerate(recording.steps):
         assert (result.step(position).bounds.iteration_ns == step.bounds.iteration_ns).all()
         assert (result.iteration_ns[position] == step.bounds.iteration_ns).all()
+
+
+def test_other_edges_are_other_runs() -> None:
+    one = job(rank("rank0", [({"a": (0, 1), "b": (1, 2)}, (0, 2))], {"b": ["a"]}))
+    cut = replace(one, steps=[replace(step, edges=step.edges[:0]) for step in one.steps])
+    assert not Runs(one, [0]).fits(cut)
+    # without the edge both begin with the step, at its begin: b's gap is none
+    assert simulated(cut, [0]).step(0).end_ns.max() == MS

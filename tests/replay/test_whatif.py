@@ -18,7 +18,7 @@ from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import OperationTable
 from conftest import REPO, ask
 from make import span, step, write
-from replay.edits import EDITS
+from replay.edit import EDITS
 from replay.links import link_rate
 from replay.runs import replayed_ns, simulated
 from replay.selection import named_owners, pipeline_stages

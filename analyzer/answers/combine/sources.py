@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from analyzer.answers.combine.distinct_ids import SourcePlace
 from analyzer.answers.combine.rewrite_source import Rewritten
 from analyzer.base.errors import TraceError
-from analyzer.model.clocks.job_clocks import doubts
-from analyzer.model.clocks.offsets import Clock, align
+from analyzer.model.clocks.offsets import Clock, align, doubts
 from analyzer.reading import dialects
 from analyzer.reading.dialects.recorded_collectives import SyncPoints, merged
 from analyzer.reading.formats import chrome

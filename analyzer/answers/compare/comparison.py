@@ -12,8 +12,8 @@ from analyzer.answers.compare.significance import Change, Samples, changes, samp
 from analyzer.base.arrays import NDArray
 from analyzer.base.errors import TraceError, counted
 from analyzer.base.names import OpName
+from analyzer.model.figures.durations import Operations, OpKey
 from analyzer.model.figures.job_figures import JobFigures, RealSteps, filtered
-from analyzer.model.figures.operations_by_step import Operations, OpKey
 from analyzer.model.figures.time_by_role import NOTHING
 from analyzer.reading import dialects
 from analyzer.reading.dialects import System

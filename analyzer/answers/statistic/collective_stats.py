@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Float64, Int64, Mask, NDArray
 from analyzer.base.arrays.numbering import numbered, ranges
 from analyzer.base.errors import counted
-from analyzer.model.clocks.job_clocks import aligned
+from analyzer.model.clocks.offsets import aligned
 from analyzer.model.figures.time_by_role import Slices, time_of_ids
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need, Role, is_communication

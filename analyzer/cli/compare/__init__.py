@@ -69,7 +69,7 @@ def run(args: Namespace) -> Result:
         raise UsageError(f"--real_step needs a step time for each of the {len(args.path)} runs: {example}")
     from analyzer.answers.compare.comparison import compare
     from analyzer.cli.compare.verdict import verdict
-    from analyzer.model.figures.rank_figures import Wanted
+    from analyzer.model.figures.job_figures import Wanted
 
     runs = load_runs(args, Wanted(operations=True, spent=True))
     names = labels(args.path)

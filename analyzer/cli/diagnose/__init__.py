@@ -134,8 +134,7 @@ def _of_dumps(args: Namespace) -> Result:
 def _of_step_log(args: Namespace, read: Sequence[Path] = ()) -> Result:
     """Diagnose a step log, or the copy to `read` in its place."""
     from analyzer.answers.diagnose.step_logs.step_log_diagnosis import diagnose_step_log
-    from analyzer.model.figures.job_figures import load_figures
-    from analyzer.model.figures.rank_figures import Wanted
+    from analyzer.model.figures.job_figures import Wanted, load_figures
 
     refuse(args, "has no effect on a step log, whose steps no profiler slows", *REAL)
     job = load_figures(read or args.path, Wanted(rows=True), asked(args))

@@ -15,7 +15,7 @@ from analyzer.cli.replay import replay_tables
 from analyzer.cli.replay.replayed import common, document, in_milliseconds, path_of, write
 from analyzer.report.result import Chart, Column, Result, Table
 from dag_utils import LoadedSteps
-from replay import edits as registry
+from replay import edit as registry
 from replay.answer import replayed_rows
 from replay.edit import Edit, EditRequest, Job
 from replay.forecast import Forecast, Forecasts

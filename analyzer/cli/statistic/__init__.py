@@ -198,8 +198,7 @@ def _figures(args: Namespace) -> JobFigures:
         return read_digest(args.path[0], args.step_by, steps=by_step or args.step_by is not None)
     if args.save is not None:
         return saved(args, args.path)
-    from analyzer.model.figures.job_figures import load_figures
-    from analyzer.model.figures.rank_figures import Wanted
+    from analyzer.model.figures.job_figures import Wanted, load_figures
 
     wanted = Wanted(durations=not by_step, breakdown=by_step, group_by=group_of(args))
     return load_figures(args.path, wanted, asked(args))

@@ -1,4 +1,4 @@
-"""Offsets between the clocks of hosts, from the operations that they do together.
+"""The clocks of hosts: their offsets, from the operations that hosts do together, and remarks on them.
 
 Two kinds of evidence (`clocks.pair_estimates`). With x the nanoseconds to add to a host's timestamps,
 *causality* says of every occurrence that ``x_i - x_j <= end_j - begin_i``, because nobody ends before the
@@ -16,9 +16,12 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.numbering import connected, places_by_value
+from analyzer.base.errors import Note, NoteKind, listed
+from analyzer.base.units import in_digits, in_ms
 from analyzer.model.clocks.pair_estimates import (
     AGREES,
     ALL_WINDOWS,
@@ -29,7 +32,8 @@ from analyzer.model.clocks.pair_estimates import (
     evidence,
     side_by_side,
 )
-from analyzer.reading.dialects.recorded_collectives import SyncPoints
+from analyzer.reading.dialects.recorded_collectives import SyncPoints, merged
+from analyzer.reading.formats.columns import Trace
 
 
 class Clock(Struct, frozen=True):
@@ -81,12 +85,9 @@ def align(
     contradict it. Where no offsets make every operation possible, even with drift, the offsets are those that
     contradict the operations least, and none has a bound.
 
-    Parameters
-    ----------
-    hosts : one for each host (worker, or rank where hosts are unknown), n >= 1
-    recorded : (n) when each host's first event begins and its last one ends, on its own clock, where
-        that may be far from its sync points: the bounds allow for the drift since
-    machines : (n) the name of the machine that each ran on, "" where unknown; none at all: all unknown
+    `recorded` has the begin of each host's first event and the end of its last one, on its own clock, which
+    may be far from its sync points: the bounds allow for the drift since. `machines` are names, "" where
+    unknown; none at all if all are.
     """
     shared = side_by_side(hosts)
     machines = machines or [""] * len(hosts)
@@ -117,12 +118,11 @@ def _consistent(
     reach: Float64,
     machines: Sequence[str],
 ) -> Alignment | None:
-    """Return the clocks that make every operation possible; None if the drifts of quartzes allow none."""
-    limit_ppm = QUARTZ_PPM
+    """Find the clocks that make every operation possible; None if the drifts of quartzes allow none."""
 
     def shortest(pairs: Sequence[PairOffset]) -> tuple[Float64, Float64] | None:
         loose, bounds = (
-            _shortest(_windows(events, compared, limit_ppm, pairs, far)) for far in (None, reach)
+            _shortest(_windows(events, compared, QUARTZ_PPM, pairs, far)) for far in (None, reach)
         )
         if loose is None or bounds is None:
             return None
@@ -144,14 +144,10 @@ def _consistent(
     return Alignment(_clocks(events, compared, groups, offsets, bounds), by_ends=by_ends)
 
 
-def _is_same(machines: Sequence[str], i: int, j: int) -> bool:
-    return machines[i] == machines[j] != ""
-
-
 def _of_one_machine(
     middle: Int64, pairs: Sequence[PairOffset], tight: Float64, machines: Sequence[str]
 ) -> list[PairOffset]:
-    """Return the evidence, with that of hosts on one machine, whose clocks are one where they may agree.
+    """Add the evidence of hosts on one machine, whose clocks are one where they may agree.
 
     They may where that makes every operation possible and no ends that agree closely contradict it.
     """
@@ -161,7 +157,7 @@ def _of_one_machine(
     agree = {
         (i, j): PairOffset(i, j, ahead[i, j], 1.0, (ahead[i, j], ahead[i, j]))
         for i, j in sorted(wanted)
-        if _is_same(machines, i, j) and -ahead[i, j] <= tight[i, j] and ahead[i, j] <= tight[j, i]
+        if machines[i] == machines[j] != "" and -ahead[i, j] <= tight[i, j] and ahead[i, j] <= tight[j, i]
     }
     return [*(pair for pair in pairs if (pair.i, pair.j) not in agree), *agree.values()]
 
@@ -183,7 +179,7 @@ def _windows(
     pairs: Sequence[PairOffset],
     reach: Float64 | None = None,
 ) -> Float64:
-    """Return w (n, n): ``x_i - x_j <= w[i, j]``, inf where nothing is known of what is `compared`.
+    """Compute w (n, n): ``x_i - x_j <= w[i, j]``, inf where nothing is known of what is `compared`.
 
     With a limit above 0, the windows allow for what such a drift may have added up by each occurrence and for
     errors of its times; with `reach` (n,), also for drift as far as each host's recording reaches.
@@ -209,8 +205,8 @@ def _windows(
 
 
 def _shortest(windows: Float64) -> Float64 | None:
-    """Return the tightest windows (n, n) that follow; None where they contradict each other."""
-    if len(windows) > ALL_WINDOWS:
+    """Tighten the windows (n, n) by each other; None where they contradict each other."""
+    if len(windows) > ALL_WINDOWS:  # most are not known
         return _shortest_of_many(windows)
     shortest = windows.copy()
     for over in range(len(shortest)):  # Floyd and Warshall; scipy's takes longer to import
@@ -219,7 +215,6 @@ def _shortest(windows: Float64) -> Float64 | None:
 
 
 def _shortest_of_many(windows: Float64) -> Float64 | None:
-    """Return the same as `_shortest`, for windows most of which are not known."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import NegativeCycleError, johnson
 
@@ -232,13 +227,13 @@ def _shortest_of_many(windows: Float64) -> Float64 | None:
 
 
 def _tied_together(n: int, pairs: Sequence[PairOffset]) -> list[Int64]:
-    """Return the groups of hosts that are tied together, directly or through others."""
+    """List the groups of hosts that are tied together, directly or through others."""
     ends = np.array([(pair.i, pair.j) for pair in pairs], np.int64).reshape(-1, 2)
     return places_by_value(connected(n, *ends.T))
 
 
 def _joint(events: Occurrences, group: Int64, pairs: Sequence[PairOffset], tight: Float64) -> Float64:
-    """Return the offsets of a group of hosts, relative to their middles and within the `tight` windows."""
+    """Estimate the offsets of a group of hosts, relative to their middles and within the `tight` windows."""
     as_recorded = (events.middle[group] - events.middle[group[0]]).astype(np.float64)
     windows = tight[np.ix_(group, group)]
     of_group = [pair for pair in pairs if pair.i in group]
@@ -261,7 +256,7 @@ def _may_agree(agreed: Float64, group: Int64, pairs: Sequence[PairOffset], tight
 
 
 def _least_squares(group: Int64, pairs: Sequence[PairOffset]) -> Float64:
-    """Return the offsets of a group of hosts, against the first of them, that fit the estimates best."""
+    """Fit the offsets of a group of hosts, against the first of them, to the estimates."""
     row = {host: i for i, host in enumerate(group.tolist())}
     laplacian, right = np.zeros((len(group), len(group))), np.zeros(len(group))
     for pair in pairs:
@@ -282,7 +277,7 @@ def _least_squares(group: Int64, pairs: Sequence[PairOffset]) -> Float64:
 
 
 def _feasible(offsets: Float64, tight: Float64) -> Float64:
-    """Return offsets (n,) within all windows, on the straight way from the windows' middles to `offsets`.
+    """Find offsets (n,) within all windows, on the straight way from the windows' middles to `offsets`.
 
     The middles of the windows against any one host satisfy all windows, because these are shortest
     paths; so does their mean over all hosts.
@@ -322,7 +317,7 @@ def _clocks(
     offsets: Float64,
     bounds: Float64 | None,
 ) -> list[Clock]:
-    """Return the clocks, each against the first host of its group; `offsets` (n,) relative to the middles.
+    """Make the clocks, each against the first host of its group; `offsets` (n,) are relative to the middles.
 
     `bounds` (n, n) are windows that hold the truth all through the recording; None for no bounds.
     """
@@ -365,3 +360,69 @@ def _out_of_order(events: Occurrences, compared: Mask, shift: Int64) -> tuple[In
         late = np.where(both, begin[i] - end[others], 0)
         count[i, others], most[i, others] = (late > 0).sum(axis=1), late.max(axis=1, initial=0)
     return count, most
+
+
+# ---- a job's clocks
+
+
+def shifted(trace: Trace, clock: Clock) -> Trace:
+    """Move a trace to the clock that `clock` relates its own to."""
+    if not clock.offset_ns:
+        return trace
+    points = replace(trace.points, ts_ns=trace.points.ts_ns + clock.offset_ns)
+    return replace(trace, ts_ns=trace.ts_ns + clock.offset_ns, points=points)
+
+
+def aligned(
+    names: Sequence[str],
+    hosts: Sequence[int],
+    points: Sequence[SyncPoints],
+    spans: Sequence[tuple[int, int]],
+    machines: Sequence[str],
+) -> tuple[Sequence[Clock], list[str]]:
+    """Estimate the clock of each host, and write remarks on them.
+
+    The parameters are of n ranks: name, host (0, 1, …), sync points, begin and end, and machine.
+    """
+    members: list[list[int]] = [[] for _ in range(max(hosts) + 1)]
+    for i, host in enumerate(hosts):
+        members[host].append(i)
+    alignment = align(
+        [merged(points[i] for i in ranks) for ranks in members],
+        [(min(spans[i][0] for i in ranks), max(spans[i][1] for i in ranks)) for ranks in members],
+        [machines[ranks[0]] for ranks in members],
+    )
+    labels = [names[ranks[0]] if len(ranks) == 1 else names[ranks[0]].partition(".")[0] for ranks in members]
+    clocks = dict(zip(labels, alignment.clocks, strict=True))
+    moved = [f"{name} by {_by(clock)}" for name, clock in clocks.items() if clock.offset_ns]
+    kept_ns = max((clock.bound_ns or 0 for clock in clocks.values() if not clock.offset_ns), default=0)
+    return alignment.clocks, [
+        *([f"clocks moved: {listed(moved)}"] if moved else []),
+        *([f"clocks agree within ±{in_ms(kept_ns)}"] if kept_ns else []),
+        *doubts(labels, alignment),
+    ]
+
+
+def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
+    """Write notes on clocks that nothing ties to the first, that contradict each other, or that drift."""
+    loose = [name for name, clock in zip(names[1:], alignment.clocks[1:], strict=True) if not clock.is_tied]
+    adrift = [name for name, clock in zip(names, alignment.clocks, strict=True) if clock.violations_after]
+    lines: list[str] = []
+    if loose:
+        text = f"no common operation ties the clock of {listed(loose)} to the others"
+        lines.append(Note(text, NoteKind.UNALIGNED))
+    if alignment.contradicting:
+        pair = " and ".join(names[host] for host in alignment.contradicting)
+        text = (
+            f"no offsets make every operation possible: {pair} contradict each other by "
+            f"{in_digits(alignment.contradiction_ns / 1e3)} µs (did a clock jump, or are these several jobs?)"
+        )
+        lines.append(Note(text, NoteKind.UNALIGNED))
+    elif adrift:
+        lines.append(f"the clocks of {listed(adrift)} drift: no constant offset orders all operations")
+    return lines
+
+
+def _by(clock: Clock) -> str:
+    offset = f"{in_digits(clock.offset_us, sign='+')} µs"
+    return offset if clock.bound_us is None else f"{offset} (±{in_digits(clock.bound_us)})"

@@ -146,9 +146,9 @@ def _go_on(numbers: Sequence[Int64]) -> bool:
 
 
 def _block(points: Mapping[int, SyncPoint], positions: Mapping[int, Int64], n_hosts: int, n: int) -> Int64:
-    """Return (begin, end, error, there) of n occurrences of one operation (4, hosts, n).
+    """Tabulate (begin, end, error, there) of n occurrences of one operation (4, hosts, n).
 
-    `places` are which of them those of each host are; others than these n are left out.
+    `positions` are the columns of each host's occurrences; others than these n are left out.
     """
     block = np.zeros((4, n_hosts, n), np.int64)
     for i, point in points.items():
@@ -160,7 +160,7 @@ def _block(points: Mapping[int, SyncPoint], positions: Mapping[int, Int64], n_ho
 
 
 def _middles(begin: Int64, end: Int64, there: Mask) -> Int64:
-    """Return each host's clock reading (n,) at one common instant, roughly: that keeps the numbers small."""
+    """Read each host's clock (n,) at one common instant, roughly: that keeps the numbers small."""
     middle = np.zeros(len(begin), np.int64)
     if not there.any():
         return middle
@@ -187,9 +187,8 @@ class PairOffset(Struct, frozen=True):
 
 
 def evidence(events: Occurrences, compared: Mask) -> list[PairOffset]:
-    """Return the evidence of every pair of hosts that is `compared` (n, n) and has any."""
-    chosen = np.argwhere(np.triu(compared)).tolist()
-    pairs = [_pair(events, i, j) for i, j in chosen]
+    """List the evidence of every pair of hosts that is `compared` (n, n) and has any."""
+    pairs = (_pair(events, i, j) for i, j in np.argwhere(np.triu(compared)).tolist())
     return [pair for pair in pairs if pair is not None]
 
 
@@ -213,13 +212,13 @@ def _pair(events: Occurrences, i: int, j: int) -> PairOffset | None:
 
 
 def _shortest(times: Int64) -> float:
-    """Return the shortest of some times (k,) without a few, which may be faults of the recording."""
+    """Find the shortest of some times (k,) without a few, which may be faults of the recording."""
     rank = min(max(FEWEST_QUICK, int(QUICK_SHARE * len(times))), len(times) - 1)
     return max(float(np.partition(times, rank)[rank]), 0.0)
 
 
 def _from_window(upper: Int64, lower: Int64, misses: Sequence[float]) -> tuple[float, float, float]:
-    """Return (estimate, doubt, width) of an offset that is at most `upper` and at least `lower` (k,).
+    """Estimate an offset that is at most `upper` and at least `lower` (k,): estimate, doubt and width.
 
     By `misses` the lower and the upper edge miss the truth, more or less; the estimate divides the window
     in that ratio. Where the edges contradict each other, as many occurrences as necessary are left out on
@@ -234,7 +233,7 @@ def _from_window(upper: Int64, lower: Int64, misses: Sequence[float]) -> tuple[f
 
 
 def _from_ends(differences: Int64) -> tuple[float, float, float]:
-    """Return (estimate, doubt, limit) of an offset from differences of ends (k,).
+    """Estimate an offset from differences of ends (k,): estimate, doubt and limit.
 
     The estimate is the median of those that agree. They agree with the half that lies closest together
     (Rousseeuw, Leroy, Robust Regression and Outlier Detection, 1987, ch. 4: least median of squares, then
@@ -250,7 +249,7 @@ def _from_ends(differences: Int64) -> tuple[float, float, float]:
 
 
 def _densest(values: Int64) -> float:
-    """Return the middle of the shortest stretch of sorted `values` that holds more than half of them.
+    """Find the middle of the shortest stretch of sorted `values` that holds more than half of them.
 
     Of several such stretches the mean of their middles: the answer for negated values is the negated one.
     """

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from analyzer.base.errors import Note, TraceError, UsageError
 from analyzer.base.inputs import DIGEST_START
 from analyzer.base.outputs.atomic import open_output
-from analyzer.model.figures.job_figures import JobFigures
-from analyzer.model.figures.rank_figures import Wanted
+from analyzer.model.figures.job_figures import JobFigures, Wanted
 from analyzer.reading.formats.stream import ByteStream
 from analyzer.reading.formats.values import cleaned
 

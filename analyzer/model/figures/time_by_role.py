@@ -4,8 +4,7 @@ Durations of operations do not add up to the time of a step: they nest and overl
 the first of these roles that runs on any track (thread, stream, partition) of a rank:
 
 1. computation, but for communication and waits inside it. Preparation and frames inside it (Python's
-functions)
-   count as computation.
+   functions) count as computation.
 2. communication, parts before wholes. Communication without computation beside it is *exposed*. A whole
    communication also covers the time of its parts in queues.
 3. the update of the model (BytePS's STEP): computation where no communication runs, for which it waits.

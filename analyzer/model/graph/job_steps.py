@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64
 from analyzer.base.errors import AnalyzeError, TraceError
-from analyzer.model.clocks.job_clocks import aligned, shifted
-from analyzer.model.clocks.offsets import Clock
+from analyzer.model.clocks.offsets import Clock, aligned, shifted
+from analyzer.model.graph.dag import dag_from_gml
 from analyzer.model.graph.join_ranks import join
-from analyzer.model.graph.model import dag_from_gml
+from analyzer.model.graph.path_summary import marked_rows
 from analyzer.model.graph.step_graph import Recording
 from analyzer.reading import dialects
 from analyzer.reading.dialects import Need
@@ -145,8 +145,6 @@ class LoadedSteps(Struct, frozen=True):
 
     def marked_rows(self, step: StepGraph, path: CriticalPath) -> tuple[list[ThreadRow], int]:
         """Make the recorded timeline with a row for the path of a step, and the nanosecond of its time 0."""
-        from analyzer.model.graph.marked_timeline import marked_rows
-
         return marked_rows(self.load_traces(needs={Need.ALL}), self.recording, step, path)
 
     @property

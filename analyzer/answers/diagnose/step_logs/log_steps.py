@@ -9,8 +9,7 @@ import numpy as np
 from analyzer.answers.diagnose.finding import HALF, NEARLY_ALL
 from analyzer.base.arrays import Float64, Int64, Mask, NDArray
 from analyzer.base.errors import TraceError
-from analyzer.model.figures.job_figures import JobFigures
-from analyzer.model.figures.rank_figures import LogRows
+from analyzer.model.figures.job_figures import JobFigures, LogRows
 from analyzer.reading.dialects import Role
 
 #: Time outside the log's columns: within a rank's steps, and between them, where its rows are shorter than

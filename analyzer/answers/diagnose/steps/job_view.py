@@ -22,7 +22,7 @@ from analyzer.reading.dialects.roles import Phase
 from analyzer.reading.dialects.step_parts import Operation
 from dag_utils import LoadedSteps, critical_path
 from replay.edit import Job
-from replay.even_work import stages
+from replay.usual_times import stages
 from replay.whatif.host import prepares
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.answers.diagnose.step_logs.step_log_diagnosis import diagnose_step_log
-from analyzer.model.figures.job_figures import load_figures
-from analyzer.model.figures.rank_figures import Wanted
+from analyzer.model.figures.job_figures import Wanted, load_figures
 from trace_utils import Request
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.model.figures.job_figures import load_figures
-from analyzer.model.figures.rank_figures import Wanted
+from analyzer.model.figures.job_figures import Wanted, load_figures
 from conftest import REPO, ask, few, run_cli
 
 N_RANKS, N_STEPS = 4, 120

@@ -40,7 +40,7 @@ from analyzer.base.errors import listed
 from analyzer.base.names import named
 from analyzer.base.units import in_ms
 from replay.edit import EditRequest
-from replay.even_work import begun_by_owners, done_by_all, excess_ns, is_own_work, peers_of, peers_usual
+from replay.usual_times import begun_by_owners, done_by_all, excess_ns, is_own_work, peers_of, peers_usual
 from replay.whatif.straggler import stragglers
 
 _LOADERS = "look at the loaders: data, disk, workers, prefetching"

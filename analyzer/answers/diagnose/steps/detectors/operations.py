@@ -41,7 +41,7 @@ from analyzer.base.units import in_ms, in_percent, in_range
 from analyzer.reading.dialects.name_rules import is_launch, may_wait
 from analyzer.reading.dialects.roles import Role
 from dag_utils import critical_path
-from replay.whatif.outliers import at_usual_length
+from replay.whatif.straggler import at_usual_length
 
 
 def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
