@@ -145,8 +145,7 @@ def test_the_example_of_an_edit_is_answered_like_any_other(monkeypatch: pytest.M
 
 def test_the_example_of_a_finding_is_shown_with_its_edit(monkeypatch: pytest.MonkeyPatch) -> None:
     detector = example("Add a finding")["long_backward"]
-    row = diagnosis.Detector(detector, ("hot_operation",))
-    monkeypatch.setattr(diagnosis, "DETECTORS", ((), (), (row,)))
+    monkeypatch.setattr(diagnosis, "DETECTORS", ((), (), (detector,)))
     (finding,) = ask("--path", REPO / "examples" / "lenet")["findings"]
     assert finding["change"] == "BW=0.9"
     assert "no saving is claimed" in finding["caveat"]  # steps of this job vary more than that

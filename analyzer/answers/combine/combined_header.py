@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from analyzer.answers.combine.distinct_ids import SourceProcess, SourceThread, frame_id
-from analyzer.answers.combine.rewrite_source import Rewritten
+from analyzer.answers.combine.rewrite_source import Rewritten, SourceProcess, SourceThread, frame_id
 from analyzer.answers.combine.sources import Member
 from analyzer.base.errors import PROGRAM
 from analyzer.base.inputs import MEMBER, natural

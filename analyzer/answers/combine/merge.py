@@ -20,8 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.answers.combine.combined_header import Labels, merged_header, metadata_events
-from analyzer.answers.combine.distinct_ids import SourcePlace
-from analyzer.answers.combine.rewrite_source import Rewritten, read_columns, rewrite
+from analyzer.answers.combine.rewrite_source import Rewritten, SourcePlace, read_columns, rewrite
 from analyzer.answers.combine.sources import Member, clocks_of, sniffed, usable, with_ranks
 from analyzer.base.arrays import Int64
 from analyzer.base.outputs.atomic import as_output_error, check_output, open_output, temporary_directory

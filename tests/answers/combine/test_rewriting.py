@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.answers.combine.distinct_ids import unique_id
 from analyzer.answers.combine.merge import microseconds
+from analyzer.answers.combine.rewrite_source import unique_id
 from analyzer.reading import dialects
 from analyzer.reading.formats.event import NO_ARGS
 from analyzer.reading.formats.reader import EventReader

@@ -14,8 +14,7 @@ from made_transfers import Partitions, gloo, nccl, reductions
 from msgspec import structs
 
 from analyzer.answers.diagnose.finding import Finding
-from analyzer.answers.diagnose.steps.detectors.servers import priority_inversion
-from analyzer.answers.diagnose.steps.detectors.slow_transfers import slow_links
+from analyzer.answers.diagnose.steps.detectors.slow_transfers import priority_inversion, slow_links
 from analyzer.answers.diagnose.steps.job_view import JobView
 from conftest import run_cli
 from dag_utils import load_steps, read_partitions

@@ -26,8 +26,7 @@ from analyzer.answers.diagnose.finding import (
     Skipped,
     StepSpan,
 )
-from analyzer.answers.diagnose.step_logs.frontier import frontier
-from analyzer.answers.diagnose.step_logs.log_steps import BETWEEN, REST, LogSteps
+from analyzer.answers.diagnose.step_logs.log_steps import BETWEEN, REST, LogSteps, frontier
 from analyzer.answers.diagnose.step_logs.slow_spans import AROUND, FEW, SlowSpan, beside, covered, slow_spans
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.change_points import LEAST_STEPS, around, spread_of

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzer.answers.diagnose.steps.meetings import Arrivals, meetings_of
-from analyzer.answers.diagnose.steps.path_times import (
-    PathTimes,
-    far_longer,
-    mean_path_times,
-    slow_without_input,
-)
+from analyzer.answers.diagnose.finding import HALF
 from analyzer.base.arrays import Float64, Int64, Mask
+from analyzer.base.arrays.change_points import LEAST_STEPS
+from analyzer.base.arrays.distributions import outliers
+from analyzer.base.arrays.intervals import stretches
+from analyzer.base.arrays.numbering import connected, unique
 from analyzer.base.errors import check_cells
 from analyzer.model.graph.step_graph import Recording, StepGraph, job_lengths
-from analyzer.reading.dialects.roles import Phase
+from analyzer.reading.dialects.edge_rules import EdgeKind, Rule, kinds_of
+from analyzer.reading.dialects.roles import Phase, Role
 from analyzer.reading.dialects.step_parts import Operation
-from dag_utils import LoadedSteps, critical_path
+from dag_utils import CriticalPath, LoadedSteps, critical_path
 from replay.edit import Job
 from replay.even_work import stages
-from replay.whatif.host import prepares
+from replay.whatif.host import PYTHON, prepares
 
 
 class JobView:
@@ -218,3 +219,170 @@ def _by_owner(view: JobView, by_kind: Float64, chosen: Mask) -> Float64:
     owner = np.array([operation.owner for operation in view.recording.operations.kinds], np.int64)
     n = len(view.recording.owners)
     return np.array([np.bincount(owner, times * chosen_kinds, n) for times in by_kind])
+
+
+#: Critical paths to walk: so many, or if steps are short, paths of steps with so many events.
+_MOST_PATHS, _MOST_EVENTS = 20, 300_000
+
+
+class PathTimes(Struct, frozen=True):
+    """Work of each kind of operation on the path of a step, and gaps before it; the mean over `rows`."""
+
+    rows: Sequence[int]
+    work_ns: Float64  # (k,)
+    gap_ns: Float64  # (k + 1,), the last before no operation
+    beside_ns: float  # the host decides while its device works, which the path follows then
+
+
+def mean_path_times(view: JobView, rows: Sequence[int]) -> PathTimes:
+    """Average the paths of the steps `rows`, or of a sample."""
+    rows = some_rows(view, rows)
+    work, gaps, beside = np.mean([times_of(view, row) for row in rows], axis=0)
+    return PathTimes(rows, work[:-1], gaps, beside.sum())
+
+
+def some_rows(view: JobView, rows: Sequence[int]) -> list[int]:
+    """Sample steps so that walking their paths does not take long."""
+    events = sum(len(view.recording.steps[row]) for row in rows[:_MOST_PATHS])
+    most = max(_MOST_PATHS, _MOST_EVENTS * _MOST_PATHS // max(events, 1))
+    places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int))
+    return [rows[i] for i in places]
+
+
+def times_of(view: JobView, row: int) -> tuple[Float64, Float64, Float64]:
+    """Add up work, gaps and work beside a host on the path of a step by kind (k + 1,); the last is of none.
+
+    Short gaps of a device's host are its work.
+    """
+    n, kind = len(view.recording.operations.kinds), view.recording.operations.kind
+    step = view.recording.steps[row]
+    path = critical_path(step)
+    kinds = np.append(kind, n)[np.append(step.operation, -1)[path.event]]  # a step may have no event
+    lasts, is_python = path.end_ns - path.start_ns, is_python_gap(view, step, path)
+    is_work = path.is_work | is_python
+    is_gap = path.is_gap & ~is_python
+    work, gaps, beside = (
+        np.bincount(kinds[chosen], lasts[chosen], n + 1).astype(np.float64)
+        for chosen in (is_work, is_gap, path.rule == Rule.BUSY)
+    )
+    return work, gaps, beside
+
+
+def is_python_gap(view: JobView, step: StepGraph, path: CriticalPath) -> Mask:
+    """Mask the stretches of a path that are gaps of a host so short that only Python ran."""
+    of_host = view.is_of_host[np.append(step.operation, 0)[path.event]]
+    is_gap: Mask = of_host & (path.event >= 0) & path.is_gap
+    return is_gap & (path.end_ns - path.start_ns < PYTHON * view.step_ns)
+
+
+def far_longer(view: JobView) -> list[int]:
+    """List the indices of whole steps that took far longer than the others.
+
+    With accumulated gradients only every n-th step updates the model, and takes longer. So steps with and
+    without an update are compared among themselves. Many in a row are a change of the level.
+    """
+    if not outliers(view.job_ns).any():
+        return []
+    is_update = view.which(lambda operation: operation.phase is Phase.UPDATE)
+    updates = np.array([is_update[step.operation].any() for step in view.steps], np.bool_)
+    is_far = np.zeros(len(view.rows), np.bool_)
+    for places in (np.flatnonzero(~updates), np.flatnonzero(updates)):
+        is_far[places[outliers(view.job_ns[places])]] = True
+    for begin, end in stretches(is_far).tolist():
+        is_far[begin:end] &= end - begin < LEAST_STEPS
+    far: list[int] = np.flatnonzero(is_far).tolist()
+    return far
+
+
+def slow_without_input(view: JobView, far: Sequence[int]) -> list[int]:
+    """Leave out of the `far` longer steps those whose excess is mostly loading on their paths."""
+    if not far:
+        return []
+
+    def loading_ns(row: int) -> float:
+        return float(times_of(view, row)[0][:-1][view.of_kinds(view.is_input)].sum())
+
+    usual = some_rows(view, [row for i, row in enumerate(view.rows) if i not in far])
+    usual_ns = float(np.median([loading_ns(row) for row in usual]))
+    more_ns = view.job_ns - np.median(view.job_ns)
+    return [i for i in far if loading_ns(view.rows[i]) - usual_ns < HALF * more_ns[i]]
+
+
+class Arrivals(Struct, frozen=True):
+    """The k arrivals of ranks at the meetings of one step."""
+
+    meeting: Int64  # (k,) from 0
+    owner: Int64
+    event: Int64
+    at_ns: Int64  # begin of the event
+
+
+def meetings_of(recording: Recording, rows: Sequence[int]) -> list[Arrivals]:
+    """Find the meetings of each of the steps `rows`."""
+    is_meeting = recording.which(lambda operation: operation.role is Role.MEETING)
+    number = recording.numbered(lambda operation: (operation.main, operation.transfer.key))[1]
+    pieces = np.where(recording.which(lambda operation: operation.transfer.key is not None), number, -1)
+    steps = (recording.steps[row] for row in rows)
+    return [_of_step(len(recording.owners), step, pieces, is_meeting) for step in steps]
+
+
+def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Mask) -> Arrivals:
+    """Find the meetings of a step: events that edges between owners connect, or one partition's pushes.
+
+    `piece_of` (n,) is the partition of each operation, equal on all ranks, or -1.
+    """
+    edges = step.edges[np.isin(kinds_of(step.edges), (EdgeKind.GROUP, EdgeKind.MESSAGE))]
+    meets = is_meeting[step.operation[edges[:, :2]]].any(axis=1)
+    edges = edges[(step.owner[edges[:, 0]] != step.owner[edges[:, 1]]) | meets]
+    source, target = edges[:, 0], edges[:, 1]
+    pieces = piece_of[step.operation[source]]
+    order = np.argsort(pieces, kind="stable")
+    alike = (pieces[order[1:]] == pieces[order[:-1]]) & (pieces[order[1:]] >= 0)
+    tails = np.concatenate([source, source[order[1:][alike]]])
+    heads = np.concatenate([target, source[order[:-1][alike]]])
+    events, index = np.unique(np.concatenate([tails, heads]), return_inverse=True)
+    part = connected(len(events), *index.reshape(2, -1))
+    source = unique(source[~is_meeting[step.operation[source]]])
+    part, owner = part[np.searchsorted(events, source)], step.owner[source]
+    arrivals = np.column_stack([part, owner, source, step.start_ns[source]])
+    arrivals = arrivals[np.lexsort((source, owner, part))]
+    cell = arrivals[:, 0] * n_owners + arrivals[:, 1]
+    by_time = np.lexsort((arrivals[:, 3], cell))
+    first = by_time[np.append(np.ones(min(len(cell), 1), np.bool_), np.diff(cell[by_time]) != 0)]
+    arrivals = arrivals[first]  # GPUs of a worker reduce together, and broadcast together later
+    meeting = np.unique(arrivals[:, 0], return_inverse=True)[1].reshape(-1)
+    return Arrivals(meeting, arrivals[:, 1], arrivals[:, 2], arrivals[:, 3])
+
+
+#: The last owner at each meeting of a step, and its delay after the one before (ns).
+LastArrivals: TypeAlias = tuple[Int64, Int64]
+
+
+def last_arrivals(
+    view: JobView, *, of_own_step: bool = False, among: Sequence[int] = ()
+) -> list[LastArrivals]:
+    """List the last arrivals of each whole step, at meetings with an owner of `among` if given.
+
+    `of_own_step`: count from the end of the owner's step before. A rank that is served last ends, and begins,
+    its steps later than the others without being slow.
+    """
+    last = []
+    tails = np.array([step.tail_ns for step in view.recording.steps])
+    for row, met in zip(view.rows, view.meetings, strict=True):
+        step = view.recording.steps[row]
+        before_ns = tails[row - 1] if row else np.median(tails, axis=0)
+        since = (step.begin_ns - before_ns).astype(np.int64)
+        at_ns = met.at_ns - since[met.owner] if of_own_step else met.at_ns
+        order = np.lexsort((at_ns, met.meeting))
+        after_ns = np.diff(at_ns[order], prepend=0)
+        is_last = np.append(np.diff(met.meeting[order]) != 0, np.ones(min(len(order), 1), np.bool_))
+        if len(among):
+            is_last &= np.isin(met.meeting[order], met.meeting[np.isin(met.owner, among)])
+        last.append((met.owner[order[is_last]], after_ns[is_last]))
+    return last
+
+
+def longest_awaited(arrivals: Sequence[LastArrivals]) -> Int64:
+    """Find the owner that was awaited longest in each step with a meeting."""
+    awaited = [np.bincount(owner, after_ns).argmax() for owner, after_ns in arrivals if len(owner)]
+    return np.array(awaited, np.int64)

@@ -1,18 +1,21 @@
-"""Causes of an idle device: a host that launches too slowly or waits for it, allocations, and copies."""
+"""Causes of an idle device (a slow host, waits, allocations, copies), and the memory of devices."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from analyzer.answers.diagnose.finding import (
+    BREAKDOWN,
     EXPOSED,
+    FULL,
     HALF,
     LIMIT,
     NEARLY_ALL,
+    NEGLIGIBLE,
     NOTICEABLE,
     SPIKY,
     Finding,
@@ -24,14 +27,18 @@ from analyzer.answers.diagnose.steps.causes import cause_of_host, synchronises
 from analyzer.answers.diagnose.steps.detectors.one_off import one_off_ns, path_length_ns
 from analyzer.answers.diagnose.steps.evidence import longest_events, usual_step
 from analyzer.answers.diagnose.steps.job_view import JobView
-from analyzer.base.arrays import Int64, Mask
+from analyzer.base.arrays import Float64, Int64, Mask
+from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.arrays.intervals import union_length
 from analyzer.base.arrays.numbering import unique
+from analyzer.base.errors import listed
 from analyzer.base.names import brief, named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.model.graph.step_graph import StepGraph
+from analyzer.reading import dialects
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
+from analyzer.reading.dialects.system import MemorySamples
 from replay.whatif.host import allocates, is_allocation, is_sync, prepares
 from replay.whatif.scaling import GONE
 
@@ -86,8 +93,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     kernels, usual_ns = _kernels(view)
     title, action = "the CPU launches kernels too slowly (host-bound)", _LAUNCH_LESS
     if (shown := cause_of_host(view)) is not None:
-        cause, n_events, calls = shown
-        title, action, is_largest = cause.title.format(n=n_events), cause.action, calls
+        title, action, is_largest = f"{shown.title}{shown.number}", shown.action, shown.calls
     elif not synchronises(view):
         action = f"CUDA graphs; {action}"
     yield Finding(
@@ -274,3 +280,67 @@ def _sync_waits(view: JobView) -> dict[str, float]:
             total[name] = total.get(name, 0.0) + wait
     parts = len(view.rows) * len(recording.owners)
     return {name: wait / parts for name, wait in total.items() if wait}
+
+
+_NOTHING = "no memory events are recorded"
+_HOST_ONLY = "memory events of the host are recorded, but none of a device"
+
+
+def memory(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find memory that grows over the steps, or nearly fills a device."""
+    peaks: dict[str, Float64] = {}
+    filled: dict[str, float] = {}
+    for owner, rank in enumerate(view.loaded.ranks):
+        name = view.recording.owners[owner]
+        if rank.memory is not None and len(by_step := _peaks(view, owner, rank.memory)):
+            peaks[name] = by_step
+            filled[name] = float(by_step.max()) / rank.memory.capacity if rank.memory.capacity else 0.0
+    if not peaks:
+        on_host = any(rank.memory is not None for rank in view.loaded.ranks)
+        setting = dialects.named(view.loaded.files[0].dialect).memory_setting
+        remedy = f"; {setting} records them" if setting else ""
+        yield Skipped("memory", _HOST_ONLY if on_host else _NOTHING + remedy)
+        return
+    growing = {}
+    for name, by_step in peaks.items():
+        growth = float(by_step[-1] / max(by_step[0], 1.0) - 1)
+        if len(by_step) >= FEWEST and (np.diff(by_step) > 0).all() and growth > NEGLIGIBLE:
+            growing[name] = growth
+    if growing:
+        worst = max(growing, key=lambda rank: growing[rank])
+        first, *_, last = peaks[worst]
+        yield _finding(
+            f"memory grows from step to step on {listed(list(growing))}",
+            f"the peak on {worst} grows from {_gb(first)} to {_gb(last)} in {len(peaks[worst])} steps",
+            "look for what is kept: losses that hold their graph, growing lists, caches",
+            list(growing),
+            growing[worst],
+        )
+    full = [rank for rank, share in filled.items() if share > FULL]
+    if full:
+        worst = max(full, key=lambda rank: filled[rank])
+        yield _finding(
+            f"memory is nearly full on {listed(full)}",
+            f"{_gb(peaks[worst].max())}, {in_percent(filled[worst])}, are allocated on {worst}",
+            "allocations may have to wait for freed blocks: a smaller batch, recomputation, sharded states",
+            full,
+            filled[worst] - FULL,
+        )
+
+
+def _finding(title: str, cause: str, action: str, ranks: Sequence[str], weight: float) -> Finding:
+    scope, caveat = FindingScope(ranks), "no gain is claimed"
+    return Finding("memory", title, cause, action, scope=scope, caveat=caveat, look=BREAKDOWN, weight=weight)
+
+
+def _gb(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.2f} GB"
+
+
+def _peaks(view: JobView, owner: int, samples: MemorySamples) -> Float64:
+    """Find the peak in bytes of each whole step of an owner with samples."""
+    peaks = []
+    for step in (view.as_recorded.recording.steps[row] for row in view.rows):
+        within = (samples.at_ns >= step.begin_ns[owner]) & (samples.at_ns < step.next_ns[owner])
+        peaks.append(samples.n_bytes[within].max(initial=0.0))
+    return np.array([peak for peak in peaks if peak > 0], np.float64)

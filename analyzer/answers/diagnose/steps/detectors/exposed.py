@@ -18,8 +18,7 @@ from analyzer.answers.diagnose.finding import (
 )
 from analyzer.answers.diagnose.steps.detectors.slow_transfers import NO_COMMUNICATION, lacking_ranks
 from analyzer.answers.diagnose.steps.evidence import busy_step, is_no_chance, longest_events, longest_gaps
-from analyzer.answers.diagnose.steps.job_view import JobView, names_of
-from analyzer.answers.diagnose.steps.meetings import last_arrivals, longest_awaited
+from analyzer.answers.diagnose.steps.job_view import JobView, last_arrivals, longest_awaited, names_of
 from analyzer.base.arrays import Float64
 from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.names import named

@@ -18,8 +18,7 @@ from analyzer.answers.diagnose.finding import (
 )
 from analyzer.answers.diagnose.steps.detectors.device import NO_COMPUTATION, computes
 from analyzer.answers.diagnose.steps.detectors.one_off import losses_of, path_length_ns
-from analyzer.answers.diagnose.steps.job_view import JobView
-from analyzer.answers.diagnose.steps.path_times import is_python_gap
+from analyzer.answers.diagnose.steps.job_view import JobView, is_python_gap
 from analyzer.base.arrays import Mask
 from analyzer.base.names import brief, named
 from analyzer.base.units import in_ms, in_percent

@@ -32,8 +32,7 @@ from analyzer.answers.diagnose.steps.evidence import (
     longest_gaps,
     surely_positive,
 )
-from analyzer.answers.diagnose.steps.job_view import JobView
-from analyzer.answers.diagnose.steps.meetings import LastArrivals, last_arrivals, longest_awaited
+from analyzer.answers.diagnose.steps.job_view import JobView, LastArrivals, last_arrivals, longest_awaited
 from analyzer.base.arrays import Float64, Mask
 from analyzer.base.arrays.distributions import FEWEST, binomial_tail, median
 from analyzer.base.errors import listed
