@@ -40,7 +40,7 @@ from analyzer.reading.dialects.steps import Steps, spans
 from analyzer.base.errors import TraceError
 from analyzer.reading.formats.columns import Trace, Track
 from collections.abc import Iterator
-from analyzer.answers.diagnose.steps.evidence import longest_events
+from analyzer.answers.diagnose.steps.job_view import longest_events
 from analyzer.answers.diagnose.finding import Finding, Skipped, edit
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.reading.dialects.roles import Phase

@@ -21,42 +21,14 @@ from analyzer.answers.diagnose.finding import (
     Skipped,
 )
 from analyzer.answers.diagnose.steps.causes import Limit, limit
-from analyzer.answers.diagnose.steps.detectors.device import (
-    allocations,
-    copies,
-    device_idle_ns,
-    host_bound,
-    host_sync,
-    long_operation,
-    memory,
-)
-from analyzer.answers.diagnose.steps.detectors.dominant_kernels import dominant_kernels
-from analyzer.answers.diagnose.steps.detectors.exposed import (
-    exposed_communication,
-    idle_stages,
-    negotiation,
-    slow_input,
-)
-from analyzer.answers.diagnose.steps.detectors.idle import idle
-from analyzer.answers.diagnose.steps.detectors.late_ranks import late_ranks, uneven_work
-from analyzer.answers.diagnose.steps.detectors.one_off import (
-    capture_quality,
-    graph_capture,
-    not_of_the_job_ns,
-    profiler_cost,
-)
-from analyzer.answers.diagnose.steps.detectors.operations import (
-    hot_operation,
-    outlier_steps,
-    slower_span,
-    start_up,
-)
-from analyzer.answers.diagnose.steps.detectors.slow_transfers import (
-    one_slow_server,
-    priority_inversion,
-    slow_links,
-    slow_server,
-    small_messages,
+from analyzer.answers.diagnose.steps.detectors import (
+    device,
+    dominant_kernels,
+    exposed,
+    late_ranks,
+    one_off,
+    operations,
+    slow_transfers,
 )
 from analyzer.answers.diagnose.steps.job_view import JobView, job_ns
 from analyzer.base.arrays import Float64
@@ -77,36 +49,36 @@ _NO_STEPS = np.empty(0, np.float64)
 #: By how general their findings are: what a more specific one explains is not claimed again by a general one.
 DETECTORS: Sequence[Sequence[Callable[[JobView], Iterable[Finding | Skipped]]]] = (
     (  # one rank, or one step, stands out
-        late_ranks,
-        one_slow_server,
-        slow_links,
-        outlier_steps,
-        slower_span,
-        start_up,
-        graph_capture,
-        profiler_cost,
-        dominant_kernels,
-        idle,
-        idle_stages,
-        memory,
-        capture_quality,
+        late_ranks.late_ranks,
+        slow_transfers.one_slow_server,
+        slow_transfers.slow_links,
+        operations.outlier_steps,
+        operations.slower_span,
+        operations.start_up,
+        one_off.graph_capture,
+        one_off.profiler_cost,
+        dominant_kernels.dominant_kernels,
+        exposed.idle,
+        exposed.idle_stages,
+        device.memory,
+        one_off.capture_quality,
     ),
     (  # causes that all ranks share
-        uneven_work,
-        slow_input,
-        small_messages,
-        slow_server,
-        priority_inversion,
-        negotiation,
-        allocations,
-        long_operation,
-        copies,
-        host_sync,
+        late_ranks.uneven_work,
+        exposed.slow_input,
+        slow_transfers.small_messages,
+        slow_transfers.slow_server,
+        slow_transfers.priority_inversion,
+        exposed.negotiation,
+        device.allocations,
+        device.long_operation,
+        device.copies,
+        device.host_sync,
     ),
     (  # symptoms: what is left when the causes are gone
-        host_bound,
-        exposed_communication,
-        hot_operation,
+        device.host_bound,
+        exposed.exposed_communication,
+        operations.hot_operation,
     ),
 )
 
@@ -185,8 +157,9 @@ def diagnose(
     forecasts = forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps)
     view = JobView(loaded, network=network, job=forecasts.job)
     limited_by = limit(view, real)
-    idle_ns = max(device_idle_ns(view) - not_of_the_job_ns(view), 0.0) if view.has_device else math.inf
-    search = _Search(loaded, forecasts, limited_by == "undecided", idle_ns)
+    search = _Search(loaded, forecasts, limited_by == "undecided")
+    if view.has_device:
+        search.idle_ns = max(device.device_idle_ns(view) - one_off.not_of_the_job_ns(view), 0.0)
     for level in DETECTORS:
         above = search.edits
         edited = JobView(loaded, search.forecasts.as_simulated(above), network, view.job) if above else view
@@ -215,7 +188,7 @@ class _Search(Struct):
     loaded: LoadedSteps
     forecasts: Forecasts
     is_undecided: bool  # as of `limit`
-    idle_ns: float  # of a device in a step of the job: what a finding about its host saves at most
+    idle_ns: float = math.inf  # of a device in a step of the job: what a finding about its host saves at most
     edits: tuple[EditRequest, ...] = ()
     known: list[tuple[Finding, Forecast | None]] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
@@ -294,11 +267,9 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
     done: tuple[EditRequest, ...] = ()
     owners = search.forecasts.job.recording.owners
 
-    def order(known: tuple[Finding, Forecast | None]) -> tuple[bool, int, float]:
-        finding, forecast = known
-        return _order(finding, forecast, search.most_ns(finding))
-
-    for finding, forecast in sorted(search.known, key=order):
+    for finding, forecast in sorted(
+        search.known, key=lambda known: _order(known[0], known[1], search.most_ns(known[0]))
+    ):
         if finding.scope.ranks is EVERY_RANK:
             finding = replace(finding, scope=replace(finding.scope, ranks=owners))
         if forecast is None:
@@ -352,7 +323,7 @@ def headline(diagnosis: Diagnosis) -> str:
     if main and not _is_vague(main[0]):
         return f"{step}: {_with_gain(main[0])}."
     view = diagnosis.view
-    if view is not None and view.has_device and (idle_ns := device_idle_ns(view)) > HALF * lasts_ns:
+    if view is not None and view.has_device and (idle_ns := device.device_idle_ns(view)) > HALF * lasts_ns:
         return f"{step}: the device is idle {in_percent(idle_ns / lasts_ns)} of it."
     return f"{step}; {'no single cause' if main else 'nothing'} stands out."
 

@@ -27,7 +27,7 @@ class _Cause(NamedTuple):
     least: float
     title: str  # a clause
     action: str
-    number: str = ""  # the end of the title: ``{n}`` is the number of events
+    counted: str = ""  # the title with the number of events, ``{n}``
 
 
 def _has(pattern: str) -> Callable[[Operation], object]:
@@ -50,7 +50,7 @@ OF_HOST: Sequence[_Cause] = (
         500,
         "the optimizer updates parameter by parameter",
         "update all parameters at once: foreach=True or fused=True for PyTorch's optimizers",
-        ", with {n:,.0f} launches a step",
+        "the optimizer updates parameter by parameter, with {n:,.0f} launches a step",
     ),
     _Cause(
         _calls("TorchDynamo Cache Lookup"),
@@ -64,7 +64,7 @@ OF_HOST: Sequence[_Cause] = (
         4,
         "calls make the CPU wait for the GPU, so it cannot run ahead",
         "keep values on the device: no .item(), .tolist(), .nonzero(), .cpu() or boolean masks in the loop",
-        ": {n:,.0f} a step",
+        "{n:,.0f} calls a step make the CPU wait for the GPU, so it cannot run ahead",
     ),
 )
 #: A launch takes 5 to 10 µs while PyTorch's profiler records it (ns).
@@ -72,7 +72,7 @@ _SLOW_LAUNCH_NS = 25_000
 _SLOW_HOST = (
     "the host is slow",
     "look for what else runs on the CPU: other threads (the GIL), loaders, few cores, limits of a container",
-    ": a launch takes {n:,.0f} µs, and 5 to 10 elsewhere",
+    "the host is slow: a launch takes {n:,.0f} µs, and 5 to 10 elsewhere",
 )
 #: Of steps that take longer than the others.
 OF_LONG_STEPS: Sequence[_Cause] = (
@@ -111,7 +111,7 @@ class _HostCause(NamedTuple):
 
     title: str
     action: str
-    number: str  # the end of the title
+    counted: str  # the title with the number of events in a step
     calls: Mask
 
 
@@ -121,7 +121,8 @@ def cause_of_host(view: JobView) -> _HostCause | None:
         chosen = view.which(cause.shows)
         n_events = median(_counts(view, chosen))
         if n_events >= cause.least:
-            return _HostCause(cause.title, cause.action, cause.number.format(n=n_events), chosen)
+            title = cause.counted or cause.title
+            return _HostCause(cause.title, cause.action, title.format(n=n_events), chosen)
     launches = view.which(lambda operation: not operation.on_device and is_launch(operation.name))
     recorded = view.as_recorded.recording
     lasts_ns = [
@@ -131,8 +132,8 @@ def cause_of_host(view: JobView) -> _HostCause | None:
     launch_ns = median(np.concatenate(lasts_ns)) if launches.any() else 0.0
     if launch_ns <= _SLOW_LAUNCH_NS:
         return None
-    title, action, number = _SLOW_HOST
-    return _HostCause(title, action, number.format(n=launch_ns / 1e3), launches)
+    title, action, counted = _SLOW_HOST
+    return _HostCause(title, action, counted.format(n=launch_ns / 1e3), launches)
 
 
 def synchronises(view: JobView) -> bool:

@@ -1,4 +1,7 @@
-"""A job as detectors see it, each figure computed once: work, paths and meetings, step by step."""
+"""A job as detectors see it, each figure computed once: work, paths and meetings, step by step.
+
+Also recorded events and gaps that show a finding.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzer.answers.diagnose.finding import HALF
+from analyzer.answers.diagnose.finding import CHANCE, HALF, MOST_STEPS, MUCH, Evidence
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.change_points import LEAST_STEPS
-from analyzer.base.arrays.distributions import outliers
+from analyzer.base.arrays.distributions import FEWEST, outliers, student_cdf
 from analyzer.base.arrays.intervals import stretches
 from analyzer.base.arrays.numbering import connected, unique
 from analyzer.base.errors import check_cells
@@ -85,13 +88,36 @@ class JobView:
 
     @cached_property
     def far_longer(self) -> list[int]:
-        """The places among the whole steps of those that took far longer than the others."""
-        return far_longer(self)
+        """The indices of whole steps that took far longer than the others.
+
+        With accumulated gradients only every n-th step updates the model, and takes longer. So steps with and
+        without an update are compared among themselves. Many in a row are a change of the level.
+        """
+        if not outliers(self.job_ns).any():
+            return []
+        is_update = self.which(lambda operation: operation.phase is Phase.UPDATE)
+        updates = np.array([is_update[step.operation].any() for step in self.steps], np.bool_)
+        is_far = np.zeros(len(self.rows), np.bool_)
+        for indices in (np.flatnonzero(~updates), np.flatnonzero(updates)):
+            is_far[indices[outliers(self.job_ns[indices])]] = True
+        for begin, end in stretches(is_far).tolist():
+            is_far[begin:end] &= end - begin < LEAST_STEPS
+        far: list[int] = np.flatnonzero(is_far).tolist()
+        return far
 
     @cached_property
     def outliers(self) -> list[int]:
-        """The places of the far longer steps that did not just wait for input, as others do as well."""
-        return slow_without_input(self, self.far_longer)
+        """The indices of the far longer steps that did not just wait for input, as others do as well."""
+        if not self.far_longer:
+            return []
+
+        def loading_ns(row: int) -> float:
+            return float(_times_of(self, row)[0][:-1][self.of_kinds(self.is_input)].sum())
+
+        usual = _some_rows(self, [row for i, row in enumerate(self.rows) if i not in self.far_longer])
+        usual_ns = float(np.median([loading_ns(row) for row in usual]))
+        more_ns = self.job_ns - np.median(self.job_ns)
+        return [i for i in self.far_longer if loading_ns(self.rows[i]) - usual_ns < HALF * more_ns[i]]
 
     @cached_property
     def stage(self) -> Int64:
@@ -160,20 +186,30 @@ class JobView:
     @cached_property
     def work_by_kind(self) -> Float64:
         """The work of all operations of a kind (see `OperationTable`) in each whole step (steps, k)."""
-        return _by_kind(self, "work_ns")
+        return self._by_kind("work_ns")
 
     @cached_property
     def gap_by_kind(self) -> Float64:
         """The gaps before all operations of a kind in each whole step (steps, k)."""
-        return _by_kind(self, "gap_ns")
+        return self._by_kind("gap_ns")
+
+    def _by_kind(self, column: str) -> Float64:
+        n_events = sum(map(len, self.steps))
+        check_cells(self.loaded.files[0].path, len(self.recording.operations.kinds), len(self.rows), n_events)
+        return self.recording.by_kind(column, self.rows)
 
     def owner_work_ns(self, chosen: Mask) -> Float64:
         """Return the work of the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
-        return _by_owner(self, self.work_by_kind, chosen)
+        return self._by_owner(self.work_by_kind, chosen)
 
     def owner_gap_ns(self, chosen: Mask) -> Float64:
         """Return the gaps before the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
-        return _by_owner(self, self.gap_by_kind, chosen)
+        return self._by_owner(self.gap_by_kind, chosen)
+
+    def _by_owner(self, by_kind: Float64, chosen: Mask) -> Float64:
+        owner = np.array([operation.owner for operation in self.recording.operations.kinds], np.int64)
+        times = by_kind * self.of_kinds(chosen)
+        return np.array([np.bincount(owner, of_step, len(self.recording.owners)) for of_step in times])
 
     @cached_property
     def path(self) -> PathTimes:
@@ -191,7 +227,11 @@ class JobView:
     @cached_property
     def meetings(self) -> list[Arrivals]:
         """The meetings of each whole step."""
-        return meetings_of(self.recording, self.rows)
+        recording = self.recording
+        is_meeting = self.which(lambda operation: operation.role is Role.MEETING)
+        number = recording.numbered(lambda operation: (operation.main, operation.transfer.key))[1]
+        pieces = np.where(self.which(lambda operation: operation.transfer.key is not None), number, -1)
+        return [_meetings(len(recording.owners), step, pieces, is_meeting) for step in self.steps]
 
 
 def job_ns(view: JobView, rows: Sequence[int]) -> Float64:
@@ -206,19 +246,6 @@ def job_ns(view: JobView, rows: Sequence[int]) -> Float64:
 def names_of(view: JobView, chosen: Mask) -> list[str]:
     """Return the names of the `chosen` operations (n,) without their ranks, sorted."""
     return sorted({operation.main for operation in view.recording.chosen_kinds(chosen)})
-
-
-def _by_kind(view: JobView, column: str) -> Float64:
-    n_events = sum(map(len, view.steps))
-    check_cells(view.loaded.files[0].path, len(view.recording.operations.kinds), len(view.rows), n_events)
-    return view.recording.by_kind(column, view.rows)
-
-
-def _by_owner(view: JobView, by_kind: Float64, chosen: Mask) -> Float64:
-    chosen_kinds = view.of_kinds(chosen)
-    owner = np.array([operation.owner for operation in view.recording.operations.kinds], np.int64)
-    n = len(view.recording.owners)
-    return np.array([np.bincount(owner, times * chosen_kinds, n) for times in by_kind])
 
 
 #: Critical paths to walk: so many, or if steps are short, paths of steps with so many events.
@@ -236,12 +263,12 @@ class PathTimes(Struct, frozen=True):
 
 def mean_path_times(view: JobView, rows: Sequence[int]) -> PathTimes:
     """Average the paths of the steps `rows`, or of a sample."""
-    rows = some_rows(view, rows)
-    work, gaps, beside = np.mean([times_of(view, row) for row in rows], axis=0)
+    rows = _some_rows(view, rows)
+    work, gaps, beside = np.mean([_times_of(view, row) for row in rows], axis=0)
     return PathTimes(rows, work[:-1], gaps, beside.sum())
 
 
-def some_rows(view: JobView, rows: Sequence[int]) -> list[int]:
+def _some_rows(view: JobView, rows: Sequence[int]) -> list[int]:
     """Sample steps so that walking their paths does not take long."""
     events = sum(len(view.recording.steps[row]) for row in rows[:_MOST_PATHS])
     most = max(_MOST_PATHS, _MOST_EVENTS * _MOST_PATHS // max(events, 1))
@@ -249,7 +276,7 @@ def some_rows(view: JobView, rows: Sequence[int]) -> list[int]:
     return [rows[i] for i in places]
 
 
-def times_of(view: JobView, row: int) -> tuple[Float64, Float64, Float64]:
+def _times_of(view: JobView, row: int) -> tuple[Float64, Float64, Float64]:
     """Add up work, gaps and work beside a host on the path of a step by kind (k + 1,); the last is of none.
 
     Short gaps of a device's host are its work.
@@ -275,39 +302,6 @@ def is_python_gap(view: JobView, step: StepGraph, path: CriticalPath) -> Mask:
     return is_gap & (path.end_ns - path.start_ns < PYTHON * view.step_ns)
 
 
-def far_longer(view: JobView) -> list[int]:
-    """List the indices of whole steps that took far longer than the others.
-
-    With accumulated gradients only every n-th step updates the model, and takes longer. So steps with and
-    without an update are compared among themselves. Many in a row are a change of the level.
-    """
-    if not outliers(view.job_ns).any():
-        return []
-    is_update = view.which(lambda operation: operation.phase is Phase.UPDATE)
-    updates = np.array([is_update[step.operation].any() for step in view.steps], np.bool_)
-    is_far = np.zeros(len(view.rows), np.bool_)
-    for places in (np.flatnonzero(~updates), np.flatnonzero(updates)):
-        is_far[places[outliers(view.job_ns[places])]] = True
-    for begin, end in stretches(is_far).tolist():
-        is_far[begin:end] &= end - begin < LEAST_STEPS
-    far: list[int] = np.flatnonzero(is_far).tolist()
-    return far
-
-
-def slow_without_input(view: JobView, far: Sequence[int]) -> list[int]:
-    """Leave out of the `far` longer steps those whose excess is mostly loading on their paths."""
-    if not far:
-        return []
-
-    def loading_ns(row: int) -> float:
-        return float(times_of(view, row)[0][:-1][view.of_kinds(view.is_input)].sum())
-
-    usual = some_rows(view, [row for i, row in enumerate(view.rows) if i not in far])
-    usual_ns = float(np.median([loading_ns(row) for row in usual]))
-    more_ns = view.job_ns - np.median(view.job_ns)
-    return [i for i in far if loading_ns(view.rows[i]) - usual_ns < HALF * more_ns[i]]
-
-
 class Arrivals(Struct, frozen=True):
     """The k arrivals of ranks at the meetings of one step."""
 
@@ -317,16 +311,7 @@ class Arrivals(Struct, frozen=True):
     at_ns: Int64  # begin of the event
 
 
-def meetings_of(recording: Recording, rows: Sequence[int]) -> list[Arrivals]:
-    """Find the meetings of each of the steps `rows`."""
-    is_meeting = recording.which(lambda operation: operation.role is Role.MEETING)
-    number = recording.numbered(lambda operation: (operation.main, operation.transfer.key))[1]
-    pieces = np.where(recording.which(lambda operation: operation.transfer.key is not None), number, -1)
-    steps = (recording.steps[row] for row in rows)
-    return [_of_step(len(recording.owners), step, pieces, is_meeting) for step in steps]
-
-
-def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Mask) -> Arrivals:
+def _meetings(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Mask) -> Arrivals:
     """Find the meetings of a step: events that edges between owners connect, or one partition's pushes.
 
     `piece_of` (n,) is the partition of each operation, equal on all ranks, or -1.
@@ -386,3 +371,98 @@ def longest_awaited(arrivals: Sequence[LastArrivals]) -> Int64:
     """Find the owner that was awaited longest in each step with a meeting."""
     awaited = [np.bincount(owner, after_ns).argmax() for owner, after_ns in arrivals if len(owner)]
     return np.array(awaited, np.int64)
+
+
+def is_no_chance(excess: Float64, ratio: float, n_owners: int, *, always_most: bool = False) -> bool:
+    """Tell if a rank's excess (steps,) over its peers, `ratio` times in the median step, is real.
+
+    By a t-test over all `n_owners`, or if the ratio is large in most steps. With few steps: if the ratio is
+    large, or if a rank would hardly have the most in all of them by chance.
+    """
+    if len(excess) < FEWEST:
+        is_luck = float(n_owners) ** (1 - len(excess)) >= CHANCE
+        return bool((excess > 0).all() and (ratio > MUCH or (always_most and not is_luck)))
+    if ratio > MUCH and (excess > 0).mean() >= MOST_STEPS:
+        return True
+    return surely_positive(excess, CHANCE / n_owners)
+
+
+def surely_positive(values: Float64, chance: float) -> bool:
+    """Test if the mean of the values (n,) is above 0, with this probability of error."""
+    if np.ptp(values) == 0:
+        return bool(values[0] > 0)
+    n = len(values)
+    t = float(values.mean() / (values.std(ddof=1) / n**0.5))
+    return student_cdf(n - 1, -t) < chance
+
+
+def longest_events(
+    view: JobView, chosen: Mask, most: int = 1, step: StepGraph | None = None
+) -> list[Evidence]:
+    """List the longest events of the `chosen` operations (n,) in a step (default: of median length)."""
+    step = usual_step(view) if step is None else step
+    return [event_of(view, step, event) for event in _longest(step, step.work_ns, chosen, most)]
+
+
+def longest_gaps(view: JobView, chosen: Mask) -> list[Evidence]:
+    """List the three longest gaps before the `chosen` operations (n,) in the step of median length."""
+    step = usual_step(view)
+    return [gap_before(view, step, event) for event in _longest(step, step.gap_ns, chosen, 3)]
+
+
+def _longest(step: StepGraph, times: Int64, chosen: Mask, most: int) -> list[int]:
+    events = np.flatnonzero(chosen[step.operation])
+    longest: list[int] = events[np.argsort(-times[events], kind="stable")][:most].tolist()
+    return longest
+
+
+def usual_step(view: JobView) -> StepGraph:
+    """Choose the step of median length."""
+    return view.recording.steps[view.recording.choose_step()]
+
+
+def busy_step(view: JobView, chosen: Mask) -> StepGraph:
+    """Choose the step in which the `chosen` operations (n,) work as in the median one, or just longer."""
+    work = view.work_by_kind[:, view.of_kinds(chosen)].sum(axis=1)
+    much = np.flatnonzero(work >= np.median(work))
+    return view.recording.steps[view.rows[int(much[np.argmin(work[much])])]]
+
+
+def event_of(view: JobView, step: StepGraph, event: int) -> Evidence:
+    """Describe an event of a step, with its recorded times."""
+    step = view.recording.recorded_step(step)
+    owner = int(step.owner[event])
+    return Evidence(
+        path=view.loaded.ranks[owner].path,
+        rank=view.recording.owners[owner],
+        step=step.number,
+        name=view.recording.operations[int(step.operation[event])].label,
+        start_ns=int(step.start_ns[event] - step.begin_ns[owner]),
+        dur_ns=int(step.end_ns[event] - step.start_ns[event]),
+    )
+
+
+def gap_before(view: JobView, step: StepGraph, event: int) -> Evidence:
+    """Describe the gap before an event of a step."""
+    step = view.recording.recorded_step(step)
+    after, gap_ns = event_of(view, step, event), int(step.gap_ns[event])
+    end_ns, start_ns = int(step.start_ns[event]), after.start_ns - gap_ns
+    function = _function_during(view, int(step.owner[event]), end_ns - gap_ns, end_ns)
+    return replace(after, name=f"the gap before {after.name}{function}", start_ns=start_ns, dur_ns=gap_ns)
+
+
+def tail_of(view: JobView, step: StepGraph, owner: int) -> Evidence:
+    """Describe the time between an owner's last event of a step and the next step."""
+    step = view.recording.recorded_step(step)
+    tail_ns, end_ns = int(step.tail_ns[owner]), int(step.next_ns[owner])
+    start_ns = int(step.last_end_ns[owner] - step.begin_ns[owner])
+    path, rank = view.loaded.ranks[owner].path, view.recording.owners[owner]
+    name = f"the gap before the next step{_function_during(view, owner, end_ns - tail_ns, end_ns)}"
+    return Evidence(path, rank, step.number, name, start_ns, tail_ns)
+
+
+def _function_during(view: JobView, owner: int, begin_ns: int, end_ns: int) -> str:
+    """Name the Python function that ran between two instants, in words; "" where none is recorded."""
+    frames = view.loaded.ranks[owner].frames
+    function = frames.during(begin_ns, end_ns)[0] if frames is not None else ""
+    return f", in which {function} ran" if function else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +24,7 @@ from analyzer.answers.diagnose.finding import (
 )
 from analyzer.answers.diagnose.steps.causes import cause_of_host, synchronises
 from analyzer.answers.diagnose.steps.detectors.one_off import one_off_ns, path_length_ns
-from analyzer.answers.diagnose.steps.evidence import longest_events, usual_step
-from analyzer.answers.diagnose.steps.job_view import JobView
+from analyzer.answers.diagnose.steps.job_view import JobView, longest_events, usual_step
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.arrays.intervals import union_length
@@ -93,7 +91,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     kernels, usual_ns = _kernels(view)
     title, action = "the CPU launches kernels too slowly (host-bound)", _LAUNCH_LESS
     if (shown := cause_of_host(view)) is not None:
-        title, action, is_largest = f"{shown.title}{shown.number}", shown.action, shown.calls
+        title, action, is_largest = shown.counted, shown.action, shown.calls
     elif not synchronises(view):
         action = f"CUDA graphs; {action}"
     yield Finding(
@@ -172,10 +170,30 @@ def device_idle_ns(view: JobView) -> float:
 
     The mean over steps, of the rank whose device idles longest.
     """
-    idle_ns = [
-        [stretch.length_ns - stretch.busy_ns for stretch in stretches] for stretches in _stretches(view)
-    ]
-    return float(np.mean(idle_ns, axis=0).max())
+    length_ns, busy_ns = _device_times(view)
+    return float((length_ns - busy_ns).mean(axis=0).max())
+
+
+def busy_share(view: JobView) -> float:
+    """Share of a step in which a device works: the union of its events, the median over steps."""
+    length_ns, busy_ns = _device_times(view)
+    return float(np.median(busy_ns / np.maximum(length_ns, 1)))
+
+
+def _device_times(view: JobView) -> Int64:
+    """Measure each step of each owner, and the time in which its device works (2, steps, m)."""
+    device = view.which(lambda operation: operation.on_device)
+    return np.array([_device_time(step, device) for step in view.steps], np.int64).swapaxes(0, 1)
+
+
+def _device_time(step: StepGraph, device: Mask) -> tuple[list[int], list[int]]:
+    lengths, busy = [], []
+    for owner, events in enumerate(step.events_by_owner(device)):
+        begin, end = int(step.begin_ns[owner]), int(step.next_ns[owner])
+        end = end if end > begin else int(step.end_ns[events].max(initial=begin))
+        lengths.append(end - begin)
+        busy.append(union_length(*(np.clip(ns[events], begin, end) for ns in (step.start_ns, step.end_ns))))
+    return lengths, busy
 
 
 def start_up_ns(view: JobView, chosen: Mask) -> float:
@@ -237,35 +255,6 @@ def _kernels(view: JobView) -> tuple[float, float]:
     works = [step.work_ns[kernel[step.operation]] for step in view.steps]
     per_step = float(np.median([len(work) for work in works])) / len(view.recording.owners)
     return per_step, float(np.median(np.concatenate(works))) if per_step else 0.0
-
-
-class _Stretch(NamedTuple):
-    """A step of one owner, and the part of it in which its device works."""
-
-    length_ns: int
-    busy_ns: int
-
-
-def busy_share(view: JobView) -> float:
-    """Share of a step in which a device works: the union of its events, the median over steps."""
-    stretches = [stretch for of_step in _stretches(view) for stretch in of_step]
-    return float(np.median([stretch.busy_ns / max(stretch.length_ns, 1) for stretch in stretches]))
-
-
-def _stretches(view: JobView) -> list[list[_Stretch]]:
-    """List for each whole step what the device of each owner does in it."""
-    device = view.which(lambda operation: operation.on_device)
-    return [
-        [_stretch(step, owner, events) for owner, events in enumerate(step.events_by_owner(device))]
-        for step in view.steps
-    ]
-
-
-def _stretch(step: StepGraph, owner: int, events: Int64) -> _Stretch:
-    begin, end = int(step.begin_ns[owner]), int(step.next_ns[owner])
-    end = end if end > begin else int(step.end_ns[events].max(initial=begin))
-    starts, ends = (np.clip(ns[events], begin, end) for ns in (step.start_ns, step.end_ns))
-    return _Stretch(end - begin, union_length(starts, ends))
 
 
 def _sync_waits(view: JobView) -> dict[str, float]:

@@ -12,8 +12,7 @@ from analyzer.answers.diagnose.finding import DOMINANT, HALF, Finding, FindingSc
 from analyzer.answers.diagnose.steps.causes import causes_of
 from analyzer.answers.diagnose.steps.detectors.device import busy_share
 from analyzer.answers.diagnose.steps.detectors.late_ranks import causes_of_late_ranks
-from analyzer.answers.diagnose.steps.evidence import longest_events
-from analyzer.answers.diagnose.steps.job_view import JobView
+from analyzer.answers.diagnose.steps.job_view import JobView, longest_events
 from analyzer.base.arrays import Float64
 from analyzer.base.names import named
 from analyzer.base.units import in_ms, in_percent

@@ -23,16 +23,19 @@ from analyzer.answers.diagnose.finding import (
     edit,
 )
 from analyzer.answers.diagnose.steps.detectors.exposed import late_in_negotiations, whose_loading
-from analyzer.answers.diagnose.steps.evidence import (
+from analyzer.answers.diagnose.steps.job_view import (
+    JobView,
+    LastArrivals,
     busy_step,
     event_of,
     gap_before,
     is_no_chance,
+    last_arrivals,
+    longest_awaited,
     longest_events,
     longest_gaps,
     surely_positive,
 )
-from analyzer.answers.diagnose.steps.job_view import JobView, LastArrivals, last_arrivals, longest_awaited
 from analyzer.base.arrays import Float64, Mask
 from analyzer.base.arrays.distributions import FEWEST, binomial_tail, median
 from analyzer.base.errors import listed
@@ -88,10 +91,10 @@ def causes_of_late_ranks(view: JobView) -> list[str]:
 
 def _late_causes(view: JobView) -> Iterator[_LateCause]:
     """Yield the largest cause of each late rank."""
-    compared, begun = compared_operations(view), _begun(view)
+    compared = compared_operations(view)
     causes = [_work(view, compared), _extra_work(view, compared)]
     if is_tied := not view.recording.untied(view.recording.owners):
-        causes.append(_pauses(view, begun, _pausing(view, begun)))
+        causes.append(_pauses(view, _begun(view)))
     late: set[int] = set()
     for cause in sorted(filter(None, causes), key=lambda cause: -cause.late_ns):
         if not late.issuperset(cause.owners):
@@ -343,11 +346,18 @@ def _extra_work(view: JobView, compared: Mask) -> _LateCause | None:
     )
 
 
-def _pauses(view: JobView, begun: Mask, late: Sequence[int]) -> _LateCause | None:
-    """Late ranks that pause for longer than their peers, with nothing recorded."""
-    if not late:
+def _pauses(view: JobView, begun: Mask) -> _LateCause | None:
+    """Late ranks that pause for longer than their peers, with nothing recorded, if most steps wait for them.
+
+    That counts where they meet others: one that has waited for them may then come last to its own group.
+    """
+    if len(view.rows) < FEWEST:
         return None
     gaps = view.owner_gap_ns(begun)
+    late = behind_peers(view, gaps)
+    awaited = longest_awaited(last_arrivals(view, among=late))
+    if np.isin(awaited, late).sum() <= len(view.rows) / 2:
+        return None
     chosen = begun & _of_owners(view, late)
     before = _most_of(view, chosen, view.gap_by_kind)
     return _LateCause(
@@ -359,18 +369,6 @@ def _pauses(view: JobView, begun: Mask, late: Sequence[int]) -> _LateCause | Non
         before,
         longest_gaps(view, chosen),
     )
-
-
-def _pausing(view: JobView, begun: Mask) -> list[int]:
-    """List the owners with longer gaps than their peers, if others wait for them in most steps.
-
-    That counts where they meet others: one that has waited for them may then come last to its own group.
-    """
-    if len(view.rows) < FEWEST:
-        return []
-    late = behind_peers(view, view.owner_gap_ns(begun))
-    awaited = longest_awaited(last_arrivals(view, among=late))
-    return late if np.isin(awaited, late).sum() > len(view.rows) / 2 else []
 
 
 def _of_owners(view: JobView, owners: Sequence[int]) -> Mask:
@@ -387,7 +385,6 @@ def _most_of(view: JobView, chosen: Mask, by_kind: Float64) -> list[str]:
 
 
 def _names(view: JobView, owners: Sequence[int]) -> list[str]:
-    """Names of owners."""
     return [view.recording.owners[owner] for owner in owners]
 
 

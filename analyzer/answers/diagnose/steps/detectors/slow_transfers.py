@@ -21,8 +21,7 @@ from analyzer.answers.diagnose.finding import (
     Skipped,
     edit,
 )
-from analyzer.answers.diagnose.steps.evidence import longest_events
-from analyzer.answers.diagnose.steps.job_view import JobView, names_of
+from analyzer.answers.diagnose.steps.job_view import JobView, longest_events, names_of
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.errors import counted
 from analyzer.base.names import brief
@@ -48,7 +47,7 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
     """Find the worker whose pushes take longer than those of the same partitions elsewhere."""
     pushes = view.which(lambda operation: operation.transfer.is_sent)
     if not pushes.any() or len(view.recording.owners) < 2:
-        yield from slow_ones(view)
+        yield from _slower_collectives(view)
         return
     ratios = _ratios(view, pushes)
     owner = int(ratios.argmax())
@@ -100,7 +99,7 @@ def _ratios(view: JobView, chosen: Mask) -> Float64:
     return ratios
 
 
-def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
+def _slower_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     """Find collectives with less bus bandwidth than any link has, or than others of their kind and size."""
     job = view.job
     if not job.collectives:
