@@ -287,11 +287,3 @@ def test_a_forecast_allows_for_another_pace_of_launches_in_another_run(tmp_path:
     # nine tenths of 15 % (the device works for a twentieth), to both sides 1.96 times; and a tenth of that
     assert 0.45 < launching < 0.65
     assert loading < 0.15
-
-
-def test_pauses_of_a_device_between_its_kernels_are_told_as_such(tmp_path: Path) -> None:
-    """Kernels of 20 µs that wait for none: each begins 3 µs after the one before."""
-    job = DeviceStep(kernels=400, launch=0.002, kernel=0.02, pause=0.003)
-    path, _ = device(tmp_path / "job", job)
-    (title,) = titles(diagnosed(path), "idle")
-    assert title == "13 % of the step is between kernels"

@@ -10,7 +10,6 @@ import numpy as np
 from analyzer.answers.diagnose.finding import (
     EXPOSED,
     HALF,
-    LAUNCH_NS,
     NEGLIGIBLE,
     NOTICEABLE,
     Finding,
@@ -82,7 +81,6 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
 def _shares(view: JobView, is_frame: Mask, idle_ns: float, path_ns: float) -> list[_Share]:
     """Split idle time of a path by kind; the last is all of it."""
     waits, spans = _covers_ns(view, is_frame)
-    pauses_ns = _pauses_ns(view)
     call, call_share = _largest(waits, path_ns)
     span, span_share = _largest(spans, path_ns)
     return [
@@ -99,11 +97,6 @@ def _shares(view: JobView, is_frame: Mask, idle_ns: float, path_ns: float) -> li
             if view.has_device
             else "record what runs there: Python stacks (with_stack=True), all threads",
             has_name=True,
-        ),
-        _Share(
-            pauses_ns,
-            f"{in_percent(pauses_ns / path_ns)} of the step is between kernels",
-            "run fewer and larger kernels: compiled or fused operations, a fused optimizer",
         ),
         _Share(
             idle_ns,
@@ -159,24 +152,6 @@ def _covers_ns(view: JobView, is_frame: Mask) -> tuple[dict[str, float], dict[st
                 lasts_ns = float(path.end_ns[stretch] - path.start_ns[stretch])
                 covers[name] = covers.get(name, 0.0) + lasts_ns / len(view.path.rows)
     return waits, spans
-
-
-def _pauses_ns(view: JobView) -> float:
-    """Return the time of a path between works of a device, the mean over steps.
-
-    Those are gaps so short that the device just goes on from one to the next.
-    """
-    on_device = view.which(lambda operation: operation.on_device)
-    total_ns = 0
-    for row in view.path.rows:
-        step = view.recording.steps[row]
-        path = critical_path(step)
-        of_device = (path.event >= 0) & on_device[np.append(step.operation, 0)[path.event]]
-        lasts = path.end_ns - path.start_ns
-        pauses = of_device & np.append(False, of_device[:-1])[: len(lasts)]
-        pauses &= path.is_gap & (lasts < LAUNCH_NS)
-        total_ns += int(lasts[pauses].sum())
-    return total_ns / len(view.path.rows)
 
 
 def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:

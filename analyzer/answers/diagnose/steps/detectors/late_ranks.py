@@ -94,7 +94,7 @@ def _late_causes(view: JobView) -> Iterator[_LateCause]:
     compared = compared_operations(view)
     causes = [_work(view, compared), _extra_work(view, compared)]
     if is_tied := not view.recording.untied(view.recording.owners):
-        causes.append(_pauses(view, _begun(view)))
+        causes.append(_pauses(view))
     late: set[int] = set()
     for cause in sorted(filter(None, causes), key=lambda cause: -cause.late_ns):
         if not late.issuperset(cause.owners):
@@ -169,20 +169,6 @@ def compared_operations(view: JobView) -> Mask:
     Nor can BytePS's STEP, in which the wait for communication lies.
     """
     return is_own_work(view.recording) & done_by_all(view.recording)
-
-
-def _begun(view: JobView) -> Mask:
-    """Mark the operations (n,) that an owner begins itself: in a gap before them this owner is late.
-
-    Of a tensor's partitions, which it hands over together, that is the first.
-    """
-    begun, seen = begun_by_owners(view.recording), set[tuple[int, str, str]]()
-    for i in np.flatnonzero(begun & view.is_communication).tolist():
-        operation = view.recording.operations[i]
-        tensor = operation.owner, operation.main, operation.transfer.stage
-        begun[i] = operation.transfer.key is None or tensor not in seen
-        seen.add(tensor)
-    return begun
 
 
 # ---- signals
@@ -346,13 +332,14 @@ def _extra_work(view: JobView, compared: Mask) -> _LateCause | None:
     )
 
 
-def _pauses(view: JobView, begun: Mask) -> _LateCause | None:
+def _pauses(view: JobView) -> _LateCause | None:
     """Late ranks that pause for longer than their peers, with nothing recorded, if most steps wait for them.
 
     That counts where they meet others: one that has waited for them may then come last to its own group.
     """
     if len(view.rows) < FEWEST:
         return None
+    begun = begun_by_owners(view.recording)
     gaps = view.owner_gap_ns(begun)
     late = behind_peers(view, gaps)
     awaited = longest_awaited(last_arrivals(view, among=late))
