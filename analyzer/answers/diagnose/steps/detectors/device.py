@@ -183,7 +183,8 @@ def busy_share(view: JobView) -> float:
 def _device_times(view: JobView) -> Int64:
     """Measure each step of each owner, and the time in which its device works (2, steps, m)."""
     device = view.which(lambda operation: operation.on_device)
-    return np.array([_device_time(step, device) for step in view.steps], np.int64).swapaxes(0, 1)
+    times: Int64 = np.array([_device_time(step, device) for step in view.steps], np.int64).swapaxes(0, 1)
+    return times
 
 
 def _device_time(step: StepGraph, device: Mask) -> tuple[list[int], list[int]]:
