@@ -40,7 +40,7 @@ from analyzer.reading.dialects.steps import Steps, spans
 from analyzer.base.errors import TraceError
 from analyzer.reading.formats.columns import Trace, Track
 from collections.abc import Iterator
-from analyzer.answers.diagnose.steps.evidence import longest_events
+from analyzer.answers.diagnose.steps.job_view import longest_events
 from analyzer.answers.diagnose.finding import Finding, Skipped, edit
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.reading.dialects.roles import Phase
@@ -145,8 +145,7 @@ def test_the_example_of_an_edit_is_answered_like_any_other(monkeypatch: pytest.M
 
 def test_the_example_of_a_finding_is_shown_with_its_edit(monkeypatch: pytest.MonkeyPatch) -> None:
     detector = example("Add a finding")["long_backward"]
-    row = diagnosis.Detector(detector, ("hot_operation",))
-    monkeypatch.setattr(diagnosis, "DETECTORS", ((), (), (row,)))
+    monkeypatch.setattr(diagnosis, "DETECTORS", ((), (), (detector,)))
     (finding,) = ask("--path", REPO / "examples" / "lenet")["findings"]
     assert finding["change"] == "BW=0.9"
     assert "no saving is claimed" in finding["caveat"]  # steps of this job vary more than that

@@ -21,8 +21,7 @@ import pytest
 from exposed_transfers import exposed_ns
 
 from analyzer.answers.diagnose.diagnosis import diagnose
-from analyzer.answers.diagnose.steps.detectors.device import busy_share
-from analyzer.answers.diagnose.steps.detectors.memory import _peaks
+from analyzer.answers.diagnose.steps.detectors.device import _peaks, busy_share
 from analyzer.answers.diagnose.steps.job_view import JobView
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.intervals import clipped_lengths, union

@@ -44,7 +44,7 @@ def run(args: Namespace) -> Result:
     name_files(args, output.parent)
     if output.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
-    from analyzer.answers.compare.comparison import recorded_notes, sweep
+    from analyzer.answers.compare.comparison import profiler_notes, sweep
     from analyzer.base.outputs.atomic import check_output
     from analyzer.model.figures.job_figures import Wanted, filtered
 
@@ -82,7 +82,7 @@ def run(args: Namespace) -> Result:
         figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
         notes=[
             *_notes(rows, output),
-            *recorded_notes(loaded),
+            *profiler_notes(loaded),
             *damage_notes(file for run in loaded if not is_digest(run.path) for file in run.files),
             *digest_note(args, names[-1]),
             command(args, "compare", paths=args.path[:2]),

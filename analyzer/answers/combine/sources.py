@@ -8,8 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzer.answers.combine.distinct_ids import SourcePlace
-from analyzer.answers.combine.rewrite_source import Rewritten
+from analyzer.answers.combine.rewrite_source import Rewritten, SourcePlace
 from analyzer.base.errors import TraceError
 from analyzer.model.clocks.offsets import Clock, align, doubts
 from analyzer.reading import dialects

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from math import erfc, hypot, sqrt
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzer.answers.compare.significance import Change, Samples, changes, sample
 from analyzer.base.arrays import NDArray
@@ -17,8 +19,10 @@ from analyzer.model.figures.job_figures import JobFigures, RealSteps, filtered
 from analyzer.model.figures.time_by_role import NOTHING
 from analyzer.reading import dialects
 from analyzer.reading.dialects import System
+from replay.answer import Z_95
 
 _Totals = dict[tuple[str, str], list[float]]  # (operation, category) -> nanoseconds, events
+_Measured = tuple[list[int], Samples, Samples]  # counts, average durations, and shares of steps
 
 
 class SweepRow(Struct, frozen=True):
@@ -73,28 +77,21 @@ class _Side:
         self.category = {key: system.category(key.name, key.cat) for key in self.ops.keys}
         self._row = {key: row for row, key in enumerate(self.ops.keys)}
 
-    def by_operation(self, keys: Sequence[OpKey]) -> tuple[list[int], Samples, Samples]:
-        """List counts, average durations and shares of steps, of operations that the run may lack."""
+    def by_operation(self, keys: Sequence[OpKey]) -> _Measured:
+        """Measure operations that the run may lack."""
         rows = [self._row.get(key, -1) for key in keys]
+        return self._measured(lambda table: np.pad(table[: len(self._row)], ((0, 1), (0, 0)))[rows])
 
-        def table(of_operations: NDArray[Any]) -> NDArray[Any]:
-            return np.pad(of_operations, ((0, 1), (0, 0)))[rows]  # -1 is the row of zeros
-
-        count = table(self.ops.count)
-        spent = table(self.ops.spent_ns[:, :-1].T)
-        return count.sum(1).tolist(), sample(table(self.ops.total_ns), count), sample(spent)
-
-    def by_category(self, names: Sequence[str]) -> tuple[list[int], Samples, Samples]:
-        """List counts, average durations and shares of steps, of all operations of a category."""
+    def by_category(self, names: Sequence[str]) -> _Measured:
+        """Measure all operations of a category."""
         categories = np.array([*self.category.values(), NOTHING], np.object_)
+        return self._measured(
+            lambda table: np.array([table[categories[: len(table)] == name].sum(0) for name in names])
+        )
 
-        def added(of_operations: NDArray[Any]) -> NDArray[Any]:
-            rows = categories[: len(of_operations)]
-            return np.array([of_operations[rows == name].sum(0) for name in names])
-
-        count = added(self.ops.count)
-        spent = added(self.ops.spent_ns.T)
-        return count.sum(1).tolist(), sample(added(self.ops.total_ns), count), sample(spent)
+    def _measured(self, rows_of: Callable[[NDArray[Any]], NDArray[Any]]) -> _Measured:
+        count, total_ns, spent_ns = map(rows_of, (self.ops.count, self.ops.total_ns, self.ops.spent_ns.T))
+        return count.sum(1).tolist(), sample(total_ns, count), sample(spent_ns)
 
 
 class OpChange(Struct, frozen=True):
@@ -166,13 +163,11 @@ def compare(
     categories = _categories(base, new)
     device: list[tuple[str, Change]] = []
     if a.real is not None and b.real is not None:
-        from analyzer.answers.compare.real_change import device_changes, step_change
-
         iteration, device = step_change(a.real, b.real), device_changes(a.real, b.real)
         notes.append("The step is that without the profiler; operations and categories are as recorded")
         notes += [*only_causes(a.real, b.real, names[0]), *only_causes(b.real, a.real, names[1])]
     else:
-        notes += recorded_notes([a, b])
+        notes += profiler_notes([a, b])
     return Comparison(a, b, names, operations, (of_a, of_b), categories, iteration, steps, notes, device)
 
 
@@ -183,7 +178,7 @@ def only_causes(run: RealSteps | None, other: RealSteps | None, name: str) -> li
     return [f"only in {name}: {cause}" for cause in run.causes if cause not in other.causes]
 
 
-def recorded_notes(runs: Sequence[JobFigures]) -> list[str]:
+def profiler_notes(runs: Sequence[JobFigures]) -> list[str]:
     """Say that steps are as recorded, where their profiler slows the host."""
     note = "The steps are as recorded, with the time that the profiler takes"
     return [note] if any(run.is_slowed for run in runs) else []
@@ -217,9 +212,36 @@ def _categories(a: _Side, b: _Side) -> list[OpChange]:
     return sorted(categories, key=lambda category: -abs(category.explained.ns or 0))
 
 
-def _changes(
-    a: tuple[list[int], Samples, Samples], b: tuple[list[int], Samples, Samples]
-) -> Iterator[tuple[tuple[int, int], Change, Change]]:
-    """Yield the counts, the change of the average and the change of the share, of each quantity."""
+def _changes(a: _Measured, b: _Measured) -> Iterator[tuple[tuple[int, int], Change, Change]]:
     counts = zip(a[0], b[0], strict=True)
     return zip(counts, changes(a[1], b[1]), changes(a[2], b[2]), strict=True)
+
+
+def step_change(a: RealSteps, b: RealSteps) -> Change:
+    """Test the change of the step.
+
+    The profiler has the same cost in both runs, be it the most or the least; the interval joins the change
+    with these two and that of Welch's test, and the p-value is that of its end towards 0.
+    """
+    tested = changes(sample(a.length_ns), sample(b.length_ns))[0]
+    ns, low_ns, high_ns = tested.ns, tested.low_ns, tested.high_ns
+    if ns is None or low_ns is None or high_ns is None:
+        return tested
+    others = [b.most_cost_ns - a.most_cost_ns, b.least_cost_ns - a.least_cost_ns]
+    below, above = hypot(ns - low_ns, ns - min(ns, *others)), hypot(high_ns - ns, max(ns, *others) - ns)
+    error = (below if ns > 0 else above) / Z_95
+    p = erfc(abs(ns) / error / sqrt(2)) if error else float(ns == 0)
+    return replace(tested, low_ns=ns - below, high_ns=ns + above, p=p)
+
+
+def device_changes(a: RealSteps, b: RealSteps) -> list[tuple[str, Change]]:
+    """Test the device's time in a step by kind of kernel, the largest change first."""
+    kinds = list(dict.fromkeys([*a.kinds, *b.kinds]))
+    if not kinds:
+        return []
+    times = []
+    for run in (a, b):
+        nothing, of_kind = np.zeros(run.device_ns.shape[1]), dict(zip(run.kinds, run.device_ns, strict=True))
+        times.append(sample(np.array([of_kind.get(kind, nothing) for kind in kinds])))
+    tested = zip(kinds, changes(*times), strict=True)
+    return sorted(tested, key=lambda pair: -abs(pair[1].ns or 0.0))

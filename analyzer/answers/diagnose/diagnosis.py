@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -16,43 +17,19 @@ from analyzer.answers.diagnose.finding import (
     HALF,
     NEGLIGIBLE,
     Finding,
-    FindingKind,
     ListPlace,
     Skipped,
 )
 from analyzer.answers.diagnose.steps.causes import Limit, limit
-from analyzer.answers.diagnose.steps.detectors.device import (
-    allocations,
-    copies,
-    device_idle_ns,
-    host_bound,
-    host_sync,
-    long_operation,
+from analyzer.answers.diagnose.steps.detectors import (
+    device,
+    dominant_kernels,
+    exposed,
+    late_ranks,
+    one_off,
+    operations,
+    slow_transfers,
 )
-from analyzer.answers.diagnose.steps.detectors.dominant_kernels import dominant_kernels
-from analyzer.answers.diagnose.steps.detectors.exposed import (
-    exposed_communication,
-    idle_stages,
-    negotiation,
-    slow_input,
-)
-from analyzer.answers.diagnose.steps.detectors.idle import idle
-from analyzer.answers.diagnose.steps.detectors.late_ranks import late_ranks, uneven_work
-from analyzer.answers.diagnose.steps.detectors.memory import memory
-from analyzer.answers.diagnose.steps.detectors.one_off import (
-    capture_quality,
-    graph_capture,
-    not_of_the_job_ns,
-    profiler_cost,
-)
-from analyzer.answers.diagnose.steps.detectors.operations import (
-    hot_operation,
-    outlier_steps,
-    slower_span,
-    start_up,
-)
-from analyzer.answers.diagnose.steps.detectors.servers import one_slow_server, priority_inversion, slow_server
-from analyzer.answers.diagnose.steps.detectors.slow_transfers import slow_links, small_messages
 from analyzer.answers.diagnose.steps.job_view import JobView, job_ns
 from analyzer.base.arrays import Float64
 from analyzer.base.errors import UsageError, as_sentence, counted
@@ -63,47 +40,45 @@ from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts, Gain
 from replay.real_step import RealJob, RealStep
 
+if TYPE_CHECKING:
+    from analyzer.answers.diagnose.step_logs.log_steps import FrontierPart
 
-class Detector(NamedTuple):
-    """A search for findings of some `kinds` in a job."""
-
-    detect: Callable[[JobView], Iterator[Finding | Skipped]]
-    kinds: Sequence[FindingKind]
+_NO_STEPS = np.empty(0, np.float64)
 
 
 #: By how general their findings are: what a more specific one explains is not claimed again by a general one.
-DETECTORS: Sequence[Sequence[Detector]] = (
+DETECTORS: Sequence[Sequence[Callable[[JobView], Iterable[Finding | Skipped]]]] = (
     (  # one rank, or one step, stands out
-        Detector(late_ranks, ("late_rank", "exposed_communication")),
-        Detector(one_slow_server, ("server",)),
-        Detector(slow_links, ("slow_collective",)),
-        Detector(outlier_steps, ("outlier_steps",)),
-        Detector(slower_span, ("outlier_steps",)),
-        Detector(start_up, ("profiling_overhead",)),
-        Detector(graph_capture, ("profiling_overhead",)),
-        Detector(profiler_cost, ("profiling_overhead",)),
-        Detector(dominant_kernels, ("hot_operation",)),
-        Detector(idle, ("idle",)),
-        Detector(idle_stages, ("idle",)),
-        Detector(memory, ("memory",)),
-        Detector(capture_quality, ("capture_quality",)),
+        late_ranks.late_ranks,
+        slow_transfers.one_slow_server,
+        slow_transfers.slow_links,
+        operations.outlier_steps,
+        operations.slower_span,
+        operations.start_up,
+        one_off.graph_capture,
+        one_off.profiler_cost,
+        dominant_kernels.dominant_kernels,
+        exposed.idle,
+        exposed.idle_stages,
+        device.memory,
+        one_off.capture_quality,
     ),
     (  # causes that all ranks share
-        Detector(uneven_work, ("uneven_work",)),
-        Detector(slow_input, ("input",)),
-        Detector(small_messages, ("small_messages",)),
-        Detector(slow_server, ("server",)),
-        Detector(priority_inversion, ("priority_inversion",)),
-        Detector(negotiation, ("negotiation",)),
-        Detector(allocations, ("memory",)),
-        Detector(long_operation, ("host_bound",)),
-        Detector(copies, ("copies",)),
-        Detector(host_sync, ("host_sync",)),
+        late_ranks.uneven_work,
+        exposed.slow_input,
+        slow_transfers.small_messages,
+        slow_transfers.slow_server,
+        slow_transfers.priority_inversion,
+        exposed.negotiation,
+        device.allocations,
+        device.long_operation,
+        device.copies,
+        device.host_sync,
     ),
     (  # symptoms: what is left when the causes are gone
-        Detector(host_bound, ("host_bound",)),
-        Detector(exposed_communication, ("exposed_communication",)),
-        Detector(hot_operation, ("hot_operation",)),
+        device.host_bound,
+        exposed.exposed_communication,
+        operations.hot_operation,
     ),
 )
 
@@ -148,19 +123,19 @@ class Diagnosis(Struct, frozen=True):
 
     findings: Sequence[Ranked]
     skipped: Sequence[Skipped]
-    small: int
-    iteration_ns: Float64  # (steps,) without the warm-up
-    job_ns: Float64  # (every step,) until the last rank was through
-    numbers: Sequence[int]  # of every step
     ranks: Sequence[str]
-    one_step: str  # what a step is called at the start of a sentence
+    small: int = 0
+    iteration_ns: Float64 = _NO_STEPS  # (steps,) without the warm-up
+    job_ns: Float64 = _NO_STEPS  # (every step,) until the last rank was through
+    numbers: Sequence[int] = ()  # of every step
+    one_step: str = ""  # what a step is called at the start of a sentence
     real: RealStep | None = None  # the step without the profiler; None where only figures of a job are known
     limit: Limit | None = None
     view: JobView | None = None  # of the job as it was recorded; None where only figures of it are known
     #: Numbers of steps, and (ranks, these) the most that a part of them is longer than the median rank's.
     excess: tuple[Sequence[int], Float64] | None = None
     answer: str = ""  # the headline where it is not about steps
-    frontier: Sequence[Any] = ()  # of a step log: the parts that add up to the step
+    frontier: Sequence[FrontierPart] = ()  # of a step log: the parts that add up to the step
     notes: Sequence[str] = ()  # on what of the recording the diagnosis leaves out
 
 
@@ -179,19 +154,17 @@ def diagnose(
     transfers spend their time, from captures and logs of servers; `real` says what the profiler costs, which
     `loaded` is without then; `forecasts` are those of the job, if known.
     """
-    search = _Search(forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps))
-    search.untied = loaded.recording.untied
-    search.knows_ranks = any(source.is_known for source in loaded.job.sources)
-    view = JobView(loaded, network=network, job=search.forecasts.job)
+    forecasts = forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps)
+    view = JobView(loaded, network=network, job=forecasts.job)
     limited_by = limit(view, real)
-    search.is_undecided = limited_by == "undecided"
+    search = _Search(loaded, forecasts, limited_by == "undecided")
     if view.has_device:
-        search.idle_ns = max(device_idle_ns(view) - not_of_the_job_ns(view), 0.0)
+        search.idle_ns = max(device.device_idle_ns(view) - one_off.not_of_the_job_ns(view), 0.0)
     for level in DETECTORS:
         above = search.edits
         edited = JobView(loaded, search.forecasts.as_simulated(above), network, view.job) if above else view
         for detector in level:
-            search.judge(detector.detect(edited), above)
+            search.judge(detector(edited), above)
     recording = view.as_recorded.recording
     never = dialects.named(loaded.files[0].dialect).never_shows
     return Diagnosis(
@@ -212,15 +185,14 @@ def diagnose(
 class _Search(Struct):
     """Findings so far, and the edits that remove them from the job."""
 
+    loaded: LoadedSteps
     forecasts: Forecasts
+    is_undecided: bool  # as of `limit`
+    idle_ns: float = math.inf  # of a device in a step of the job: what a finding about its host saves at most
     edits: tuple[EditRequest, ...] = ()
     known: list[tuple[Finding, Forecast | None]] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     small: int = 0
-    untied: Callable[[Sequence[str]], str] = lambda _: ""  # as of `Recording`
-    is_undecided: bool = False  # as of `limit`
-    knows_ranks: bool = True  # a file says whose it is
-    idle_ns: float = math.inf  # of a device in a step of the job: what a finding about its host saves at most
 
     def most_ns(self, finding: Finding) -> float:
         """Limit the saving of a finding: a device that idles less is not faster for a faster host."""
@@ -232,15 +204,14 @@ class _Search(Struct):
             if isinstance(result, Skipped):
                 self.skipped.append(result)
             elif why := self._unknown(result):
-                if result.compares_ranks and not self.knows_ranks:  # files in their order: maybe two runs
-                    continue
+                if result.compares_ranks and not any(source.is_known for source in self.loaded.job.sources):
+                    continue  # files in their order: maybe two runs
                 is_known = any(finding.compares_ranks for finding, _ in self.known)
                 if not (result.compares_ranks and is_known) or result.kind == "late_rank":
                     unknown = replace(result, edits=(), caveat=f"no saving is claimed: {why}")
                     self.known.append((replace(unknown, place=ListPlace.BY_GAIN), None))
             elif not result.edits:
-                place = ListPlace.BY_GAIN if self._is_of_a_rank(result) else result.place
-                self.known.append((replace(result, place=place), None))
+                self.known.append((result, None))
             elif (forecast := self._forecast(result, above)) is not None:
                 # Where most of the simulated saving is not the job's, nothing is claimed of the rest.
                 if self.most_ns(result) < max(NEGLIGIBLE * forecast.before_ns, HALF * forecast.saved_ns):
@@ -254,17 +225,9 @@ class _Search(Struct):
     def _unknown(self, finding: Finding) -> str:
         """Say why the saving of a finding is not known; '' if it is."""
         if finding.compares_ranks:
-            return self.untied(finding.scope.ranks)
+            return self.loaded.recording.untied(finding.scope.ranks)
         is_of_host = self.is_undecided and finding.kind in _OF_THE_HOST
         return "without the profiler the device may be the limit" if is_of_host else ""
-
-    def _is_of_a_rank(self, finding: Finding) -> bool:
-        """Check whether most of a finding's time belongs to a late rank, which has a finding of its own."""
-        return any(
-            forecast.saved_ns > HALF * finding.weight * forecast.before_ns
-            for other, forecast in self.known
-            if forecast is not None and other.kind == "late_rank"
-        )
 
     def _forecast(self, finding: Finding, above: Sequence[EditRequest]) -> Forecast | None:
         """Return the saving of a finding; None, and count it, if that is too little or not significant.
@@ -295,11 +258,9 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
     done: tuple[EditRequest, ...] = ()
     owners = search.forecasts.job.recording.owners
 
-    def order(known: tuple[Finding, Forecast | None]) -> tuple[bool, int, float]:
-        finding, forecast = known
-        return _order(finding, forecast, search.most_ns(finding))
-
-    for finding, forecast in sorted(search.known, key=order):
+    for finding, forecast in sorted(
+        search.known, key=lambda known: _order(known[0], known[1], search.most_ns(known[0]))
+    ):
         if finding.scope.ranks is EVERY_RANK:
             finding = replace(finding, scope=replace(finding.scope, ranks=owners))
         if forecast is None:
@@ -353,7 +314,7 @@ def headline(diagnosis: Diagnosis) -> str:
     if main and not _is_vague(main[0]):
         return f"{step}: {_with_gain(main[0])}."
     view = diagnosis.view
-    if view is not None and view.has_device and (idle_ns := device_idle_ns(view)) > HALF * lasts_ns:
+    if view is not None and view.has_device and (idle_ns := device.device_idle_ns(view)) > HALF * lasts_ns:
         return f"{step}: the device is idle {in_percent(idle_ns / lasts_ns)} of it."
     return f"{step}; {'no single cause' if main else 'nothing'} stands out."
 

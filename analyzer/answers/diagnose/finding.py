@@ -28,7 +28,7 @@ DOMINANT = 0.40
 HALF = 0.5
 #: Steps in which a rank is behind for it to be so in most steps.
 MOST_STEPS = 2 / 3
-#: Of the critical path: what the headline calls the limit.
+#: Of a device's idle time: one operation of the host that is the cause of it.
 LIMIT = 0.7
 #: Of a usual step: a step of a log that is so much longer than those around it stalls. Stalls of recorded
 #: logs are from 0.4 to 13 steps long, other steps up to 0.2 (docs/step-logs.md).

@@ -236,7 +236,7 @@ def _rows(collectives: _Joined, members: _Members, n_recorded: int) -> Iterator[
         factor = float(collectives.factor[alike[0]]) or np.nan
         with np.errstate(divide="ignore", invalid="ignore"):
             rates = np.where((n_bytes > 0) & (transfer > 0), n_bytes / transfer, np.nan)
-        usual = _known(np.nanmax(rates)) if not np.isnan(rates).all() else None
+        usual = None if np.isnan(rates).all() else float(np.nanmax(rates))
         if len(whole):
             moved, took = collectives.n_bytes[whole].sum(), int(collectives.transfer_ns[whole].sum())
             usual = float(moved / took) if took and collectives.n_bytes[whole].all() else None
@@ -250,7 +250,7 @@ def _rows(collectives: _Joined, members: _Members, n_recorded: int) -> Iterator[
             transfer_ns=float(collectives.transfer_ns[whole].mean() if len(whole) else transfer.min()),
             waiting_ns=float(collectives.waiting_ns[whole].mean()) if len(whole) else None,
             algbw=usual,
-            busbw=None if usual is None else _known(usual * factor),
+            busbw=None if usual is None or np.isnan(factor) else usual * factor,
             exposed_share=float(members.exposed_ns[parts].sum()) / taken if taken else None,
             total_ns=float((members.end_ns - members.start_ns)[parts].sum()) / n_recorded,
         )
@@ -267,10 +267,6 @@ def _alike(collectives: _Joined, members: _Members) -> Iterator[tuple[Int64, Int
     bounds = np.append(collectives.first, len(members.of))
     for alike in sorted(parts, key=lambda part: collectives.start_ns[part[0]]):
         yield alike, ranges(bounds[alike], bounds[alike + 1])[0]
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def _notes(collectives: _Joined, members: _Members) -> Iterator[str]:

@@ -104,8 +104,7 @@ def run(args: Namespace) -> Result:
 
 def _of_dumps(args: Namespace) -> Result:
     """Explain a hang from the flight-recorder dumps of its ranks."""
-    from analyzer.answers.diagnose.hangs.find_hang import find_hang, standing_of
-    from analyzer.answers.diagnose.hangs.hang_findings import hang_diagnosis
+    from analyzer.answers.diagnose.hangs.find_hang import find_hang, hang_diagnosis, standing_of
     from analyzer.cli.diagnose.hang_tables import hang_tables
     from trace_utils import Request, read_ranks
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from analyzer.answers.diagnose.hangs.find_hang import Hang
-from analyzer.answers.diagnose.hangs.hang_findings import clock
+from analyzer.answers.diagnose.hangs.find_hang import Hang, clock
 from analyzer.base.errors import in_words
 from analyzer.reading.formats.recorder.standing import Group, Lane, Standing
 from analyzer.report.result import Cell, Column, Table

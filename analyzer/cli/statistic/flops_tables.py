@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.answers.statistic.device_peaks import TYPES, peaks_of
-from analyzer.answers.statistic.model_flops import modelled_ranks
+from analyzer.answers.statistic.model_flops import TYPES, modelled_ranks, peaks_of
 from analyzer.base.units import in_digits, in_ms, in_percent
 from analyzer.cli import asked, command, damage_notes, name_files
 from analyzer.cli.statistic.statistic_tables import check_events, real_steps

@@ -6,17 +6,27 @@ import gzip
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+from hypothesis import given as generated
+from hypothesis import strategies as st
 
+import make
 from analyzer.answers.combine import merge
+from analyzer.answers.combine.merge import microseconds
+from analyzer.answers.combine.rewrite_source import unique_id
+from analyzer.reading import dialects
+from analyzer.reading.formats.event import NO_ARGS
+from analyzer.reading.formats.reader import EventReader
+from analyzer.reading.formats.whole import decode, encode
 from conftest import few, run_cli
-from make import comm, span, write
-from trace_utils import files_to_read
+from make import comm, dasf_bytes, dasf_compute, span, write
+from trace_utils import Request, files_to_read, read_ranks, read_trace
 
 Event = dict[str, Any]
 
@@ -422,3 +432,184 @@ def test_bad_utf8_is_replaced_also_beside_a_damaged_event(tmp_path: Path, damage
     _combine(tmp_path / "out.json", tmp_path / "a.json", flags=["--align", "none"])
     events = _timed(json.loads((tmp_path / "out.json").read_text(encoding="utf-8")))
     assert [event["args"] for event in events] == [{"k\ufffdy": 1}, {"key": 1}]
+
+
+# -- whole events ---------------------------------------------------------------------------------
+
+
+def test_unknown_members_survive_as_they_were_written(tmp_path: Path) -> None:
+    text = '[{"ph":"X","ts":1,"dur":2.50,"name":"a","zz":{"b": [1e3, "}],["]},"args":{"x":1e400}}]'
+    (tmp_path / "a.json").write_text(text)
+    event = next(iter(EventReader(tmp_path / "a.json", decode)))[0]
+    event.ts = NO_ARGS
+    out = encode(event).decode()
+    assert '"zz":{"b": [1e3, "}],["]}' in out
+    assert '"args":{"x":1e400}' in out
+    assert json.loads(out)["dur"] == 2.5
+
+
+# -- sorting --------------------------------------------------------------------------------------
+
+
+@generated(st.lists(st.one_of(st.integers(-(10**16), 10**16), st.integers(-(10**18), 10**18)), min_size=1))
+def test_microseconds_are_exact_whatever_is_beside_them(ns: list[int]) -> None:
+    texts = microseconds(np.array(ns, np.int64))
+    assert [Decimal(text.decode()) * 1000 for text in texts] == ns
+
+
+# -- ids ------------------------------------------------------------------------------------------
+
+_IDS = st.one_of(
+    st.integers(-(2**70), 2**70), st.text(max_size=12), st.integers(0, 2**64).map(hex), st.floats()
+)
+
+
+@pytest.mark.slow
+@generated(_IDS, st.integers(0, 5000), st.integers(0, 5000))
+def test_ids_are_numbers_or_hexadecimal_and_differ_between_sources(
+    value: Any, first: int, second: int
+) -> None:
+    number = unique_id(value, first)
+    assert 0 <= (number if isinstance(number, int) else int(number, 16)) < 1 << 64
+    assert not isinstance(number, int) or number < 1 << 53
+    assert (number == unique_id(value, second)) == (first == second)
+
+
+# -- anchors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "cat", "is_anchor"),
+    [
+        ("gloo:all_reduce", "user_annotation", True),
+        ("gloo:broadcast", "user_annotation", False),  # its root need not wait
+        ("gloo:send", "user_annotation", False),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", "kernel", True),
+        ("ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*)", "kernel", False),
+        ("nccl:all_reduce", "user_annotation", False),  # only the launch
+        ("aten::add", "cpu_op", False),
+    ],
+)
+def test_which_collectives_everybody_waits_in(tmp_path: Path, name: str, cat: str, is_anchor: bool) -> None:
+    event = {"ph": "X", "name": name, "cat": cat, "ts": 5, "dur": 7, "pid": 1, "tid": 1}
+    trace = read_trace(write(tmp_path / "rank0.json", [event], schemaVersion=1))
+    points = dialects.named("kineto").sync_points(trace).values()
+    waited = [(point.begin_ns.tolist(), point.end_ns.tolist()) for point in points if point.all_wait]
+    assert waited == [([5_000], [12_000])] * is_anchor
+
+
+_RECORDED = [
+    *("horovod/2ranks-killed", "kineto/edge-rank-missing", "composer/ws2-slow-rank1"),
+    *("byteps/fork_lenet_straggler", "byteps/fork_lenet_2w2g", "kineto/gpu-param-dlrm-8ranks"),
+    *("kineto/accel-mtia-inference", "pipeline/straggler-ST"),
+]
+
+
+def _owned(*paths: Path) -> list[tuple[str, int | None, int | None, str, int]]:
+    """Name, worker, rank, system and number of slices of each rank that has any."""
+    job = read_ranks(paths, request=Request(progress=False))
+    ranks = zip(job.names, job.job.sources, job.made, strict=True)
+    return [
+        (name.partition(":")[0], source.worker, source.rank, trace.dialect, len(trace))
+        for name, source, trace in ranks
+        if len(trace)
+    ]
+
+
+def _two(folder: Path, events: Callable[[int], list[Event]], **header: Callable[[int], Any]) -> list[Path]:
+    """Write files of ranks 3 and 5, which their names do not tell."""
+    return [
+        write(folder / f"{name}.json", events(rank), **{key: of(rank) for key, of in header.items()})
+        for name, rank in (("a", 3), ("b", 5))
+    ]
+
+
+def _kineto_job(folder: Path) -> list[Path]:
+    return _two(
+        folder,
+        lambda rank: [span("gloo:all_reduce", 10 * rank, 5, "user_annotation")],
+        distributedInfo=lambda rank: {"rank": rank, "world_size": 6},
+    )
+
+
+def _two_hosts(folder: Path) -> list[Path]:
+    """Nothing but members of the header, different on each host, says what wrote the files."""
+    return _two(
+        folder,
+        lambda rank: [span("copy", 10 * rank, 5, "privateuse1_runtime")],
+        deviceProperties=lambda rank: [{"id": rank}],
+        host_name=lambda rank: f"host{rank}",
+        distributedInfo=lambda rank: {"rank": rank, "world_size": 6},
+    )
+
+
+def _composer(folder: Path) -> list[Path]:
+    def events(rank: int) -> list[Event]:
+        tells = {"clock_sync_timestamp_us": 1, "global_rank": rank}
+        metadata = [
+            {"ph": "M", "name": k, "pid": 0, "tid": 0, "args": {"value": v}} for k, v in tells.items()
+        ]
+        return [*metadata, span("event/batch", 10, 5)]
+
+    return _two(folder, events)
+
+
+def _horovod(folder: Path) -> list[Path]:
+    start = {"start_time_since_epoch_in_micros": 1_700_000_000_000_000}
+    metadata = [
+        {"ph": "M", "name": "process_name", "pid": pid, "args": args}
+        for pid, args in ((0, start), (1, {"name": "g"}))
+    ]
+    events = [*metadata, span("NEGOTIATE_ALLREDUCE", 5, 5, pid=1)]
+    return [write(folder / f"rank{rank}.json", events) for rank in (3, 5)]
+
+
+def _chrome(folder: Path) -> list[Path]:
+    return [write(folder / f"rank_{rank}.json", [span("work", rank, 5)]) for rank in (3, 5)]
+
+
+def _nothing_known(folder: Path) -> list[Path]:
+    return [write(folder / f"{name}.json", [span("work", 1, 5)]) for name in ("a", "b")]
+
+
+def _one_named(folder: Path) -> list[Path]:
+    return [write(folder / "rank7.json", [span("work", 1, 5), span("work", 1, 5, pid=2)])]
+
+
+def _workers(folder: Path) -> list[Path]:
+    return [make.two_workers(folder)]
+
+
+def _one_gpu(folder: Path) -> list[Path]:
+    return [write(folder / "2" / "comm.json", [comm("w", "PUSH", 1, 0, 5)]).parent]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [_workers, _one_gpu, _kineto_job, _two_hosts, _composer, _horovod, _chrome, _nothing_known, _one_named],
+)
+def test_combining_keeps_the_ranks_of_every_system(
+    tmp_path: Path, made: Callable[[Path], list[Path]]
+) -> None:
+    paths = made(tmp_path / "job")
+    output = tmp_path / "combined.json"
+    code, _, err = run_cli("--option", "combine", "--path", *paths, "--output", output)
+    assert code == 0, err
+    assert _owned(output) == _owned(*paths)
+
+
+def test_a_dasf_profile_is_not_combined(tmp_path: Path) -> None:
+    path = tmp_path / "profile.msgpack"
+    path.write_bytes(dasf_bytes(dasf_compute(1.0, 0.5)))
+    code, _, err = run_cli("--option", "combine", "--path", path, "--output", tmp_path / "combined.json")
+    assert (code, "combine takes chrome-trace files only" in err) == (1, True)
+
+
+@pytest.mark.parametrize("job", few(2, _RECORDED))
+def test_combining_keeps_the_ranks_of_recorded_jobs(shared_data: Path, tmp_path: Path, job: str) -> None:
+    output = tmp_path / "combined.json"
+    code, _, err = run_cli("--option", "combine", "--path", shared_data / job, "--output", output)
+    assert code == 0, err
+    assert _owned(output) == _owned(shared_data / job)
+    listed = json.loads(output.read_text())["otherData"]["combined"]
+    assert len(listed) >= len(_owned(output))

@@ -104,7 +104,7 @@ def test_an_edit_that_cannot_be_made_ends_in_no_usage_error(
     def odd(_: JobView) -> Iterator[Finding]:
         yield Finding(kind="input", title="odd", cause="", action="", edits=[edit("no such name", 0.001)])
 
-    monkeypatch.setattr(diagnosis_module, "DETECTORS", ((diagnosis_module.Detector(odd, ("input",)),),))
+    monkeypatch.setattr(diagnosis_module, "DETECTORS", ((odd,),))
     assert diagnosed(WRITERS["device"](tmp_path / "job", Job())).findings == []
 
 

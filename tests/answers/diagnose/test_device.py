@@ -14,12 +14,15 @@ from answers import diagnosed, holds, kinds, titles, winning
 from made_jobs import WRITERS, DeviceStep, Job, device
 
 from analyzer.answers.diagnose.diagnosis import _Search, headline
-from analyzer.answers.diagnose.finding import Finding, FindingScope
+from analyzer.answers.diagnose.finding import Finding
 from analyzer.answers.diagnose.steps.detectors.device import busy_share
+from analyzer.answers.diagnose.steps.job_view import JobView
 from conftest import run_cli
+from dag_utils import LoadedSteps, load_steps
 from make import span, write
 from replay.edit import EditRequest
 from replay.forecast import Forecasts
+from trace_utils import Request
 
 DEVICE_BOUND = DeviceStep()  # 40 kernels of 1 ms, launched in 4 ms
 
@@ -221,10 +224,66 @@ def test_a_saving_of_an_earlier_finding_is_not_repeated() -> None:
         def __init__(self, gain_ns: float) -> None:
             self.saved_ns = gain_ns
 
-    def late(title: str, wins: str = "0") -> Finding:
-        return Finding("late_rank", title, "", "", edits=[EditRequest(title, wins)], scope=FindingScope(()))
+    def saving(title: str, wins: str = "0") -> Finding:
+        return Finding("input", title, "", "", edits=[EditRequest(title, wins)])
 
     for shared, is_new in (("4e6", True), ("6e6", False)):
-        search = _Search(cast(Forecasts, Known()))
-        search.judge([late("first"), late("second", shared)], ())
+        search = _Search(cast(LoadedSteps, None), cast(Forecasts, Known()), is_undecided=False)
+        search.judge([saving("first"), saving("second", shared)], ())
         assert [finding.title for finding, _ in search.known] == ["first", *["second"] * is_new]
+
+
+@pytest.mark.parametrize(
+    ("peaks", "words"),
+    [
+        ([5.0, 5.1, 5.2, 5.3, 5.4, 5.5, 5.6, 5.7], "grows from step to step"),
+        ([39.0] * 8, "nearly full"),
+        ([5.0, 5.4, 5.1, 5.2, 5.3, 5.0, 5.1, 5.2], ""),
+    ],
+)
+def test_memory_that_grows_or_fills_the_device(tmp_path: Path, peaks: Sequence[float], words: str) -> None:
+    directory, _ = device(tmp_path / "job", replace(DeviceStep(), peak_gb=peaks))
+    found = titles(diagnosed(directory), "memory")
+    assert len(found) == bool(words)
+    assert all(words in title for title in found)
+
+
+def test_memory_events_of_the_host_alone_skip_the_finding(tmp_path: Path) -> None:
+    directory, _ = device(tmp_path / "job", replace(DeviceStep(), peak_gb=[5.0] * 8))
+    path = directory / "rank0.pt.trace.json"
+    path.write_text(path.read_text().replace('"Device Type": 1', '"Device Type": 0'))
+    (skipped,) = [one for one in diagnosed(directory).skipped if one.kind == "memory"]
+    assert skipped.reason == "memory events of the host are recorded, but none of a device"
+
+
+def relative_width(job: DeviceStep, path: Path, edit: EditRequest, steps: int = 12) -> float:
+    """Return how wide the interval of an edited job is, as a share of its step."""
+    path, _ = device(path, job, steps=steps)
+    loaded = load_steps([path], Request(jobs=1, progress=False))
+    found = Forecasts(JobView(loaded).job, loaded.recording.whole_steps).of([edit])
+    low, high = found.interval_ns or (0, 0)
+    return (high - low) / found.after_ns
+
+
+def test_a_forecast_allows_for_another_clock_in_another_run(tmp_path: Path) -> None:
+    steady, changing = (
+        relative_width(DeviceStep(pace=pace), tmp_path / name, EditRequest("kernel", "0.98"))
+        for name, pace in (("steady", [1.0] * 12), ("changing", [1.0, 1.1] * 6))
+    )
+    # the paces 1 and 1.1 in turn have a standard deviation of 5 % of their logarithm
+    assert steady < 0.09 < 0.18 < changing
+
+
+def test_a_forecast_allows_for_another_pace_of_launches_in_another_run(tmp_path: Path) -> None:
+    """A host that launches 100 kernels of 10 µs in 20 ms; beside it one that loads for 180 ms as well."""
+    launching, loading = (
+        relative_width(
+            DeviceStep(kernels=100, launch=0.2, kernel=0.01, load=load),
+            tmp_path / f"loads for {load}",
+            EditRequest("kernel", "1"),
+        )
+        for load in (0.0, 180.0)
+    )
+    # nine tenths of 15 % (the device works for a twentieth), to both sides 1.96 times; and a tenth of that
+    assert 0.45 < launching < 0.65
+    assert loading < 0.15

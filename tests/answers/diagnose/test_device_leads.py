@@ -13,6 +13,7 @@ from made_jobs import DeviceStep, device
 from test_device import around
 
 from analyzer.answers.diagnose.diagnosis import Diagnosis, headline
+from analyzer.answers.diagnose.steps.causes import causes_of
 from analyzer.answers.diagnose.steps.detectors.device import busy_share, device_idle_ns
 from make import span, write
 
@@ -236,10 +237,9 @@ def test_a_slow_host_has_a_cause_and_advice_that_can_work(
             events.append(host("cudaLaunchKernel", begin, launch_us - 1, correlation))
             events.append(kernel("gemm", begin + launch_us, 2, correlation))
         events += [host(call, at + 100 * launch_us + 10 * i, 5) for i, call in enumerate(calls)]
-    (finding,) = [
-        ranked.finding
-        for ranked in diagnosis_of(tmp_path, *events).findings
-        if ranked.finding.kind == "host_bound"
-    ]
+    diagnosis = diagnosis_of(tmp_path, *events)
+    (finding,) = [ranked.finding for ranked in diagnosis.findings if ranked.finding.kind == "host_bound"]
     assert finding.title.startswith(title)
+    assert diagnosis.view is not None
+    assert not any("{" in cause for cause in causes_of(diagnosis.view))  # which have no numbers
     assert ("CUDA graphs" in finding.action) == advises_graphs

@@ -191,14 +191,6 @@ def test_an_annotation_is_no_hot_operation_but_time_without_a_recorded_one(tmp_p
     assert said.startswith("A step takes 100 ms: 60 % of the step is inside backward")
 
 
-def test_a_job_that_only_computes_names_its_longest_operations(tmp_path: Path) -> None:
-    # six steps of 60 ms with nine operations of 6 ms each, of which none takes much: 54 of 60 ms, 90 %
-    spans = [(f"aten::op_{j}", 60_000 * i + 6_500 * j) for i in range(6) for j in range(9)]
-    events = [step(i, 60_000 * i, 60_000) for i in range(6)]
-    write(tmp_path / "a.json", events + [span(*at, 6_000, "cpu_op") for at in spans], schemaVersion=1)
-    assert "60.0 ms: computation makes up 90 % of the critical path" in headline(diagnosed(tmp_path))
-
-
 def waits_unseen(directory: Path) -> Path:
     """Write ten steps of two ranks, of which rank 1 begins and ends each 0.5 ms later.
 

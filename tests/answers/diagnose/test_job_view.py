@@ -9,8 +9,7 @@ from pathlib import Path
 import mutations
 import pytest
 
-from analyzer.answers.diagnose.steps.job_view import JobView
-from analyzer.answers.diagnose.steps.meetings import last_arrivals
+from analyzer.answers.diagnose.steps.job_view import JobView, last_arrivals
 from conftest import run_cli
 from dag_utils import load_steps
 from make import span, step, write, write_gpu

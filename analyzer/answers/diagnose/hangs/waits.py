@@ -7,7 +7,8 @@ causes:
 - a rank that is not waiting for anyone, while others wait for it: it never reached their call;
 - a rank without a dump, where nothing else explains the waiting: it has died, or could not write;
 - ranks that wait for each other in a circle;
-- a call that all members have made, with different arguments.
+- a call that all members have made, with different arguments: the minority is at fault, and if the sides are
+  equal, the calls of this number in similar groups (of the same description and size) decide.
 
 Beside these, a rank whose record lacks completions that all members of a group took part in has stopped: its
 device, or its library's thread, no longer answers.
@@ -15,15 +16,42 @@ device, or its library's thread, no longer answers.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from math import inf
 from typing import Any, NamedTuple
 
 from analyzer.answers.diagnose.finding import HALF
-from analyzer.answers.diagnose.hangs.differing_calls import DifferingCalls, Key
-from analyzer.reading.formats.recorder.standing import UNKNOWN, DumpedCall, Lane, Standing
+from analyzer.reading.formats.recorder.standing import UNKNOWN, DumpedCall, Group, Lane, Standing
+
+Key = tuple[str, Sequence[int]]  # a group's name and members
+_UNNAMED = ("", "undefined")  # descriptions of groups that were given none
+
+
+def _calls(lanes: Mapping[int, Lane]) -> Iterator[tuple[int, DumpedCall]]:
+    for rank, lane in lanes.items():
+        for call in (*lane.done, *lane.first):
+            yield rank, call
+
+
+def _role(group: Group) -> tuple[object, ...]:
+    if group.is_named and group.description not in _UNNAMED:
+        return group.description, len(group.members)
+    return group.key
+
+
+def _differing_calls(lanes: Mapping[Key, Mapping[int, Lane]]) -> dict[tuple[Key, int], dict[str, list[int]]]:
+    """Group the ranks of each open call that members made differently by its signature."""
+    differing: dict[tuple[Key, int], dict[str, list[int]]] = {}
+    for key in filter(lambda key: key[1], lanes):
+        open_numbers = {call.number for lane in lanes[key].values() for call in lane.first}
+        by: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for rank, call in _calls(lanes[key]):
+            if call.number in open_numbers:
+                by[call.number][call.signature].append(rank)
+        differing |= {(key, number): ranks for number, ranks in by.items() if len(ranks) > 1}
+    return differing
 
 
 class HangCause(Enum):
@@ -80,7 +108,7 @@ class Waits:
             }
         self.frozen: dict[int, Root] = {}  # ranks whose record stopped
         self._seen_through: dict[tuple[Key, int], int] = {}  # group and rank: calls up to this one are done
-        self._differ = DifferingCalls(self.lanes)
+        self._differ = _differing_calls(self.lanes)
         self.sure = [key for key in self.lanes if key[1]]  # a group without a list of ranks may be several
         for key in self.sure:
             self._find_frozen(key)
@@ -276,14 +304,38 @@ class Waits:
         return call, sorted(self._callers[_node(by, call)])
 
     def _differing(self, key: Key, number: int) -> Root | None:
-        """Find the first call from this number on that members made differently."""
-        first = self._differ.from_number(key, number)
+        """Find the first differing call from this number on: a rank that left one out differs later."""
+        first = min((n for other, n in self._differ if other == key and n >= number), default=None)
         if first is None or any(entered < number for entered, _ in self.reached[key].values()):
             return None
-        calls, by = self._calls(key, first), self._differ.by_signature(key, first)
-        guilty = self._differ.guilty(key, first)
+        calls, guilty = self._calls(key, first), self._guilty(key, first)
         call = min(calls.values(), key=age)
+        by = self._differ[key, first]
         return Root(HangCause.MISMATCH, guilty, call, sorted(calls), by) if guilty else None
+
+    def _guilty(self, key: Key, number: int) -> Sequence[int]:
+        """Find the ranks at fault in a differing call: all if unknown; () if some have not made it."""
+        by = self._differ[key, number]
+        sizes = sorted(map(len, by.values()))
+        is_whole = sum(sizes) == len(key[1])
+        if sizes[-1] > sizes[-2] and (is_whole or sizes[-1] > HALF * len(key[1])):
+            return sorted(rank for ranks in by.values() if len(ranks) < sizes[-1] for rank in ranks)
+        role = _role(next(iter(self.lanes[key].values())).group)
+        similar = [
+            lanes
+            for other, lanes in self.lanes.items()
+            if other[1] and _role(next(iter(lanes.values())).group) == role
+        ]
+        n_groups = Counter(rank for lanes in similar for rank in lanes)  # in two of them a rank tells nothing
+        usual = {
+            call.signature
+            for lanes in similar
+            for rank, call in _calls(lanes)
+            if call.number == number and n_groups[rank] == 1 and rank not in key[1]
+        }
+        if len(usual & by.keys()) == 1:
+            return sorted(rank for words, ranks in by.items() if words not in usual for rank in ranks)
+        return sorted(rank for ranks in by.values() for rank in ranks) if is_whole else ()
 
 
 def _unbalanced(calls: Mapping[int, DumpedCall]) -> Root | None:

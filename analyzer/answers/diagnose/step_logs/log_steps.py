@@ -1,8 +1,9 @@
-"""The steps of a step log that all ranks have: the time of each part on each rank."""
+"""The steps of a step log that all ranks have: the time of each part on each rank, and their frontier."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from analyzer.reading.dialects import Role
 #: Time outside the log's columns: within a rank's steps, and between them, where its rows are shorter than
 #: the median rank's, as all ranks' steps last equally long.
 REST, BETWEEN = "time outside the log's columns", "the time between its steps"
-#: Times in memory at once (16 MB) or in a median, which takes at least so many steps.
+#: Times in memory at once (16 MB), or in a median, which takes at least so many steps.
 _MOST_CELLS, _ENOUGH_STEPS = 2_000_000, 100
 
 
@@ -161,3 +162,47 @@ def _parts(log: LogRows) -> list[str]:
     """Name the part of each column of `spent_ns`; the step around its parts and nothing are one."""
     parts = zip(log.names, log.roles, strict=True)
     return [*(REST if role == Role.FRAME else name for name, role in parts), REST]
+
+
+class FrontierPart(NamedTuple):
+    """A part of the mean step: what the frontier advances in it, and the rank that is most often ahead."""
+
+    part: str
+    ns: float
+    share: float  # of the step
+    rank: str | None  # None if all come to its end at once
+    ahead_ns: float  # of the median rank, after this part
+    ahead: float  # share of the steps in which this rank is the last one
+
+
+def frontier(log: LogSteps) -> list[FrontierPart]:
+    """Account for the mean step by increments of the maximum over ranks of the cumulative time.
+
+    The parts come in the order of their columns. The increments add up to the longest row of each step. A
+    late rank counts where it is late, and waiting for it nowhere, as the last rank waits for nobody.
+    """
+    kept = [index for index, part in enumerate(log.parts) if part != BETWEEN]
+    kept.sort(key=lambda index: log.parts[index] == REST)  # last
+    parts = [log.parts[index] for index in kept]
+    n_parts, n_ranks, k = len(parts), len(log.ranks), len(log.number)
+    spent, ahead, last = np.zeros(n_parts), np.zeros((n_parts, n_ranks)), np.zeros((n_parts, n_ranks))
+    width = max(1, _MOST_CELLS // (len(log.parts) * n_ranks))
+    for begin in range(0, k, width):
+        cells = log.cells(np.arange(begin, min(begin + width, k)))[kept]
+        reached = cells.cumsum(axis=0)
+        spent += np.diff(reached.max(axis=1), axis=0, prepend=0).sum(axis=1)
+        ahead += (reached - np.median(reached, axis=1, keepdims=True)).sum(axis=2)
+        of_step = reached.argmax(axis=1)
+        last += np.array([np.bincount(ranks, minlength=n_ranks) for ranks in of_step])
+    return [
+        FrontierPart(
+            part,
+            spent[i] / k,
+            spent[i] / spent.sum(),
+            log.ranks[rank] if ahead[i, rank] > 0 else None,
+            ahead[i, rank] / k,
+            last[i, rank] / k,
+        )
+        for i, (part, rank) in enumerate(zip(parts, last.argmax(axis=1).tolist(), strict=True))
+        if spent[i] > 0
+    ]

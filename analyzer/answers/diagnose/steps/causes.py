@@ -1,7 +1,6 @@
 """Named causes of slow steps, with the events that show them and advice; and the limit of a step.
 
-A row of a table is a cause. Calls in every step show a cause of the host, events that other steps hardly
-have a cause of longer steps, and kernels a cause of the device.
+Calls in every step show a cause of the host, events that other steps hardly have a cause of longer steps.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from analyzer.answers.diagnose.steps.job_view import JobView
-from analyzer.answers.diagnose.steps.path_times import mean_path_times
+from analyzer.answers.diagnose.steps.job_view import JobView, mean_path_times
 from analyzer.base.arrays import Float64, Mask
 from analyzer.base.arrays.distributions import median
 from analyzer.reading.dialects.name_rules import is_launch
@@ -23,22 +21,14 @@ from replay.real_step import RealJob
 
 
 class _Cause(NamedTuple):
-    """A cause and its advice.
-
-    Attributes
-    ----------
-    shows : accepts the operations whose events show it
-    least : the fewest events of a rank in a step that show it
-    title : a clause; ``{n}`` is the number of events
-    action : what to do
-    steady : accepts operations that other steps have, and long ones no more of
-    """
+    """A cause, shown by at least so many events of a rank in a step, and its advice."""
 
     shows: Callable[[Operation], object]
     least: float
-    title: str
+    title: str  # a clause
     action: str
-    steady: Callable[[Operation], object] | None = None
+    counted: str = ""  # the title with the number of events, ``{n}``
+    steady: Callable[[Operation], object] | None = None  # other steps have such, and long ones no more
 
 
 def _has(pattern: str) -> Callable[[Operation], object]:
@@ -59,8 +49,9 @@ OF_HOST: Sequence[_Cause] = (
     _Cause(
         lambda operation: operation.phase is Phase.UPDATE and is_launch(operation.name),
         500,
-        "the optimizer updates parameter by parameter, with {n:,.0f} launches a step",
+        "the optimizer updates parameter by parameter",
         "update all parameters at once: foreach=True or fused=True for PyTorch's optimizers",
+        "the optimizer updates parameter by parameter, with {n:,.0f} launches a step",
     ),
     _Cause(
         _calls("TorchDynamo Cache Lookup"),
@@ -72,37 +63,17 @@ OF_HOST: Sequence[_Cause] = (
     _Cause(
         _calls(_SYNCHRONISES),
         4,
-        "{n:,.0f} calls a step make the CPU wait for the GPU, so it cannot run ahead",
+        "calls make the CPU wait for the GPU, so it cannot run ahead",
         "keep values on the device: no .item(), .tolist(), .nonzero(), .cpu() or boolean masks in the loop",
+        "{n:,.0f} calls a step make the CPU wait for the GPU, so it cannot run ahead",
     ),
 )
 #: A launch takes 5 to 10 µs while PyTorch's profiler records it (ns).
 _SLOW_LAUNCH_NS = 25_000
-_SLOW_HOST = _Cause(
-    _calls("cudaLaunchKernel"),
-    0,
-    "the host is slow: a launch takes {n:,.0f} µs, and 5 to 10 elsewhere",
+_SLOW_HOST = (
+    "the host is slow",
     "look for what else runs on the CPU: other threads (the GIL), loaders, few cores, limits of a container",
-)
-#: Of a device: the kernels that show the cause, those that rule it out, those that may belong to it, and the
-#: least share of the first in the device's time.
-OF_DEVICE = (
-    (
-        re.compile(r"(?i).*soft_?max"),
-        re.compile(r"(?i).*(?:flash|fmha|attention|attn)"),
-        re.compile(r"(?i).*(?:soft_?max|elementwise)"),  # scale, mask, dropout
-        0.1,
-        "attention runs as matrix products and a softmax, which alone takes {share} of the device's time",
-        "use scaled_dot_product_attention or FlashAttention: one kernel, without the matrix of scores",
-    ),
-    (
-        re.compile(r"(?i).*(?:nchwtonhwc|nhwctonchw)"),
-        re.compile("(?!)"),
-        re.compile(r"(?i).*(?:nchwtonhwc|nhwctonchw)"),
-        0.05,
-        "{share} of the device's time converts layouts of tensors (NCHW, NHWC)",
-        "use one memory format throughout: model and inputs .to(memory_format=torch.channels_last)",
-    ),
+    "the host is slow: a launch takes {n:,.0f} µs, and 5 to 10 elsewhere",
 )
 #: Of steps that take longer than the others.
 OF_LONG_STEPS: Sequence[_Cause] = (
@@ -137,21 +108,29 @@ OF_LONG_STEPS: Sequence[_Cause] = (
 
 def causes_of(view: JobView) -> list[str]:
     """List the causes of a job by their titles, without numbers."""
-    causes = []
-    if (shown := cause_of_host(view)) is not None:
-        causes.append(shown[0].title.partition(", with {n")[0].replace("{n:,.0f} calls a step", "calls"))
+    causes = [shown.title] if (shown := cause_of_host(view)) is not None else []
     if (cause := cause_of_long_steps(view, view.outliers)) is not None:
         causes.append(f"some steps {cause.title}")
     return causes
 
 
-def cause_of_host(view: JobView) -> tuple[_Cause, float, Mask] | None:
-    """Find the cause of a slow host, how many events of a rank show it in a step, and its operations (n,)."""
+class _HostCause(NamedTuple):
+    """The cause of a slow host, with the operations (n,) that show it."""
+
+    title: str
+    action: str
+    counted: str  # the title with the number of events in a step
+    calls: Mask
+
+
+def cause_of_host(view: JobView) -> _HostCause | None:
+    """Find the cause of a slow host."""
     for cause in OF_HOST:
         chosen = view.which(cause.shows)
         n_events = median(_counts(view, chosen))
         if n_events >= cause.least:
-            return cause, n_events, chosen
+            title = cause.counted or cause.title
+            return _HostCause(cause.title, cause.action, title.format(n=n_events), chosen)
     launches = view.which(lambda operation: not operation.on_device and is_launch(operation.name))
     recorded = view.as_recorded.recording
     lasts_ns = [
@@ -159,7 +138,10 @@ def cause_of_host(view: JobView) -> tuple[_Cause, float, Mask] | None:
         for step in map(recorded.steps.__getitem__, view.rows)
     ]
     launch_ns = median(np.concatenate(lasts_ns)) if launches.any() else 0.0
-    return (_SLOW_HOST, launch_ns / 1e3, launches) if launch_ns > _SLOW_LAUNCH_NS else None
+    if launch_ns <= _SLOW_LAUNCH_NS:
+        return None
+    title, action, counted = _SLOW_HOST
+    return _HostCause(title, action, counted.format(n=launch_ns / 1e3), launches)
 
 
 def synchronises(view: JobView) -> bool:

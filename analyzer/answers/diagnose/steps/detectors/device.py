@@ -1,18 +1,20 @@
-"""Causes of an idle device: a host that launches too slowly or waits for it, allocations, and copies."""
+"""Causes of an idle device (a slow host, waits, allocations, copies), and the memory of devices."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from analyzer.answers.diagnose.finding import (
+    BREAKDOWN,
     EXPOSED,
+    FULL,
     HALF,
     LIMIT,
     NEARLY_ALL,
+    NEGLIGIBLE,
     NOTICEABLE,
     SPIKY,
     Finding,
@@ -22,16 +24,19 @@ from analyzer.answers.diagnose.finding import (
 )
 from analyzer.answers.diagnose.steps.causes import cause_of_host, synchronises
 from analyzer.answers.diagnose.steps.detectors.one_off import one_off_ns, path_length_ns
-from analyzer.answers.diagnose.steps.evidence import longest_events, usual_step
-from analyzer.answers.diagnose.steps.job_view import JobView
-from analyzer.base.arrays import Int64, Mask
+from analyzer.answers.diagnose.steps.job_view import JobView, longest_events, usual_step
+from analyzer.base.arrays import Float64, Int64, Mask
+from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.arrays.intervals import union_length
 from analyzer.base.arrays.numbering import unique
+from analyzer.base.errors import listed
 from analyzer.base.names import brief, named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.model.graph.step_graph import StepGraph
+from analyzer.reading import dialects
 from analyzer.reading.dialects.roles import Role
 from analyzer.reading.dialects.step_parts import Operation
+from analyzer.reading.dialects.system import MemorySamples
 from replay.whatif.host import allocates, is_allocation, is_sync, prepares
 from replay.whatif.scaling import GONE
 
@@ -86,8 +91,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     kernels, usual_ns = _kernels(view)
     title, action = "the CPU launches kernels too slowly (host-bound)", _LAUNCH_LESS
     if (shown := cause_of_host(view)) is not None:
-        cause, n_events, calls = shown
-        title, action, is_largest = cause.title.format(n=n_events), cause.action, calls
+        title, action, is_largest = shown.counted, shown.action, shown.calls
     elif not synchronises(view):
         action = f"CUDA graphs; {action}"
     yield Finding(
@@ -166,10 +170,31 @@ def device_idle_ns(view: JobView) -> float:
 
     The mean over steps, of the rank whose device idles longest.
     """
-    idle_ns = [
-        [stretch.length_ns - stretch.busy_ns for stretch in stretches] for stretches in _stretches(view)
-    ]
-    return float(np.mean(idle_ns, axis=0).max())
+    length_ns, busy_ns = _device_times(view)
+    return float((length_ns - busy_ns).mean(axis=0).max())
+
+
+def busy_share(view: JobView) -> float:
+    """Share of a step in which a device works: the union of its events, the median over steps."""
+    length_ns, busy_ns = _device_times(view)
+    return float(np.median(busy_ns / np.maximum(length_ns, 1)))
+
+
+def _device_times(view: JobView) -> Int64:
+    """Measure each step of each owner, and the time in which its device works (2, steps, m)."""
+    device = view.which(lambda operation: operation.on_device)
+    times: Int64 = np.array([_device_time(step, device) for step in view.steps], np.int64).swapaxes(0, 1)
+    return times
+
+
+def _device_time(step: StepGraph, device: Mask) -> tuple[list[int], list[int]]:
+    lengths, busy = [], []
+    for owner, events in enumerate(step.events_by_owner(device)):
+        begin, end = int(step.begin_ns[owner]), int(step.next_ns[owner])
+        end = end if end > begin else int(step.end_ns[events].max(initial=begin))
+        lengths.append(end - begin)
+        busy.append(union_length(*(np.clip(ns[events], begin, end) for ns in (step.start_ns, step.end_ns))))
+    return lengths, busy
 
 
 def start_up_ns(view: JobView, chosen: Mask) -> float:
@@ -233,35 +258,6 @@ def _kernels(view: JobView) -> tuple[float, float]:
     return per_step, float(np.median(np.concatenate(works))) if per_step else 0.0
 
 
-class _Stretch(NamedTuple):
-    """A step of one owner, and the part of it in which its device works."""
-
-    length_ns: int
-    busy_ns: int
-
-
-def busy_share(view: JobView) -> float:
-    """Share of a step in which a device works: the union of its events, the median over steps."""
-    stretches = [stretch for of_step in _stretches(view) for stretch in of_step]
-    return float(np.median([stretch.busy_ns / max(stretch.length_ns, 1) for stretch in stretches]))
-
-
-def _stretches(view: JobView) -> list[list[_Stretch]]:
-    """List for each whole step what the device of each owner does in it."""
-    device = view.which(lambda operation: operation.on_device)
-    return [
-        [_stretch(step, owner, events) for owner, events in enumerate(step.events_by_owner(device))]
-        for step in view.steps
-    ]
-
-
-def _stretch(step: StepGraph, owner: int, events: Int64) -> _Stretch:
-    begin, end = int(step.begin_ns[owner]), int(step.next_ns[owner])
-    end = end if end > begin else int(step.end_ns[events].max(initial=begin))
-    starts, ends = (np.clip(ns[events], begin, end) for ns in (step.start_ns, step.end_ns))
-    return _Stretch(end - begin, union_length(starts, ends))
-
-
 def _sync_waits(view: JobView) -> dict[str, float]:
     """Return the time for which calls wait for a device in a step (ns), by name: the mean over owners."""
     recording, device = view.recording, view.which(lambda operation: operation.on_device)
@@ -274,3 +270,67 @@ def _sync_waits(view: JobView) -> dict[str, float]:
             total[name] = total.get(name, 0.0) + wait
     parts = len(view.rows) * len(recording.owners)
     return {name: wait / parts for name, wait in total.items() if wait}
+
+
+_NOTHING = "no memory events are recorded"
+_HOST_ONLY = "memory events of the host are recorded, but none of a device"
+
+
+def memory(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find memory that grows over the steps, or nearly fills a device."""
+    peaks: dict[str, Float64] = {}
+    filled: dict[str, float] = {}
+    for owner, rank in enumerate(view.loaded.ranks):
+        name = view.recording.owners[owner]
+        if rank.memory is not None and len(by_step := _peaks(view, owner, rank.memory)):
+            peaks[name] = by_step
+            filled[name] = float(by_step.max()) / rank.memory.capacity if rank.memory.capacity else 0.0
+    if not peaks:
+        on_host = any(rank.memory is not None for rank in view.loaded.ranks)
+        setting = dialects.named(view.loaded.files[0].dialect).memory_setting
+        remedy = f"; {setting} records them" if setting else ""
+        yield Skipped("memory", _HOST_ONLY if on_host else _NOTHING + remedy)
+        return
+    growing = {}
+    for name, by_step in peaks.items():
+        growth = float(by_step[-1] / max(by_step[0], 1.0) - 1)
+        if len(by_step) >= FEWEST and (np.diff(by_step) > 0).all() and growth > NEGLIGIBLE:
+            growing[name] = growth
+    if growing:
+        worst = max(growing, key=lambda rank: growing[rank])
+        first, *_, last = peaks[worst]
+        yield _finding(
+            f"memory grows from step to step on {listed(list(growing))}",
+            f"the peak on {worst} grows from {_gb(first)} to {_gb(last)} in {len(peaks[worst])} steps",
+            "look for what is kept: losses that hold their graph, growing lists, caches",
+            list(growing),
+            growing[worst],
+        )
+    full = [rank for rank, share in filled.items() if share > FULL]
+    if full:
+        worst = max(full, key=lambda rank: filled[rank])
+        yield _finding(
+            f"memory is nearly full on {listed(full)}",
+            f"{_gb(peaks[worst].max())}, {in_percent(filled[worst])}, are allocated on {worst}",
+            "allocations may have to wait for freed blocks: a smaller batch, recomputation, sharded states",
+            full,
+            filled[worst] - FULL,
+        )
+
+
+def _finding(title: str, cause: str, action: str, ranks: Sequence[str], weight: float) -> Finding:
+    scope, caveat = FindingScope(ranks), "no gain is claimed"
+    return Finding("memory", title, cause, action, scope=scope, caveat=caveat, look=BREAKDOWN, weight=weight)
+
+
+def _gb(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.2f} GB"
+
+
+def _peaks(view: JobView, owner: int, samples: MemorySamples) -> Float64:
+    """Find the peak in bytes of each whole step of an owner with samples."""
+    peaks = []
+    for step in (view.as_recorded.recording.steps[row] for row in view.rows):
+        within = (samples.at_ns >= step.begin_ns[owner]) & (samples.at_ns < step.next_ns[owner])
+        peaks.append(samples.n_bytes[within].max(initial=0.0))
+    return np.array([peak for peak in peaks if peak > 0], np.float64)

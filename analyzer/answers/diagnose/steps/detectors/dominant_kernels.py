@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from analyzer.answers.diagnose.finding import DOMINANT, HALF, Finding, FindingScope
-from analyzer.answers.diagnose.steps.causes import OF_DEVICE, causes_of
+from analyzer.answers.diagnose.steps.causes import causes_of
 from analyzer.answers.diagnose.steps.detectors.device import busy_share
 from analyzer.answers.diagnose.steps.detectors.late_ranks import causes_of_late_ranks
-from analyzer.answers.diagnose.steps.evidence import longest_events
-from analyzer.answers.diagnose.steps.job_view import JobView
+from analyzer.answers.diagnose.steps.job_view import JobView, longest_events
 from analyzer.base.arrays import Float64
 from analyzer.base.names import named
 from analyzer.base.units import in_ms, in_percent
@@ -39,22 +37,52 @@ _FP32_ADVICE = (
     "bf16 or fp16 with autocast"
 )
 #: Advice by kind; other kernels are named one by one.
-_ADVICE: Mapping[str, str] = MappingProxyType(
-    {
-        "GEMM": "compare their FLOP/s with the device's peak: sizes in multiples of 64, larger batches, a "
-        "smaller type (bf16, FP8)",
-        "convolution": "try channels_last memory, torch.backends.cudnn.benchmark=True, bf16 or fp16 "
-        "with autocast",
-        "attention": "check that attention is one fused kernel (scaled_dot_product_attention, "
-        "FlashAttention) in bf16 or fp16; if so, only shorter sequences take less",
-        "elementwise": "fuse chains of elementwise kernels: torch.compile, or fused layers",
-        "normalisation": "use fused normalisation and softmax kernels: torch.compile, Apex, fused attention",
-        "reduction": "fuse reductions with what is before them: torch.compile, fused losses",
-        "optimizer": "use a fused or foreach optimizer, which updates many parameters in one kernel",
-        "copy": "avoid changes of layout: one memory format throughout (channels_last), no "
-        ".contiguous() in the loop",
-        "embedding": "look up several tables in one kernel, with sorted or cached rows",
-    }
+_ADVICE = {
+    "GEMM": "compare their FLOP/s with the device's peak: sizes in multiples of 64, larger batches, a "
+    "smaller type (bf16, FP8)",
+    "convolution": "try channels_last memory, torch.backends.cudnn.benchmark=True, bf16 or fp16 "
+    "with autocast",
+    "attention": "check that attention is one fused kernel (scaled_dot_product_attention, "
+    "FlashAttention) in bf16 or fp16; if so, only shorter sequences take less",
+    "elementwise": "fuse chains of elementwise kernels: torch.compile, or fused layers",
+    "normalisation": "use fused normalisation and softmax kernels: torch.compile, Apex, fused attention",
+    "reduction": "fuse reductions with what is before them: torch.compile, fused losses",
+    "optimizer": "use a fused or foreach optimizer, which updates many parameters in one kernel",
+    "copy": "avoid changes of layout: one memory format throughout (channels_last), no "
+    ".contiguous() in the loop",
+    "embedding": "look up several tables in one kernel, with sorted or cached rows",
+}
+
+
+class _KernelCause(NamedTuple):
+    """A cause that names of kernels show, from a share of the device's time on, and its advice."""
+
+    shows: re.Pattern[str]
+    unless: re.Pattern[str]  # no kernel has such a name
+    belongs: re.Pattern[str]  # further kernels that may belong to it
+    least: float  # share of those that show it
+    title: str
+    action: str
+
+
+_LAYOUTS = re.compile(r"(?i).*(?:nchwtonhwc|nhwctonchw)")
+_CAUSES = (
+    _KernelCause(
+        re.compile(r"(?i).*soft_?max"),
+        re.compile(r"(?i).*(?:flash|fmha|attention|attn)"),
+        re.compile(r"(?i).*(?:soft_?max|elementwise)"),  # scale, mask, dropout
+        0.1,
+        "attention runs as matrix products and a softmax, which alone takes {share} of the device's time",
+        "use scaled_dot_product_attention or FlashAttention: one kernel, without the matrix of scores",
+    ),
+    _KernelCause(
+        _LAYOUTS,
+        re.compile("(?!)"),
+        _LAYOUTS,
+        0.05,
+        "{share} of the device's time converts layouts of tensors (NCHW, NHWC)",
+        "use one memory format throughout: model and inputs .to(memory_format=torch.channels_last)",
+    ),
 )
 
 
@@ -79,20 +107,20 @@ def _named_causes(view: JobView, device_ns: float) -> Iterator[Finding]:
     names, kernels = view.kind_of[0], view.which(lambda operation: operation.is_kernel)
     by_name = view.by_name(np.where(view.of_kinds(kernels), view.work_by_kind.mean(axis=0), 0.0))
     by_name /= len(view.recording.owners)
-    for shows, unless, belongs, least, title, action in OF_DEVICE:
+    for cause in _CAUSES:
         chosen, of_cause, excluded = (
             np.array([pattern.match(name) is not None for name in names], np.bool_)
-            for pattern in (shows, belongs, unless)
+            for pattern in (cause.shows, cause.belongs, cause.unless)
         )
         share, weight = (float(by_name[part].sum()) / max(device_ns, 1.0) for part in (chosen, of_cause))
-        if share < least or by_name[excluded].any():
+        if share < cause.least or by_name[excluded].any():
             continue
         longest = view.longest(np.where(chosen, by_name, 0.0))
         yield Finding(
             kind="hot_operation",
-            title=title.format(share=in_percent(share)),
+            title=cause.title.format(share=in_percent(share)),
             cause=f"{in_ms(by_name[chosen].sum())} of a step in {named(longest)}",
-            action=action,
+            action=cause.action,
             scope=FindingScope(operations=longest),
             look=("statistic", "--group_by", "kernel_kind"),
             weight=weight * min(busy_share(view), 1.0),

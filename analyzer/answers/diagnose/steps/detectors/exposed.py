@@ -1,8 +1,9 @@
-"""Time without computation: loading of input, transfers, and waiting for other ranks and stages."""
+"""Time without computation: nothing recorded, loading of input, transfers, waiting for ranks and stages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,21 +14,144 @@ from analyzer.answers.diagnose.finding import (
     NOTICEABLE,
     Finding,
     FindingScope,
+    ListPlace,
     Skipped,
     edit,
 )
+from analyzer.answers.diagnose.steps.detectors.device import NO_COMPUTATION, computes
+from analyzer.answers.diagnose.steps.detectors.one_off import losses_of, path_length_ns
 from analyzer.answers.diagnose.steps.detectors.slow_transfers import NO_COMMUNICATION, lacking_ranks
-from analyzer.answers.diagnose.steps.evidence import busy_step, is_no_chance, longest_events, longest_gaps
-from analyzer.answers.diagnose.steps.job_view import JobView, names_of
-from analyzer.answers.diagnose.steps.meetings import last_arrivals, longest_awaited
-from analyzer.base.arrays import Float64
-from analyzer.base.arrays.distributions import FEWEST
-from analyzer.base.names import named
+from analyzer.answers.diagnose.steps.job_view import (
+    JobView,
+    busy_step,
+    is_no_chance,
+    is_python_gap,
+    longest_events,
+    names_of,
+)
+from analyzer.base.arrays import Float64, Mask
+from analyzer.base.names import brief, named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.reading.dialects.roles import Phase, Role
 from analyzer.reading.dialects.step_parts import Operation, Whose
+from dag_utils import critical_path
 from replay.whatif.negotiation import waited_for
 from replay.whatif.scaling import GONE
+
+
+class _Share(NamedTuple):
+    """Idle time of one kind, and the advice on it; `has_name`: it lies inside something recorded."""
+
+    ns: float
+    title: str
+    action: str
+    has_name: bool = False
+
+
+def idle(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find time on the critical path in which nothing was recorded, and what kind of time most of it is."""
+    if not view.which(computes).any():
+        yield Skipped("idle", NO_COMPUTATION)
+        return
+    is_frame = _frames(view)
+    frames_ns = float(view.path.work_ns[is_frame].sum())
+    idle_ns = float(view.path.gap_ns.sum()) + frames_ns
+    path_ns = path_length_ns(view)
+    if idle_ns < NOTICEABLE * path_ns:
+        return
+    shares = _shares(view, is_frame, idle_ns, path_ns)
+    most = next(share for share in shares if share.ns > HALF * idle_ns)
+    covered_ns = sum(share.ns for share in shares if share.has_name)
+    beside, where = _beside_gaps(view, is_frame)
+    yield Finding(
+        kind="idle",
+        title=most.title,
+        cause=f"{in_ms(most.ns)} of {in_ms(path_ns)}, mostly {where}",
+        action=most.action,
+        scope=FindingScope(operations=beside),
+        caveat="a damaged file may have lost what ran then" if (is_damaged := bool(losses_of(view))) else "",
+        look=("critical", "--full"),
+        weight=0.0 if is_damaged else idle_ns / path_ns,
+        place=ListPlace.FIRST
+        if most.has_name and covered_ns > HALF * path_ns and not is_damaged
+        else ListPlace.BY_GAIN,
+    )
+
+
+def _shares(view: JobView, is_frame: Mask, idle_ns: float, path_ns: float) -> list[_Share]:
+    """Split idle time of a path by kind; the last is all of it."""
+    waits, spans = _covers_ns(view, is_frame)
+    call, call_share = _largest(waits, path_ns)
+    span, span_share = _largest(spans, path_ns)
+    return [
+        _Share(
+            sum(waits.values()),
+            f"the host waits {call_share} of the step in {call} for work not in this trace",
+            "find what the device, or another process on it, does there: record it from its start on",
+            has_name=True,
+        ),
+        _Share(
+            sum(spans.values()),
+            f"{span_share} of the step is inside {span}, but in no recorded operation",
+            f"make {span} faster, or do it ahead: in other processes, while the device works"
+            if view.has_device
+            else "record what runs there: Python stacks (with_stack=True), all threads",
+            has_name=True,
+        ),
+        _Share(
+            idle_ns,
+            f"no event was recorded during {in_percent(idle_ns / path_ns)} of the step",
+            "record Python stacks, or annotations around your own code",
+        ),
+    ]
+
+
+def _largest(covers: Mapping[str, float], path_ns: float) -> tuple[str, str]:
+    """Return the name that covers most, and its share of the path."""
+    name = max(covers, key=lambda name: covers[name], default="")
+    return brief(name), in_percent(covers.get(name, 0.0) / path_ns)
+
+
+def _beside_gaps(view: JobView, is_frame: Mask) -> tuple[list[str], str]:
+    """Return the operations before or in which most of the path is idle, and where that is, in words."""
+    before = view.by_name(view.path.gap_ns[:-1])
+    within = view.by_name(np.where(is_frame, view.path.work_ns, 0.0))
+    word, by_name = ("in", within) if within.sum() > before.sum() else ("before", before)
+    names = view.longest(by_name)
+    if view.path.gap_ns[-1] > max(before.max(initial=0.0), within.max(initial=0.0)):
+        return names, "before the first operation or after the last"
+    return names, f"{word} {named(names)}"
+
+
+def _frames(view: JobView) -> Mask:
+    """Mark the kinds of operations (k,) that only surround others; in annotations a device's host works."""
+
+    def surrounds(operation: Operation) -> bool:
+        return operation.role is Role.FRAME or (operation.is_span and not view.has_device)
+
+    return np.array(list(map(surrounds, view.recording.operations.kinds)), np.bool_)
+
+
+def _covers_ns(view: JobView, is_frame: Mask) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the names of what covers idle time of the path: calls that wait, and spans; means over steps."""
+    waits: dict[str, float] = {}
+    spans: dict[str, float] = {}
+    is_span = np.array([kind.is_span for kind in view.recording.operations.kinds], np.bool_) & is_frame
+    within = view.by_name(np.where(is_span, view.path.work_ns, 0.0))
+    for name in np.flatnonzero(within).tolist():
+        spans[view.kind_of[0][name]] = float(within[name])
+    for row in view.path.rows:
+        step = view.recording.steps[row]
+        path = critical_path(step)
+        is_python = is_python_gap(view, step, path)
+        for stretch, (name, only_waits) in path.gap_covers(
+            view.recording.frames, view.recording.recorded_step(step)
+        ).items():
+            if not is_python[stretch]:
+                covers = waits if only_waits else spans
+                lasts_ns = float(path.end_ns[stretch] - path.start_ns[stretch])
+                covers[name] = covers.get(name, 0.0) + lasts_ns / len(view.path.rows)
+    return waits, spans
 
 
 def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
@@ -149,7 +273,6 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     transfers = view.is_communication
     if not transfers.any():
         yield Skipped("exposed_communication", NO_COMMUNICATION)
-    yield from _pauses_in_turn(view)
     on_path = view.path_work_ns(transfers)
     waiting = _above_mean(view, view.owner_work_ns(~view.is_communication))
     if on_path + waiting < EXPOSED * view.step_ns:
@@ -220,24 +343,6 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
         caveat="no gain is claimed: how a step is cut into micro-batches is not recorded",
         look=("statistic", "--sub_option", "bubbles"),
         weight=1 - share,
-    )
-
-
-def _pauses_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find pauses that delay the others, each time on a different rank."""
-    gaps, arrivals = view.owner_gap_ns(~view.is_communication), last_arrivals(view)
-    more_ns, meets = _above_mean(view, gaps), [len(owner) > 0 for owner, _ in arrivals]
-    is_last = gaps.argmax(axis=1)[meets] == longest_awaited(arrivals)
-    if len(gaps) < FEWEST or more_ns < EXPOSED * view.step_ns or is_last.sum() <= len(gaps) / 2:
-        return
-    yield Finding(
-        kind="exposed_communication",
-        title="a different rank pauses in every step",
-        cause=f"the rank with the longest gaps in a step has {in_ms(more_ns)} more of them than the mean",
-        action="look at what ranks do in turn: logging, garbage collection, checkpoints, other processes",
-        edits=[edit("gap", "even")],
-        evidence=longest_gaps(view, ~view.is_communication),
-        caveat="upper bound: every rank is taken to pause as long as the mean one in each step",
     )
 
 

@@ -23,17 +23,19 @@ from analyzer.answers.diagnose.finding import (
     edit,
 )
 from analyzer.answers.diagnose.steps.detectors.exposed import late_in_negotiations, whose_loading
-from analyzer.answers.diagnose.steps.evidence import (
+from analyzer.answers.diagnose.steps.job_view import (
+    JobView,
+    LastArrivals,
     busy_step,
     event_of,
     gap_before,
     is_no_chance,
+    last_arrivals,
+    longest_awaited,
     longest_events,
     longest_gaps,
     surely_positive,
 )
-from analyzer.answers.diagnose.steps.job_view import JobView
-from analyzer.answers.diagnose.steps.meetings import LastArrivals, last_arrivals, longest_awaited
 from analyzer.base.arrays import Float64, Mask
 from analyzer.base.arrays.distributions import FEWEST, binomial_tail, median
 from analyzer.base.errors import listed
@@ -89,10 +91,10 @@ def causes_of_late_ranks(view: JobView) -> list[str]:
 
 def _late_causes(view: JobView) -> Iterator[_LateCause]:
     """Yield the largest cause of each late rank."""
-    compared, begun = compared_operations(view), _begun(view)
+    compared = compared_operations(view)
     causes = [_work(view, compared), _extra_work(view, compared)]
     if is_tied := not view.recording.untied(view.recording.owners):
-        causes.append(_pauses(view, begun, _pausing(view, begun)))
+        causes.append(_pauses(view))
     late: set[int] = set()
     for cause in sorted(filter(None, causes), key=lambda cause: -cause.late_ns):
         if not late.issuperset(cause.owners):
@@ -167,20 +169,6 @@ def compared_operations(view: JobView) -> Mask:
     Nor can BytePS's STEP, in which the wait for communication lies.
     """
     return is_own_work(view.recording) & done_by_all(view.recording)
-
-
-def _begun(view: JobView) -> Mask:
-    """Mark the operations (n,) that an owner begins itself: in a gap before them this owner is late.
-
-    Of a tensor's partitions, which it hands over together, that is the first.
-    """
-    begun, seen = begun_by_owners(view.recording), set[tuple[int, str, str]]()
-    for i in np.flatnonzero(begun & view.is_communication).tolist():
-        operation = view.recording.operations[i]
-        tensor = operation.owner, operation.main, operation.transfer.stage
-        begun[i] = operation.transfer.key is None or tensor not in seen
-        seen.add(tensor)
-    return begun
 
 
 # ---- signals
@@ -344,11 +332,19 @@ def _extra_work(view: JobView, compared: Mask) -> _LateCause | None:
     )
 
 
-def _pauses(view: JobView, begun: Mask, late: Sequence[int]) -> _LateCause | None:
-    """Late ranks that pause for longer than their peers, with nothing recorded."""
-    if not late:
+def _pauses(view: JobView) -> _LateCause | None:
+    """Late ranks that pause for longer than their peers, with nothing recorded, if most steps wait for them.
+
+    That counts where they meet others: one that has waited for them may then come last to its own group.
+    """
+    if len(view.rows) < FEWEST:
         return None
+    begun = begun_by_owners(view.recording)
     gaps = view.owner_gap_ns(begun)
+    late = behind_peers(view, gaps)
+    awaited = longest_awaited(last_arrivals(view, among=late))
+    if np.isin(awaited, late).sum() <= len(view.rows) / 2:
+        return None
     chosen = begun & _of_owners(view, late)
     before = _most_of(view, chosen, view.gap_by_kind)
     return _LateCause(
@@ -360,18 +356,6 @@ def _pauses(view: JobView, begun: Mask, late: Sequence[int]) -> _LateCause | Non
         before,
         longest_gaps(view, chosen),
     )
-
-
-def _pausing(view: JobView, begun: Mask) -> list[int]:
-    """List the owners with longer gaps than their peers, if others wait for them in most steps.
-
-    That counts where they meet others: one that has waited for them may then come last to its own group.
-    """
-    if len(view.rows) < FEWEST:
-        return []
-    late = behind_peers(view, view.owner_gap_ns(begun))
-    awaited = longest_awaited(last_arrivals(view, among=late))
-    return late if np.isin(awaited, late).sum() > len(view.rows) / 2 else []
 
 
 def _of_owners(view: JobView, owners: Sequence[int]) -> Mask:
@@ -388,7 +372,6 @@ def _most_of(view: JobView, chosen: Mask, by_kind: Float64) -> list[str]:
 
 
 def _names(view: JobView, owners: Sequence[int]) -> list[str]:
-    """Names of owners."""
     return [view.recording.owners[owner] for owner in owners]
 
 

@@ -18,8 +18,7 @@ from analyzer.answers.diagnose.finding import (
     ListPlace,
     Skipped,
 )
-from analyzer.answers.diagnose.steps.evidence import longest_events
-from analyzer.answers.diagnose.steps.job_view import JobView, names_of
+from analyzer.answers.diagnose.steps.job_view import JobView, longest_events, names_of
 from analyzer.base.arrays import Float64, Mask
 from analyzer.base.arrays.distributions import FEWEST, median
 from analyzer.base.errors import NoteKind, counted, listed, notes_of

@@ -30,13 +30,19 @@ from analyzer.answers.diagnose.steps.detectors.one_off import (
     first_launches,
     path_length_ns,
 )
-from analyzer.answers.diagnose.steps.evidence import event_of, gap_before, longest_events, tail_of
-from analyzer.answers.diagnose.steps.job_view import JobView, names_of
-from analyzer.base.arrays import Float64, Int64, Mask
+from analyzer.answers.diagnose.steps.job_view import (
+    JobView,
+    event_of,
+    gap_before,
+    longest_events,
+    names_of,
+    tail_of,
+)
+from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.change_points import LEAST_STEPS, higher_spans
 from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.errors import counted, listed
-from analyzer.base.names import brief, named
+from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent, in_range
 from analyzer.reading.dialects.name_rules import is_launch, may_wait
 from analyzer.reading.dialects.roles import Role
@@ -217,7 +223,6 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     hottest = int(by_name.argmax())
     share = by_name[hottest] / path_length_ns(view)
     if share <= HOT:
-        yield from _longest_together(view, works, by_name)
         return
     chosen = works & (kind == hottest)
     if _is_whole_phase(view, chosen):
@@ -234,25 +239,6 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         evidence=longest_events(view, chosen, 3),
         caveat=f"the gain assumes that it takes {in_percent(FASTER)} less",
         place=ListPlace.LAST,
-    )
-
-
-def _longest_together(view: JobView, works: Mask, by_name: Float64) -> Iterator[Finding]:
-    """Name the longest operations of a job that only computes, on its host, if none takes much alone."""
-    share = float(by_name.sum() / path_length_ns(view))
-    is_hidden = view.has_device or any(file.lost_work for file in view.loaded.files)
-    if is_hidden or view.is_communication.any() or share <= HALF:
-        return
-    names = view.longest(by_name)
-    yield Finding(
-        kind="hot_operation",
-        title=f"computation makes up {in_percent(share)} of the critical path",
-        cause=f"{in_ms(by_name.sum())} in {counted(len(by_name[by_name > 0]), 'operation')}, the longest are "
-        f"{named(names)} with {in_ms(np.sort(by_name)[-len(names) :].sum())}",
-        action="make the longest faster first: other algorithms or types, more threads, fewer calls",
-        scope=FindingScope(operations=names),
-        evidence=longest_events(view, works, 1),
-        weight=share,
     )
 
 
