@@ -14,7 +14,7 @@ from analyzer.base.arrays import Int64
 from analyzer.base.arrays.numbering import unique
 from analyzer.base.errors import counted, listed
 from analyzer.base.names import OpName
-from analyzer.reading.dialects.byteps.byteps_names import GradientNames, gradient_index
+from analyzer.reading.dialects.byteps import GradientNames, gradient_index
 from analyzer.reading.formats.columns import Id, Trace
 
 Event = Mapping[str, Any]  # one event of a chrome trace, as an object

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from analyzer.base.errors import Repairs, TraceError
 from analyzer.base.inputs import natural, opened
 from analyzer.base.names import OpName, partition_key, split_key
-from analyzer.reading.dialects.byteps.byteps_names import GradientNames, read_names
+from analyzer.reading.dialects.byteps import GradientNames, read_names
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.traces.gpu_folders import GpuDir, find_gpus, is_gpu_file
 from analyzer.reading.traces.readers import read_trace

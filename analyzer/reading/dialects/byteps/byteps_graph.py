@@ -23,14 +23,16 @@ from analyzer.base.arrays import Int64
 from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import ranges, unique
 from analyzer.base.errors import TraceError
-from analyzer.reading.dialects.byteps.byteps_dependencies import (
+from analyzer.reading.dialects.byteps.byteps_events import (
+    GpuEvents,
     Spans,
     connect,
     edge_keys,
     edges_of,
+    read_events,
     recorded_dependencies,
+    with_untraced,
 )
-from analyzer.reading.dialects.byteps.byteps_events import GpuEvents, read_events, with_untraced
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.step_parts import (
     Joint,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.reading.dialects.byteps.byteps_names import gradient_index, read_names
+from analyzer.reading.dialects.byteps import gradient_index, read_names
 
 
 def test_gradient_1_is_not_gradient_10() -> None:
