@@ -97,24 +97,16 @@ def _renamed(event: Event, names: GradientNames | None, inputs: Inputs) -> Event
     main = _main(event)
     parameter = names.parameter(main.removeprefix("Comm.")) if names else None
     new = main if parameter is None else f"Comm.{parameter}"
-    args: dict[str, Any] = {**_args(event), "name": new}
-    args.update({f"input{i}": name for i, name in enumerate(inputs.get(new, ()))})
+    args = event.get("args")
+    args = {**(args if isinstance(args, Mapping) else {}), "name": new}
+    args |= {f"input{i}": name for i, name in enumerate(inputs.get(new, ()))}
     stage = str(event["name"]).removeprefix(main)
     return {**event, "name": new + stage, "pid": new, "cat": event.get("cat", "Comm"), "args": args}
 
 
 def _main(event: Event) -> str:
     """Name the whole communication of a main task or sub-task."""
-    name, pid = str(event["name"]), event.get("pid")
-    for main in (_args(event).get("name"), pid):
-        if isinstance(main, str) and (name == main or name.startswith(f"{main}.")):
-            return main
-    return str(OpName.parse(name).main)
-
-
-def _args(event: Event) -> Mapping[str, Any]:
-    args = event.get("args")
-    return args if isinstance(args, Mapping) else {}
+    return str(OpName.parse(str(event["name"])).main)
 
 
 # ---- the operators of MXNet's profile

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +18,7 @@ from analyzer.base.arrays import Int64, NDArray
 from analyzer.base.arrays.numbering import places_by_value
 from analyzer.base.errors import Repairs
 from collector.network.packets import Capture, Ends, Half, read_segments, reassemble
-from collector.network.pslite import MessageReader, identity, key_base, read_header, server_rank
+from collector.network.pslite import MessageReader, Meta, key_base, read_header, server_rank
 
 _UNASSIGNED = (1 << 15) - 1  # ids from here on are placeholders of nodes that have none yet
 _KEYS_END = 1 << 32  # a partition key has a 16-bit declared key above 16 bits of partition
@@ -76,7 +76,7 @@ def read_traffic(path: Path) -> Capture:
 
     def halves(ends: Ends) -> tuple[Half, Half]:
         links.append(_Link(ends, capture))
-        return links[-1].readers
+        return links[-1].readers[0], links[-1].readers[1]
 
     reassemble(read_segments(capture), halves, capture)
     capture.n_unanswered = sum(len(link.open[True]) for link in links)
@@ -85,15 +85,8 @@ def read_traffic(path: Path) -> Capture:
     return capture
 
 
-class _Side(NamedTuple):
-    start_ns: int
-    end_ns: int
-    key: int | None
-    value_bytes: int
-    wire_bytes: int
-
-
 _Number = tuple[int, int, bool, int]  # application, customer, push, timestamp
+_Half = tuple[Meta, int, int, int]  # a request or response: capture times of first and last byte, wire bytes
 
 
 class _Link:
@@ -101,19 +94,12 @@ class _Link:
 
     def __init__(self, ends: Ends, capture: Capture) -> None:
         self.ends, self.capture = ends, capture
-        self.identities: list[int | None] = [None, None]
         self.asks = 0  # direction of the requests
         #: Messages without their counterpart, requests and responses.
-        self.open: dict[bool, dict[_Number, _Side]] = {True: {}, False: {}}
+        self.open: dict[bool, dict[_Number, _Half]] = {True: {}, False: {}}
         self.rows: list[tuple[Any, ...]] = []  # the fields of `TRANSFER`
-        self.readers = self._reader(0), self._reader(1)
-
-    def _reader(self, direction: int) -> MessageReader:
-        def identify(name: bytes) -> None:
-            self.identities[direction] = identity(name)
-
-        receive = partial(self._receive, direction)
-        return MessageReader(self.capture, on_message=receive, on_identity=identify)
+        receive = [partial(self._receive, direction) for direction in (0, 1)]
+        self.readers = tuple(MessageReader(capture, on_message=each) for each in receive)
 
     def _receive(
         self, direction: int, frames: Sequence[bytes], start_ns: int, end_ns: int, wire_bytes: int
@@ -126,28 +112,29 @@ class _Link:
             self.capture.nodes.update(node for node in meta.nodes if node.id < _UNASSIGNED)
             return
         if meta.sender is not None:
-            self.identities[direction] = meta.sender
+            self.readers[direction].node_id = meta.sender
         self.asks = direction if meta.request else 1 - direction
         number = (meta.app_id, meta.customer_id, meta.push, meta.timestamp)
-        half = _Side(start_ns, end_ns, meta.key, meta.value_bytes, wire_bytes)
+        half = (meta, start_ns, end_ns, wire_bytes)
         other = self.open[not meta.request].pop(number, None)
         if other is None:
             self.open[meta.request][number] = half
             return
-        request, response = (half, other) if meta.request else (other, half)
+        (request, *sent_ns, sent), (response, *received_ns, received) = (
+            (half, other) if meta.request else (other, half)
+        )
         key = response.key if request.key is None else request.key
         if key is not None:
-            times = request.start_ns, request.end_ns, response.start_ns, response.end_ns
             n_bytes = request.value_bytes if meta.push else response.value_bytes
-            wire_bytes = request.wire_bytes + response.wire_bytes
-            self.rows.append((meta.push, key, meta.timestamp, *times, n_bytes, wire_bytes, *_LATER))
+            row = (meta.push, key, meta.timestamp, *sent_ns, *received_ns, n_bytes, sent + received)
+            self.rows.append((*row, *_LATER))
 
     def connection(self) -> Connection:
         """Make the connection with its transfers."""
         source, sport, target, tport = self.ends
         ends = [(str(ip_address(source)), sport), (str(ip_address(target)), tport)]
         asks, answers = self.asks, 1 - self.asks
-        ids = self.identities[asks], self.identities[answers]
+        ids = self.readers[asks].node_id, self.readers[answers].node_id
         trip_ns = self.readers[answers].trip_ns
         transfers = np.array(self.rows, TRANSFER).view(np.recarray)
         return Connection(self.capture.path, *ends[asks], *ends[answers], *ids, trip_ns, transfers)

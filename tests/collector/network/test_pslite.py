@@ -71,20 +71,18 @@ HELLO = greeting("ps9")
 Messages = list[tuple[Sequence[bytes], int]]
 
 
-def reader() -> tuple[MessageReader, Messages, list[bytes]]:
-    """A reader, and the messages (frames, bytes) and identities that it finds."""
+def reader() -> tuple[MessageReader, Messages]:
+    """A reader, and the messages (frames, bytes) that it finds."""
     messages: Messages = []
-    identities: list[bytes] = []
 
     def add(frames: Sequence[bytes], start_ns: int, end_ns: int, wire_bytes: int) -> None:
         messages.append((frames, wire_bytes))
 
-    made = MessageReader(Capture(Path()), on_message=add, on_identity=identities.append)
-    return made, messages, identities
+    return MessageReader(Capture(Path()), on_message=add), messages
 
 
 def decoded(*pieces: bytes) -> Messages:
-    made, messages, _ = reader()
+    made, messages = reader()
     for at, piece in enumerate(pieces):
         made.feed(piece, at)
     return messages
@@ -96,14 +94,14 @@ def test_frames_up_to_the_first_without_more_are_a_message() -> None:
 
 
 def test_the_identity_is_read_from_the_ready_command() -> None:
-    made, messages, identities = reader()
+    made, messages = reader()
     made.feed(HELLO, 0)
-    assert (identities, messages) == ([b"ps9"], [])
+    assert (made.node_id, messages) == (9, [])
 
 
 @pytest.mark.parametrize("dialect", [NEW, OLD])
 def test_after_a_hole_the_next_segment_that_begins_a_message_counts(dialect: Dialect) -> None:
-    made, messages, _ = reader()
+    made, messages = reader()
     push = dialect.push(1, SERVER_BASE + 65536, bytes(5000))
     made.feed(HELLO + push[:1000], 0)
     made.lost()
@@ -130,7 +128,7 @@ def test_the_pieces_do_not_matter(cuts: list[int]) -> None:
 @given(st.binary(max_size=2000))
 @settings(max_examples=examples(200), deadline=None)
 def test_any_bytes_do_no_harm(data: bytes) -> None:
-    made, *_ = reader()
+    made, _ = reader()
     for part in (HELLO, data, message(b"x"), data):
         made.feed(part, 0)
     made.lost()
