@@ -27,8 +27,6 @@ _ALL_RANKS, _WORLDS = range(_MOST_RANKS), ("0", "#0")  # the group of all is mad
 _MOST_FRAMES = 3
 _DEEPEST_STACK = 256
 _MOST_KNOWN = 4096
-#: Cache of `_data_of`: most calls have the same data.
-_DATA: dict[str, tuple[str, str, int, int]] = {}
 _LAUNCH = "coalesced"
 #: Collectives that some members may complete before the others have come.
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -166,22 +164,26 @@ def _call(
 
 def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str, int, int]:
     """Describe a call: signature, data, and elements that an all-to-all gives and takes; see `DumpedCall`."""
-    shapes = [shapes_of(entry.get(f"{way}_sizes"), _MOST) for way in ("input", "output")]
     dtypes = ", ".join(_texts(entry.get("input_dtypes")) or _texts(entry.get("output_dtypes")))
-    key = f"{kind} {dtypes} {shapes}"
-    if key not in _DATA:
-        if len(_DATA) >= _MOST_KNOWN:
-            _DATA.clear()
-        is_free = any(part in kind for part in _UNEVEN) and kind.strip("_").removesuffix("_base") not in _EVEN
-        # a library sees elements, not shapes
-        elements = [sum(map(math.prod, part)) for part in shapes]
-        words = f"{'->'.join(map(str, elements))} elements"
-        parts = [kind, dtypes, "" if is_free or not any(shapes) else words]
-        is_known = _ALL_TO_ALL.search(kind) and all(0 < len(part) < _MOST for part in shapes)
-        shown = " -> ".join(dict.fromkeys(", ".join(map(str, part)) for part in shapes if part))
-        given, taken = elements if is_known else (-1, -1)
-        _DATA[key] = ", ".join(filter(None, parts)), f"{dtypes} {shown}" if shown else "", given, taken
-    return _DATA[key]
+    sizes = (shapes_of(entry.get(f"{way}_sizes"), _MOST) for way in ("input", "output"))
+    return _described(kind, dtypes, tuple(tuple(map(tuple, part)) for part in sizes))
+
+
+@lru_cache(_MOST_KNOWN)  # most calls have the same data
+def _described(
+    kind: str, dtypes: str, shapes: Sequence[Sequence[Sequence[int]]]
+) -> tuple[str, str, int, int]:
+    is_free = any(part in kind for part in _UNEVEN) and kind.strip("_").removesuffix("_base") not in _EVEN
+    # a library sees elements, not shapes
+    elements = [sum(map(math.prod, part)) for part in shapes]
+    words = f"{'->'.join(map(str, elements))} elements"
+    parts = [kind, dtypes, "" if is_free or not any(shapes) else words]
+    is_known = _ALL_TO_ALL.search(kind) and all(0 < len(part) < _MOST for part in shapes)
+    shown = " -> ".join(
+        dict.fromkeys(", ".join(str(list(shape)) for shape in part) for part in shapes if part)
+    )
+    given, taken = elements if is_known else (-1, -1)
+    return ", ".join(filter(None, parts)), f"{dtypes} {shown}" if shown else "", given, taken
 
 
 def is_rooted(kind: str) -> bool:
