@@ -18,7 +18,7 @@ from analyzer.base.errors import AnalyzeError, Repairs, TraceError
 from analyzer.base.names import OpName
 from analyzer.base.outputs.atomic import open_output
 from analyzer.base.parallel import FilePart, OnRead, progress_bar
-from analyzer.reading.dialects.byteps.byteps_names import GradientNames, read_names
+from analyzer.reading.dialects.byteps import GradientNames, read_names
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.gml import read_gml
 from analyzer.reading.formats.stream import read_text

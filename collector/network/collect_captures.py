@@ -16,8 +16,18 @@ from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, write_timel
 from collector.network.packets import Capture, is_capture
 from collector.network.partition_keys import Keys, files_below, read_keys
 from collector.network.server_timeline import ServerKey, served_keys
-from collector.network.transfers import Connection, Wire, read_traffic
-from collector.network.wire import UNKNOWN, gaps_ns, job_size, merge, named_connections, spans_ns, waiting_ns
+from collector.network.transfers import (
+    UNKNOWN,
+    Connection,
+    Wire,
+    gaps_ns,
+    job_size,
+    merge,
+    named_connections,
+    read_traffic,
+    spans_ns,
+    waiting_ns,
+)
 
 TIMELINE = "comm_timeline.json"
 _PART = "part"  # category of slices within a transfer, which are not counted with it

@@ -17,9 +17,10 @@ from msgspec import Struct, field
 from analyzer.base.errors import Repairs, TraceError
 from analyzer.base.inputs import natural, opened
 from analyzer.base.names import OpName, partition_key, split_key
-from analyzer.reading.dialects.byteps.byteps_names import GradientNames, read_names
+from analyzer.reading.dialects.byteps import GradientNames, read_names
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.traces.gpu_folders import GpuDir, find_gpus, is_gpu_file
+from analyzer.reading.traces.paths import listing, subdirectories
 from analyzer.reading.traces.readers import read_trace
 
 _DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d{1,18})")
@@ -105,7 +106,7 @@ def read_keys(root: Path, repairs: Repairs) -> Keys:
 
 def files_below(root: Path) -> Iterator[Path]:
     """Yield the regular files of a job, and those beside a worker's directory that begin with its name."""
-    yield from _files(root, _MOST_DEPTH)
+    yield from [root] if root.is_file() else _files(root, _MOST_DEPTH)
     if root.is_dir() and root.name:
         beside = sorted(root.parent.glob(glob.escape(root.name) + ".*"), key=lambda path: natural(path.name))
         yield from (path for path in beside if path.is_file())
@@ -126,18 +127,9 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 def _files(directory: Path, depth: int) -> Iterator[Path]:
-    if directory.is_file():
-        yield directory
-        return
-    try:
-        entries = sorted(directory.iterdir(), key=lambda path: natural(path.name))
-    except OSError:
-        return
-    shown = [entry for entry in entries if not entry.name.startswith(".")]
-    yield from (entry for entry in shown if entry.is_file())
-    for entry in shown if depth else ():
-        if entry.is_dir() and not entry.is_symlink():
-            yield from _files(entry, depth - 1)
+    yield from (path for path in listing(directory) if path.is_file() and not path.name.startswith("."))
+    for child in subdirectories(directory) if depth else ():
+        yield from _files(child, depth - 1)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ class MessageReader(Half, kw_only=True):
     """
 
     on_message: Callable[[Sequence[bytes], int, int, int], object]
-    on_identity: Callable[[bytes], object]  # takes the Identity in the peer's READY command
+    node_id: int | None = None  # of the sender: its Identity in READY
     _is_framed: bool = False  # the position is at the beginning of a frame
     _greeting: int = 0  # bytes before the first frame
     _held: bytearray = field(default_factory=bytearray)  # the beginning of the next frame
@@ -97,7 +97,7 @@ class MessageReader(Half, kw_only=True):
             name = body[offset + 1 : value_at - 4]
             size = int.from_bytes(body[value_at - 4 : value_at], "big")
             if name.lower() == b"identity":
-                self.on_identity(body[value_at : value_at + size])
+                self.node_id = identity(body[value_at : value_at + size])
             offset = value_at + size
 
 

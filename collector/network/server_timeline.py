@@ -17,7 +17,7 @@ from analyzer.base.parallel import progress_bar
 from analyzer.reading.formats.chrome_writer import Slice, ThreadRow, write_timeline
 from collector.network.partition_keys import Keys, attempt, lines_of, read_keys, text_files
 from collector.network.pslite import key_base
-from collector.network.wire import index_in_path
+from collector.network.transfers import index_in_path
 
 _KEY_LOG = re.compile(
     rb"\[(\d\d):(\d\d):(\d\d)\] \S*server\.cc:\d+: "

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from analyzer.base.names import partition_key
-from analyzer.reading.dialects.byteps.byteps_names import GradientNames
+from analyzer.reading.dialects.byteps import GradientNames
 from collector.gpu.dag_from_symbols import from_symbols, inputs_of
 from collector.gpu.final_trace import gather
 from collector.gpu.parts import collect_comm, collect_operators, node_of

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask, NDArray
-from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import ids_in
+from analyzer.base.errors import TraceError
 from analyzer.base.names import OpName, may_be_within, with_key
-from analyzer.reading.dialects.byteps.byteps_names import (
-    inputs,
-    partition,
-    read_parameters,
-    renamed,
-    role_of,
-)
 from analyzer.reading.dialects.owners import Owned, split_by_names
 from analyzer.reading.dialects.recorded_collectives import Call, Collectives, SyncPart
 from analyzer.reading.dialects.roles import Role, by_name, is_communication
 from analyzer.reading.dialects.steps import NO_STEPS, Step, Steps, between, rounds
 from analyzer.reading.dialects.system import Need, System
 from analyzer.reading.formats.columns import Trace
+from analyzer.reading.formats.event import tolerant
+from analyzer.reading.formats.stream import find_file, read_text
 
 if TYPE_CHECKING:
     from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
@@ -45,7 +42,7 @@ class BytePS(System):
     has_workers = True
     names_by_rank = True
     names_by_track = True
-    args = MappingProxyType({Need.STEPS: ("input*", "arg*"), Need.EDGES: ("input*", "arg*")})
+    args = MappingProxyType({Need.EDGES: ("input*", "arg*")})
 
     def recognises(self, trace: Trace) -> bool:
         """Accept a file in which most slices have a name of the BytePS grammar."""
@@ -78,7 +75,8 @@ class BytePS(System):
         forward = accepted(_is("FW"))
         begins, ends = _rounds(trace, comms)
         if forward.any():
-            first = _first_forward(trace, forward)
+            rows = np.flatnonzero(forward)
+            first = int(trace.name_id[rows[trace.ts_ns[rows].argmin()]])
             marks = _starts(trace, trace.name_id == first)
             how = f"{trace.names[first]} to {trace.names[first]}"
         else:
@@ -179,23 +177,6 @@ def _rounds(trace: Trace, comms: Mask) -> tuple[Int64, Int64]:
     return trace.ts_ns[rows].min(axis=0), trace.end_ns[rows].max(axis=0)
 
 
-def _first_forward(trace: Trace, forward: Mask) -> int:
-    """Find the name id of the operation that begins the forward pass.
-
-    It depends on the input or the last update if `trace.args` tells; else it follows the longest pause among
-    `forward` (n,), in which backward pass, communication and update lie.
-    """
-    fed = (row for row, name in inputs(trace) if forward[row] and OpName.parse(name).cat in ("I/O", "STEP"))
-    if counts := Counter(int(trace.name_id[row]) for row in fed):
-        return min(counts, key=lambda i: (-counts[i], int(trace.ts_ns[trace.name_id == i].min())))
-    rows = np.flatnonzero(forward)
-    rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
-    ids = trace.name_id[rows]
-    pause = trace.ts_ns[rows][1:] - np.maximum.accumulate(trace.end_ns[rows])[:-1]
-    medians = {i: median(pause[ids[1:] == i]) for i in dict.fromkeys(ids[1:].tolist())}
-    return int(ids[0]) if not medians else max(medians, key=lambda i: medians[i])
-
-
 def _one_load_each(loads: Int64, marks: Int64, work: Int64) -> Int64 | None:
     """Select the loads before each mark, and the one that ends the last; None unless each has one.
 
@@ -237,3 +218,101 @@ def _is(cat: str) -> Callable[[OpName], bool]:
 
 def _starts(trace: Trace, mask: Mask) -> Int64:
     return np.sort(trace.ts_ns[mask])
+
+
+# ---- names
+
+#: By category; any other is work of the host.
+_ROLES = dict.fromkeys(("FW", "BW", "UPDATE", "OUTPUT"), Role.COMPUTE)
+_ROLES |= {"STEP": Role.UPDATE, "I/O": Role.INPUT}
+
+
+def role_of(op: OpName) -> Role:
+    """Look up the role of an operation."""
+    if op.is_comm:
+        return Role.COMM if op.queue is not None else Role.WHOLE_COMM
+    return _ROLES.get(op.cat or "", Role.HOST)
+
+
+def partition(name: str, tid: object) -> str:
+    """Name the partition of a sub-task: the key in its name, else its track."""
+    key = OpName.parse(name).key
+    return str(tid if key is None else key)
+
+
+def inputs(trace: Trace) -> Iterator[tuple[int, str]]:
+    """Yield each slice that names an input in its args, with that name."""
+    for key, column in trace.args.items():
+        if key.startswith(("input", "arg")):
+            yield from zip(column.rows.tolist(), map(str, column.values), strict=True)
+
+
+#: Files with the list of gradients; the last is written with MXNet's Module API.
+NAME_LISTS = (
+    "gradient_name_list.txt", "gradient_name_list.json", "metadata.json", "arg_namesINpara_names.txt"
+)  # fmt: skip
+
+_LONGEST = 4096  # characters of a name
+_INDEXED = r"(?:byteps[._])?gradient_(\d{1,9})"
+
+
+class GradientNames(Struct, frozen=True):
+    """The list of one GPU directory: line i (from 0) names ``gradient_<i>``."""
+
+    path: Path
+    names: Sequence[str]
+
+    def parameter(self, tensor: str) -> str | None:
+        """Look up the parameter of BytePS's name `tensor`; None if the list has none."""
+        index = gradient_index(tensor)
+        return (self.names[index] or None) if index is not None and index < len(self.names) else None
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """``byteps.gradient_<i>`` -> parameter."""
+        return {f"byteps.gradient_{i}": name for i, name in enumerate(self.names) if name}
+
+
+def gradient_index(tensor: str) -> int | None:
+    """Extract i of ``byteps.gradient_<i>``; None for other names."""
+    match = re.fullmatch(_INDEXED, tensor)
+    return int(match[1]) if match else None
+
+
+def renamed(name: OpName, parameters: Mapping[str, str]) -> OpName:
+    """Strip worker and rank, and name a gradient after its parameter (as of `GradientNames`)."""
+    bare = name.bare()
+    index = gradient_index(name.label or "") if name.is_comm else None
+    parameter = None if index is None else parameters.get(f"byteps.gradient_{index}")
+    return bare if parameter is None else bare._replace(label=parameter)
+
+
+def read_parameters(directory: Path) -> dict[str, str]:
+    """Read `GradientNames.parameters` of a directory; {} without a readable list."""
+    with contextlib.suppress(TraceError):
+        names = read_names(directory)
+        return {} if names is None else names.parameters
+    return {}
+
+
+def read_names(directory: Path) -> GradientNames | None:
+    """Read the gradient names of a GPU directory; None without a list, TraceError for a bad one."""
+    path = next(filter(None, (find_file(directory, name) for name in NAME_LISTS)), None)
+    if path is None:
+        return None
+    text = read_text(path)
+    if ".json" in path.suffixes:  # dPRO's {"gradient_name_list": [...]}, or a bare list
+        value = tolerant(text.encode())
+        listed = value.get("gradient_name_list") if isinstance(value, dict) else value
+        names = [str(name) for name in listed] if isinstance(listed, list) else []
+    else:
+        names = [line.strip() for line in text.splitlines()]
+    while names and not names[-1]:
+        names.pop()
+    if not names and path.name.startswith("metadata.json"):  # it also has other facts
+        return None
+    if not names:
+        raise TraceError(f"{path}: names no gradient")
+    if (longest := max(map(len, names))) > _LONGEST:  # each event of the gradient would bear it
+        raise TraceError(f"{path}: a name of {longest:,} characters: no list of gradients")
+    return GradientNames(path, names)

@@ -1,19 +1,32 @@
-"""The events of one BytePS GPU as operations, with the computation that was not traced."""
+"""The events of one BytePS GPU as operations, and the edges between them: threads, the DAG, partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from analyzer.base.arrays import Int64
-from analyzer.base.arrays.numbering import numbered, occurrence_number
+from analyzer.base.arrays import Int64, Mask
+from analyzer.base.arrays.numbering import numbered, occurrence_number, ranges
 from analyzer.base.errors import whole_number
-from analyzer.base.names import OpName
-from analyzer.reading.dialects.byteps.byteps_names import renamed, role_of
+from analyzer.base.names import COMM, FIRST, LAST, QUEUES, OpName
+from analyzer.reading.dialects.byteps import inputs, renamed, role_of
+from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.roles import Phase, Role
-from analyzer.reading.dialects.step_parts import Direction, Operation, RankTrace, Transfer
+from analyzer.reading.dialects.step_parts import (
+    Direction,
+    Joint,
+    Operation,
+    RankTrace,
+    Transfer,
+    edge_rows,
+    narrow,
+)
+from analyzer.reading.dialects.step_windows import still_open
+from analyzer.reading.dialects.tolerances import LATE_CLOCK_NS, MOST_WHOLES
 from analyzer.reading.formats.columns import Track
 
 _PHASES = {"FW": Phase.FORWARD, "BW": Phase.BACKWARD, "I/O": Phase.INPUT}
@@ -23,6 +36,16 @@ _UNTRACED = "untraced"
 COMPUTE = ("FW", "BW", _UNTRACED)
 #: By queue stage.
 DIRECTIONS = {"COPYD2H": Direction.TO_HOST, "PUSH": Direction.TO_SERVER, "PULL": Direction.FROM_SERVER}
+_STAGE_ORDER = {stage: i for i, stage in enumerate(QUEUES, 1)}  # any other comes first
+#: Categories that a computation without sources in the DAG may follow.
+_BEFORE_COMPUTE = (*COMPUTE, "I/O", "STEP", "UPDATE")
+#: Categories that end a step: from them to `FIRST` a dependency leads into the next step.
+_LAST = (COMM, *LAST)
+
+#: In place of a joint: the target did not wait for the source.
+_NOT = -1
+#: Source and target, as names without worker, rank, stage and partition.
+Dependency = tuple[OpName, OpName]
 
 
 class GpuEvents(Struct, frozen=True):
@@ -132,3 +155,272 @@ def with_untraced(events: GpuEvents, bounds: Sequence[tuple[int, int]]) -> GpuEv
         np.concatenate([events.start_ns, since]),
         np.concatenate([events.end_ns, events.start_ns[event]]),
     )
+
+
+# ---- the events of steps
+
+
+class Spans:
+    """The n events of k steps, step after step, by start in each; an event that goes on is in both steps."""
+
+    def __init__(self, events: GpuEvents, bounds: Sequence[tuple[int, int]]) -> None:
+        low, high = np.searchsorted(events.start_ns, bounds).T
+        begins = [begin for begin, _ in bounds]
+        continued = list(still_open(np.arange(len(events)), events.end_ns, begins, low.tolist()))
+        begun = map(np.arange, low, high)
+        parts = [np.concatenate(part) for part in zip(continued, begun, strict=True)]
+        self.events, self.rows = events, narrow(np.concatenate(parts))
+        self.first = np.cumsum([0, *map(len, parts)])  # (k + 1,) the first event of each step, and n
+        self.step = np.repeat(narrow(np.arange(len(parts))), list(map(len, parts)))
+        self._low, self._begun = low, self.first[:-1] + list(map(len, continued))
+        self.is_continued = np.arange(len(self)) < self._begun[self.step]  # (n,) cut at the step's begin
+        self.start_ns = np.maximum(events.start_ns[self.rows], np.array(begins)[self.step])
+        self.end_ns = events.end_ns[self.rows]
+        self.operation = events.operation[self.rows]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def are(self, event: Int64, *cats: str) -> Mask:
+        """Mask the events (k,) of these categories."""
+        are: Mask = np.array([name.cat in cats for name in self.events.names], np.bool_)
+        return are[self.operation[event]]
+
+    def after(self, moment_ns: Int64, step: Int64) -> Int64:
+        """Find the first event that began after a moment in a step (k,); past the last for none."""
+        begun = np.searchsorted(self.events.start_ns, moment_ns, side="right") - self._low[step]
+        after: Int64 = np.minimum(self._begun[step] + np.maximum(begun, 0), self.first[step + 1])
+        return after
+
+    def joints(self, source: Int64, target: Int64) -> Int64:
+        """Find the joint by which each target (k,) can have waited for its source's end; -1 for none."""
+        end = self.end_ns[source] - LATE_CLOCK_NS
+        before = (end <= self.start_ns[target]) & ~self.is_continued[target] & (source < target)
+        # STEP is recorded from the last backward operation on, so that it contains its sources
+        inside = self.are(target, "STEP") & (end <= self.end_ns[target])
+        return np.where(before, Joint.END_TO_HEAD, np.where(inside, Joint.END_TO_BODY, _NOT))
+
+
+class _Named:
+    """Events (k,) of `Spans` by the numbers of their names (k,)."""
+
+    def __init__(self, spans: Spans, name: Int64, event: Int64) -> None:
+        self._first, self._step, self._n = spans.first, spans.step, max(len(spans), 1)
+        order = np.argsort(key := name * self._n + event)
+        self._key, self.name, self.event = key[order], name[order], event[order]
+
+    def before(self, name: Int64, event: Int64) -> Int64:
+        """Find the index of the first event of each name (m,) that is not before an event (m,)."""
+        return np.searchsorted(self._key, name * self._n + event)
+
+    def of_step(self, name: Int64, event: Int64) -> tuple[Int64, Int64]:
+        """Find the range of indices of each name (m,) in the step of an event (m,)."""
+        step = self._step[event]
+        return self.before(name, self._first[step]), self.before(name, self._first[step + 1])
+
+
+class _Chains(NamedTuple):
+    """The stages of each partition of each synchronisation in each step, in order: k chains."""
+
+    event: Int64  # chain after chain
+    first: Int64  # (k,) index of each chain's first event
+    last: Int64
+
+
+def _chains(spans: Spans) -> _Chains:
+    events = spans.events
+    parts = [operation.transfer for operation in events.operations]
+    event = np.flatnonzero(np.array([bool(part.stage) for part in parts], np.bool_)[spans.operation])
+    partition = numbered((part.whole, part.key) for part in parts)[1].astype(np.int64)
+    nth = events.nth[spans.rows[event]]
+    chain = partition[spans.operation[event]] * (int(nth.max(initial=0)) + 1) + nth
+    order = np.argsort(chain := chain * len(spans.first) + spans.step[event], kind="stable")
+    event, chain = event[order], chain[order]
+    start = spans.start_ns[event]
+    at_once = np.cumsum(_is_new(chain) | _is_new(start))
+    stage = np.array([_STAGE_ORDER.get(part.stage, 0) for part in parts])[spans.operation[event]]
+    event = event[np.argsort(at_once * (len(QUEUES) + 1) + stage, kind="stable")]
+    is_first = _is_new(chain)
+    is_last = np.append(is_first[1:], True)[: len(event)]
+    return _Chains(event, np.flatnonzero(is_first), np.flatnonzero(is_last))
+
+
+def _is_new(values: Int64) -> Mask:
+    """Mask the values (n,) that differ from the one before."""
+    return np.append(True, values[1:] != values[:-1])[: len(values)]
+
+
+# ---- the DAG
+
+
+def recorded_dependencies(gpu: RankTrace, events: GpuEvents) -> list[Dependency]:
+    """List the dependencies between recorded operations, nodes without events (``OUTPUT0``) bridged.
+
+    A forward operation also depends on the communication of its gradient in the step before.
+    """
+    recorded = set(events.mains)
+    after: dict[OpName, dict[OpName, None]] = defaultdict(dict)
+    pairs = gpu.dag_edges
+    if pairs is None:  # the events' arguments name their inputs
+        named = gpu.trace.names
+        pairs = sorted({(before, named[gpu.trace.name_id[row]]) for row, before in inputs(gpu.trace)})
+    names = {name for pair in pairs for name in pair}
+    main = {name: renamed(OpName.parse(name), gpu.parameters).main for name in names}
+    for source, target in pairs:
+        after[main[source]][main[target]] = None
+    pairs_kept = {
+        (a, b): None for a in list(after) if a in recorded for b in _next_recorded(a, after, recorded)
+    }
+    for a, b in list(pairs_kept):
+        forward = a._replace(cat="FW")
+        if a.cat == "BW" and b.is_comm and forward in recorded:
+            pairs_kept[b, forward] = None
+    return [(a, b) for a, b in pairs_kept if a != b]
+
+
+def _next_recorded(
+    node: OpName, after: Mapping[OpName, Mapping[OpName, None]], recorded: set[OpName]
+) -> Iterator[OpName]:
+    """Yield the nodes recorded after `node`, in its step or as the first of the next one."""
+    seen: set[OpName] = set()
+    stack = [(node, other) for other in after[node]]
+    while stack:
+        before, other = stack.pop()
+        if other in seen:
+            continue
+        seen.add(other)
+        if other in recorded:
+            yield other
+        elif not (before.cat in _LAST and other.cat in FIRST):  # this leads into the next step
+            stack.extend((other, further) for further in after.get(other, ()))
+
+
+def _dag_edges(spans: Spans, begins: _Named, ends: _Named, dependencies: Sequence[tuple[int, int]]) -> Int64:
+    """Make the edges of dependencies between names: events follow the last source before them in a step."""
+    source, target = np.array(dependencies, np.int64).reshape(-1, 2).T
+    places, which = ranges(begins.before(target, np.int64(0)), begins.before(target + 1, np.int64(0)))
+    event, name = begins.event[places], source[which]
+    last = ends.before(name, event) - 1
+    has_source = last >= ends.of_step(name, event)[0]
+    return _joined(spans, ends.event[last[has_source]], event[has_source], Rule.GRAPH)
+
+
+def _joined(spans: Spans, source: Int64, target: Int64, rule: Rule) -> Int64:
+    """Make the edges of the pairs (k,) of which the target can have waited for the source."""
+    joint = spans.joints(source, target)
+    kept = joint != _NOT
+    return edge_rows(source[kept], target[kept], joint[kept], rule)
+
+
+# ---- all edges of the steps
+
+
+def connect(spans: Spans, dependencies: Sequence[Dependency]) -> Int64:
+    """Make the edges within steps, as `RankStep.edges` (m, 4) between events of `spans`."""
+    distinct, number = numbered([*spans.events.names, *spans.events.mains])
+    names, mains = np.split(number.astype(np.int64), 2)
+    chains = _chains(spans)
+    in_no_chain = np.ones(len(spans), np.bool_)
+    in_no_chain[chains.event] = False
+    event = np.flatnonzero(in_no_chain)
+    wholes = _Named(spans, names[spans.operation[event]], event)
+    # where a communication is not recorded as a whole, its first and last stages are its start and end
+    main = mains[spans.operation[chains.event[chains.first]]]
+    low, high = wholes.of_step(main, chains.event[chains.first])
+    alone = low == high
+    name = np.concatenate([wholes.name, main[alone]])
+    begins, ends = (
+        _Named(spans, name, np.concatenate([wholes.event, chains.event[moment[alone]]]))
+        for moment in (chains.first, chains.last)
+    )
+    index = {name: i for i, name in enumerate(distinct)}
+    pairs = [(index[source], index[target]) for source, target in dependencies]
+    edges = np.concatenate([_dag_edges(spans, begins, ends, pairs), _updates(spans, begins, ends)])
+    edges = np.concatenate([edges, *_unconnected(spans, begins, edges), _threads(spans)])
+    source, target, joint, rule = np.concatenate([edges, *_stages(spans, chains, wholes, main)]).T
+    keys = np.sort(edge_keys(source, target, joint, rule, len(spans)))
+    return edges_of(keys[_is_new(keys // len(Rule))], len(spans))  # of equal edges that of the first rule
+
+
+def edge_keys(source: Int64, target: Int64, joint: Int64, rule: Int64, n: int) -> Int64:
+    """Encode each edge (m,) between n events as a number; numbers sort like the columns."""
+    return ((source.astype(np.int64) * n + target) * len(Joint) + joint) * len(Rule) + rule
+
+
+def edges_of(keys: Int64, n: int) -> Int64:
+    """Decode numbers of `edge_keys` to `RankStep.edges` (m, 4)."""
+    ends, rule = np.divmod(keys, len(Rule))
+    ends, joint = np.divmod(ends, len(Joint))
+    return edge_rows(*np.divmod(ends, n), joint, rule)
+
+
+def _updates(spans: Spans, begins: _Named, ends: _Named) -> Int64:
+    """Let STEP, from the last backward operation to the next forward one, wait for communications inside."""
+    comms = np.sort(ends.event[spans.are(ends.event, "Comm")])
+    steps = begins.event[spans.are(begins.event, "STEP")]
+    step = spans.step[steps]
+    places, which = ranges(*(np.searchsorted(comms, spans.first[bound]) for bound in (step, step + 1)))
+    return _joined(spans, comms[places], steps[which], Rule.UPDATE)
+
+
+def _unconnected(spans: Spans, begins: _Named, edges: Int64) -> Iterator[Int64]:
+    """Let operations without a computation as source follow the computation that ended last before them."""
+    source, target, joint, _ = edges.T
+    is_reached = spans.is_continued.copy()
+    is_reached[target[(joint < Joint.END_TO_BODY) & spans.are(source, *_BEFORE_COMPUTE)]] = True
+    everything = np.arange(len(spans))
+    for cats, of in ((COMPUTE, ("Comm",)), (_BEFORE_COMPUTE, (*COMPUTE, "OUTPUT", "STEP", "UPDATE"))):
+        waiting = np.sort(begins.event[spans.are(begins.event, *of) & ~is_reached[begins.event]])
+        before = np.flatnonzero(spans.are(everything, *cats))
+        # sort each waiting event after the computations that ended by its start
+        event = np.concatenate([waiting, before])
+        moment = np.concatenate([spans.start_ns[waiting], spans.end_ns[before]])
+        order = np.lexsort((event, moment, spans.step[event]))
+        ended = np.maximum.accumulate(np.where(order >= len(waiting), np.arange(len(order)), -1))
+        source = np.full(len(waiting), -1)
+        places = np.flatnonzero(order < len(waiting))
+        source[order[places]] = np.where(ended[places] >= 0, event[order[ended[places]]], -1)
+        known = (source >= 0) & (spans.step[source] == spans.step[waiting])
+        yield edge_rows(source[known], waiting[known], Joint.END_TO_HEAD, Rule.AFTER_COMPUTATION)
+
+
+def _threads(spans: Spans) -> Int64:
+    """Let each operation of a thread follow the earlier one that ended last."""
+    track = numbered(operation.track for operation in spans.events.operations)[1].astype(np.int64)
+    event = np.flatnonzero(~spans.are(np.arange(len(spans)), "Comm"))
+    thread = track[spans.operation[event]] * len(spans.first) + spans.step[event]
+    by_thread = np.argsort(thread, kind="stable")
+    event, thread = event[by_thread], thread[by_thread]
+    by_end = np.lexsort((event, spans.end_ns[event]))
+    rank = np.empty(len(event), np.int64)
+    rank[by_end] = np.arange(len(event))
+    group = np.cumsum(_is_new(thread))
+    ended = by_end[np.maximum.accumulate(group * len(event) + rank) % max(len(event), 1)]
+    follows = np.flatnonzero(~_is_new(thread))
+    source, target = event[ended[follows - 1]], event[follows]
+    kept = spans.joints(source, target) == Joint.END_TO_HEAD
+    return edge_rows(source[kept], target[kept], Joint.END_TO_HEAD, Rule.THREAD)
+
+
+def _stages(spans: Spans, chains: _Chains, wholes: _Named, main: Int64) -> Iterator[Int64]:
+    """Lead each partition from its enqueueing through its stages to the end of the communication.
+
+    `main` (k,) are the names of the chains' communications.
+    """
+    follows = np.ones(len(chains.event), np.bool_)
+    follows[chains.first] = False
+    follows &= ~spans.is_continued[chains.event]
+    before, stage = chains.event[np.flatnonzero(follows) - 1], chains.event[follows]
+    joint = spans.joints(before, stage)
+    yield edge_rows(before, stage, np.where(joint == _NOT, Joint.START_TO_HEAD, joint), Rule.STAGE)
+    first, last = chains.event[chains.first], chains.event[chains.last]
+    after = spans.after(spans.start_ns[first] + LATE_CLOCK_NS, spans.step[first])
+    low, _ = wholes.of_step(main, first)
+    high = wholes.before(main, after)
+    places, which = ranges(np.maximum(low, high - MOST_WHOLES), high)
+    whole = wholes.event[places]
+    lasts = spans.end_ns[last[which]] <= spans.end_ns[whole] + LATE_CLOCK_NS
+    first, last, whole = first[which[lasts]], last[which[lasts]], whole[lasts]
+    begun = ~spans.is_continued[first]
+    yield edge_rows(whole[begun], first[begun], Joint.START_TO_HEAD, Rule.PART)
+    yield edge_rows(last, whole, Joint.END_TO_BODY, Rule.PART)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import ids_in
-from analyzer.base.errors import whole_number
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.recorder.recorder_dump import COMPLETED, Dump, column, shapes_of, text_of, whole
 from analyzer.reading.formats.recorder.standing import UNKNOWN, DumpedCall, Group, Lane, Standing
@@ -27,8 +26,6 @@ _ALL_RANKS, _WORLDS = range(_MOST_RANKS), ("0", "#0")  # the group of all is mad
 _MOST_FRAMES = 3
 _DEEPEST_STACK = 256
 _MOST_KNOWN = 4096
-#: Cache of `_data_of`: most calls have the same data.
-_DATA: dict[str, tuple[str, str, int, int]] = {}
 _LAUNCH = "coalesced"
 #: Collectives that some members may complete before the others have come.
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -64,7 +61,7 @@ def standing_of(trace: Trace) -> Standing:
     for index in ids_in(dump.group_id[dump.is_message]):
         lane = lanes.setdefault(names[index].name, Lane(names[index]))
         lanes[names[index].name] = replace(lane, has_messages=True)
-    for name, counted in _counters(dump, groups, lanes).items():
+    for name, counted in _counters(dump, lanes).items():
         lanes[name] = replace(lanes[name], counted=counted)
     messages = np.flatnonzero(dump.is_message & ~is_launch & ~is_done)[:_MOST_MESSAGES]
     last = np.arange(len(dump.entries))[-1:]
@@ -166,22 +163,26 @@ def _call(
 
 def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str, int, int]:
     """Describe a call: signature, data, and elements that an all-to-all gives and takes; see `DumpedCall`."""
-    shapes = [shapes_of(entry.get(f"{way}_sizes"), _MOST) for way in ("input", "output")]
     dtypes = ", ".join(_texts(entry.get("input_dtypes")) or _texts(entry.get("output_dtypes")))
-    key = f"{kind} {dtypes} {shapes}"
-    if key not in _DATA:
-        if len(_DATA) >= _MOST_KNOWN:
-            _DATA.clear()
-        is_free = any(part in kind for part in _UNEVEN) and kind.strip("_").removesuffix("_base") not in _EVEN
-        # a library sees elements, not shapes
-        elements = [sum(map(math.prod, part)) for part in shapes]
-        words = f"{'->'.join(map(str, elements))} elements"
-        parts = [kind, dtypes, "" if is_free or not any(shapes) else words]
-        is_known = _ALL_TO_ALL.search(kind) and all(0 < len(part) < _MOST for part in shapes)
-        shown = " -> ".join(dict.fromkeys(", ".join(map(str, part)) for part in shapes if part))
-        given, taken = elements if is_known else (-1, -1)
-        _DATA[key] = ", ".join(filter(None, parts)), f"{dtypes} {shown}" if shown else "", given, taken
-    return _DATA[key]
+    sizes = (shapes_of(entry.get(f"{way}_sizes"), _MOST) for way in ("input", "output"))
+    return _described(kind, dtypes, tuple(tuple(map(tuple, part)) for part in sizes))
+
+
+@lru_cache(_MOST_KNOWN)  # most calls have the same data
+def _described(
+    kind: str, dtypes: str, shapes: Sequence[Sequence[Sequence[int]]]
+) -> tuple[str, str, int, int]:
+    is_free = any(part in kind for part in _UNEVEN) and kind.strip("_").removesuffix("_base") not in _EVEN
+    # a library sees elements, not shapes
+    elements = [sum(map(math.prod, part)) for part in shapes]
+    words = f"{'->'.join(map(str, elements))} elements"
+    parts = [kind, dtypes, "" if is_free or not any(shapes) else words]
+    is_known = _ALL_TO_ALL.search(kind) and all(0 < len(part) < _MOST for part in shapes)
+    shown = " -> ".join(
+        dict.fromkeys(", ".join(str(list(shape)) for shape in part) for part in shapes if part)
+    )
+    given, taken = elements if is_known else (-1, -1)
+    return ", ".join(filter(None, parts)), f"{dtypes} {shown}" if shown else "", given, taken
 
 
 def is_rooted(kind: str) -> bool:
@@ -207,36 +208,22 @@ def _frames(frames: Any) -> list[str]:
     return [f"{name} ({path.rpartition('/')[2]}:{line})" for name, path, line in shown[:_MOST_FRAMES]]
 
 
-def _counters(dump: Dump, groups: Collection[str], lanes: Collection[str]) -> dict[str, tuple[int, int]]:
+def _counters(dump: Dump, lanes: Collection[str]) -> dict[str, tuple[int, int]]:
     """Find the last number called and the last completed of each group, where its counter is known.
 
-    Counters have numbers of the process, which entries tie to names of groups. If there are as many counters
-    as groups, both in the order of their creation, the others follow by that order.
+    Counters have numbers of the process, which entries tie to names of groups.
     """
     tied = {}
     for i, (name, _) in enumerate(dump.groups):
         first = int(np.argmax(dump.group_id == i))
         tied[str(whole(dump.entries[first].get("pg_id")))] = name
-    ids, names = _by_number(map(str, dump.status)), _by_number(groups)
-    if len(ids) == len(dump.status) == len(groups) == len(names):
-        by_place = dict(zip(ids, names, strict=True))
-        if all(by_place.get(key, name) == name for key, name in tied.items()):
-            tied = by_place
     counters = {}
     for key, value in dump.status.items():
         name = tied.get(str(key), "")
         if isinstance(value, dict) and name in lanes:
-            enqueued, completed = (
-                value.get("last_enqueued_collective"),
-                value.get("last_completed_collective"),
-            )
+            enqueued, completed = (value.get(f"last_{way}_collective") for way in ("enqueued", "completed"))
             counters[name] = whole(enqueued), whole(completed)
     return counters
-
-
-def _by_number(keys: Iterable[str]) -> list[str]:
-    """Sort the keys that are whole numbers."""
-    return sorted((key for key in keys if whole_number(key) is not None), key=int)
 
 
 def rank_of(trace: Trace) -> tuple[int | None, str]:

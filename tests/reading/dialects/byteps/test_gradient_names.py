@@ -6,19 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.reading.dialects.byteps.byteps_names import gradient_index, read_names
+from analyzer.reading.dialects.byteps import gradient_index, read_names
 
 
 def test_gradient_1_is_not_gradient_10() -> None:
     assert gradient_index("byteps.gradient_10") == 10
     assert gradient_index("byteps.Gradient.1") is None
-
-
-def test_name_lists_of_dpro_are_json(tmp_path: Path) -> None:
-    (tmp_path / "gradient_name_list.json").write_text('{"gradient_name_list": ["a", "b"]}')
-    names = read_names(tmp_path)
-    assert names is not None
-    assert names.names == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import pytest
 
 from analyzer.model.graph.critical_path import critical_path
 from analyzer.model.graph.join_ranks import join
-from analyzer.reading.dialects.dasf.dasf_graph import ARGS, record
+from analyzer.reading.dialects.dasf import Dasf
 from analyzer.reading.dialects.edge_rules import RULES, EdgeKind
-from analyzer.reading.dialects.step_parts import RankSteps
+from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
+from analyzer.reading.dialects.system import Need
 from analyzer.reading.formats import dasf_records as dasf
 from make import dasf_bytes as packed
 from make import dasf_compute as compute
@@ -25,7 +26,11 @@ def task(key: str, start_s: float, end_s: float, *needs: str, worker: str = "wor
 def tasks_of(folder: Path, *records: dict[str, Any], name: str = "a") -> RankSteps:
     path = folder / f"{name}.msgpack"
     path.write_bytes(packed(*records))
-    return record("rank0", dasf.read(path, ARGS))
+    return steps_of(path)
+
+
+def steps_of(path: Path) -> RankSteps:
+    return Dasf().rank_steps(RankTrace("rank0", dasf.read(path, Dasf.args[Need.EDGES])))
 
 
 def edges_of(steps: RankSteps) -> set[tuple[str, int, str, int, str]]:
@@ -91,7 +96,6 @@ def test_tasks_of_two_files_meet(tmp_path: Path) -> None:
 )
 def test_recorded_profiles(shared_data: Path, case: str, nodes: int, edges: int) -> None:
     path = shared_data / "dasf" / case / "trace" / "demo-TracePlugin-vm.msgpack"
-    job = join([record("rank0", dasf.read(path, ARGS))])
-    (step,) = job.steps
+    (step,) = join([steps_of(path)]).steps
     assert (len(step), len(step.edges)) == (nodes, edges)
     assert critical_path(step).length_ns == int(step.end_ns.max() - step.start_ns.min())

@@ -9,8 +9,7 @@ import pytest
 from system_laws import check_system
 
 from analyzer.reading.dialects import pipeline
-from analyzer.reading.dialects.pipeline import pipeline_meetings
-from analyzer.reading.dialects.pipeline.pipeline_meetings import Place
+from analyzer.reading.dialects.pipeline import Place
 from dag_utils import load_steps
 from make import span, write
 from replay.slowdown import slowdown
@@ -68,12 +67,12 @@ def test_a_phase_that_is_forgotten_is_noticed(tmp_path: Path, monkeypatch: pytes
 def test_different_names_for_one_collective_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = pipeline_meetings._key
+    key = pipeline._key
 
     def with_own_place(name: str, thread: str, place: Place) -> Any:
         return key(name, thread, place), place
 
-    monkeypatch.setattr(pipeline_meetings, "_key", with_own_place)
+    monkeypatch.setattr(pipeline, "_key", with_own_place)
     with pytest.raises(AssertionError, match="meet nobody"):
         test_laws(tmp_path)
 
