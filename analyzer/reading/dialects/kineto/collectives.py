@@ -78,9 +78,14 @@ def is_collective_call(name: str) -> bool:
     return is_library_call(name) or name.startswith("c10d:")
 
 
+def hands_over(name: str) -> bool:
+    """Recognise an annotation of a collective that another thread or a device carries out."""
+    return is_collective_call(name) and bool(re.match(_HANDS_OVER, name))
+
+
 def is_lasting_call(name: str) -> bool:
     """Recognise an annotation that lasts from entering a collective to leaving it."""
-    return is_collective_call(name) and not re.match(_HANDS_OVER, name)
+    return is_collective_call(name) and not hands_over(name)
 
 
 def lasting_collectives(trace: Trace) -> Mask:

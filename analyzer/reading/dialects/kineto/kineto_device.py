@@ -11,6 +11,7 @@ from msgspec import Struct
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import as_of, numbered, unique
+from analyzer.reading.dialects import tolerances
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.kineto.collectives import collective_kernels
 from analyzer.reading.dialects.kineto.launches import CALLS_THAT_WAIT, calls_of, integers
@@ -18,19 +19,6 @@ from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.step_parts import Joint, edge_rows
 from analyzer.reading.dialects.step_windows import ended_last
 from analyzer.reading.dialects.system import COPY_CATS, DEVICE_CATS, RUNTIME_CATS
-from analyzer.reading.dialects.tolerances import (
-    FULL_QUEUE,
-    JITTER_NS,
-    LONG_CALL_NS,
-    MUCH_LONGER,
-    OVERLAP,
-    POLLS_NS,
-    QUEUE,
-    ROUNDED_NS,
-    SHORTLY,
-    TOLERANCE_NS,
-    UNUSUAL,
-)
 from analyzer.reading.formats.columns import Trace
 
 #: A copy from or to pinned memory continues after its call has returned.
@@ -68,9 +56,9 @@ def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
     start, end = trace.ts_ns[rows], end_ns[rows]
     call_start = np.where(call >= 0, trace.ts_ns[call], start)
     call_end = np.where(call >= 0, end_ns[call], start)
-    early = (call_start > start) & (call_start <= start + TOLERANCE_NS)
+    early = (call_start > start) & (call_start <= start + tolerances.TOLERANCE_NS)
     start = np.where(early, np.minimum(call_start, end), start)
-    jitter = np.clip((end - start) * OVERLAP, TOLERANCE_NS, JITTER_NS)
+    jitter = np.clip((end - start) * tolerances.OVERLAP, tolerances.TOLERANCE_NS, tolerances.JITTER_NS)
     # A copy from pageable memory may end after its call: the remaining bytes are on their way.
     outlasts = _blocking_copies(trace, rows) & (call_start <= start) & (start <= call_end)
     end = np.where(outlasts & (call_end + jitter >= end), np.minimum(call_end, end), end)
@@ -137,7 +125,7 @@ def _likely_waits(works: Works) -> Int64:
 
     A pause of usual length needs no explanation.
     """
-    nearest = ended_last(works.end_ns, works.stream, works.start_ns + ROUNDED_NS, works.stream)
+    nearest = ended_last(works.end_ns, works.stream, works.start_ns + tolerances.ROUNDED_NS, works.stream)
     order = after_on_stream(works)
     is_launched = works.call >= 0
     ready = np.where(is_launched, works.call_end_ns, np.iinfo(np.int64).min // 2)
@@ -148,7 +136,7 @@ def _likely_waits(works: Works) -> Int64:
     for number, (_, low, high) in enumerate(works.by_stream()):
         follows = ~waits[low:high] & is_launched[low:high]
         usual[number] = np.median(pause[low:high][follows]) if follows.any() else 0.0
-    most = np.rint(UNUSUAL * usual).astype(np.int64)[works.stream]
+    most = np.rint(tolerances.UNUSUAL * usual).astype(np.int64)[works.stream]
     targets = np.flatnonzero(waits & (pause > most))
     return edge_rows(nearest[targets], targets, Joint.END_TO_HEAD, Rule.STREAM_TIMES)
 
@@ -168,7 +156,7 @@ def _fed(trace: Trace, works: Works) -> Int64:
     before = np.searchsorted(launched_ns, works.call_start_ns[targets]) - 1
     sources, targets = computing[before[before >= 0]], targets[before >= 0]
     late_ns = works.end_ns[sources] - works.start_ns[targets]
-    ahead = unique(works.stream[targets[late_ns > TOLERANCE_NS]])
+    ahead = unique(works.stream[targets[late_ns > tolerances.TOLERANCE_NS]])
     keep = (late_ns <= 0) & ~np.isin(works.stream[targets], ahead)
     return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Rule.COMPUTED)
 
@@ -180,7 +168,7 @@ def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, 
     """Pair work with the rows of calls that return only when it has ended."""
     of_runtime = by_cat(trace, RUNTIME_CATS.__contains__)
     calls = np.flatnonzero(by_name(trace, CALLS_THAT_WAIT.fullmatch, of_runtime))
-    start, until = trace.ts_ns[calls], end_ns[calls] + TOLERANCE_NS
+    start, until = trace.ts_ns[calls], end_ns[calls] + tolerances.TOLERANCE_NS
     work, work_end = np.full(len(calls), -1, np.int64), start.copy()
     for _, low, high in works.by_stream():
         launched = np.maximum.accumulate(works.call_start_ns[low:high])
@@ -224,15 +212,15 @@ def _room(works: Works, low: int, high: int) -> Int64:
     begun = np.maximum.accumulate(works.start_ns[low:high])
     outstanding = np.arange(len(calls)) - np.searchsorted(begun[first], start, side="right")
     took = end - start
-    blocked = (outstanding >= FULL_QUEUE) & (took > LONG_CALL_NS)
+    blocked = (outstanding >= tolerances.FULL_QUEUE) & (took > tolerances.LONG_CALL_NS)
     if blocked.any():
-        blocked &= took > MUCH_LONGER * np.quantile(took, 0.1)
+        blocked &= took > tolerances.MUCH_LONGER * np.quantile(took, 0.1)
     source = np.searchsorted(begun, end, side="right") - 1
     blocked &= (source >= 0) & (begun[source] > start)
     if blocked.any():
         room = int(median(outstanding[blocked]))
     else:
-        room = max(QUEUE, int(outstanding.max(initial=0)) + 1)
+        room = max(tolerances.QUEUE, int(outstanding.max(initial=0)) + 1)
     later = np.flatnonzero(~blocked[room:]) + room
     later = later[begun[first[later - room]] <= end[later]]
     sources = np.concatenate([source[blocked], first[later - room]])
@@ -250,8 +238,12 @@ def polled(works: Works, start_ns: Int64, end_ns: Int64, is_waiting: Mask) -> In
         order = low + np.argsort(works.call_start_ns[low:high], kind="stable")
         last = order[np.searchsorted(works.call_start_ns[order], start_ns) - 1]
         end = works.end_ns[last]
-        later = (works.call_start_ns[last] < start_ns) & (end > done_ns) & (end <= end_ns + TOLERANCE_NS)
+        later = (
+            (works.call_start_ns[last] < start_ns)
+            & (end > done_ns)
+            & (end <= end_ns + tolerances.TOLERANCE_NS)
+        )
         work[later], done_ns[later] = last[later], end[later]
     waited = done_ns - start_ns
-    is_soon = end_ns - done_ns <= np.where(is_waiting, 1.0, SHORTLY) * waited
-    return np.where((end_ns - start_ns >= POLLS_NS) & is_soon, work, -1)
+    is_soon = end_ns - done_ns <= np.where(is_waiting, 1.0, tolerances.SHORTLY) * waited
+    return np.where((end_ns - start_ns >= tolerances.POLLS_NS) & is_soon, work, -1)

@@ -19,24 +19,9 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.numbering import as_of, numbered, unique
 from analyzer.base.errors import Note, in_words
+from analyzer.reading.dialects import step_windows
 from analyzer.reading.dialects.edge_rules import Rule
-from analyzer.reading.dialects.kineto.collectives import (
-    SYNC_ARGS,
-    collective,
-    host_group,
-    is_collective,
-    lasting_collectives,
-    meeting,
-)
-from analyzer.reading.dialects.kineto.kineto_device import (
-    Works,
-    after_on_stream,
-    after_other_streams,
-    awaited_by_calls,
-    polled,
-    read_works,
-    waiting_for_room,
-)
+from analyzer.reading.dialects.kineto import collectives, kineto_device
 from analyzer.reading.dialects.kineto.kineto_host import Segments, segments
 from analyzer.reading.dialects.kineto.kineto_steps import COUNTS, FILLS, LATE, LOST, places
 from analyzer.reading.dialects.kineto.launches import calls_of, integers
@@ -52,16 +37,6 @@ from analyzer.reading.dialects.step_parts import (
     edge_rows,
     meetings_table,
     renumbered,
-)
-from analyzer.reading.dialects.step_windows import (
-    NO_STEP,
-    RecordedEvents,
-    as_bounds,
-    check_sizes,
-    cut_into_steps,
-    ended_last,
-    ended_nearest,
-    sampled,
 )
 from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
 from analyzer.reading.dialects.tolerances import ROUNDED_NS, SOON, TOLERANCE_NS, UNRECORDED_NS
@@ -92,7 +67,7 @@ class _Rank(Struct, frozen=True):
     aside_end_ns: Int64
     called: Int64  # segments of the operations in them
     enqueued: Int64  # segments that enqueued them, as of `_enqueuing`
-    works: Works
+    works: kineto_device.Works
     steps: Int64  # (n, 3) number, begin and end, as the host runs them
     roles: NDArray[np.int8]  # of the trace's slices
 
@@ -117,14 +92,14 @@ def record(
     `steps` (n, 3) are those of the host, `bounds` (k, 3) the wanted ones, of the device if `completed`.
     """
     trace = rank_trace.trace
-    chosen, sample_notes = sampled(bounds, rank_trace.most_steps)
-    step_bounds = as_bounds(bounds[chosen])
+    chosen, sample_notes = step_windows.sampled(bounds, rank_trace.most_steps)
+    step_bounds = step_windows.as_bounds(bounds[chosen])
     n_leftover = int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum())
     if sample_notes:
         rank_trace, roles = _around(rank_trace, roles, step_bounds)
     rank = _read(rank_trace, steps, roles)
     events = _events(rank)
-    is_unknown = len(rank.aside) > 0 and host_group(trace.header, trace.rank) is None
+    is_unknown = len(rank.aside) > 0 and collectives.host_group(trace.header, trace.rank) is None
     notes: list[str] = [_UNKNOWN_GROUP] if is_unknown else []
     if not len(steps) and len(events.kind):
         step_bounds = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
@@ -135,7 +110,7 @@ def record(
         notes.append(UNMARKED)
     elif completed is not None:
         step_row = places(steps, events.issued_ns)
-        iteration = np.where(step_row >= 0, steps[:, 0][step_row] if len(steps) else 0, NO_STEP)
+        iteration = np.where(step_row >= 0, steps[:, 0][step_row] if len(steps) else 0, step_windows.NO_STEP)
         events = replace(events, iteration=iteration)
         table, why = completed
         of_all_kinds = len(bounds) == (why == COUNTS).sum()
@@ -147,8 +122,8 @@ def record(
             if labels := table[of_all_kinds & (why == reason), 0].tolist():
                 are = "are" if len(labels) > 1 else "is"
                 notes.append(f"{in_words(labels, 'step')} {are} left out: {text}")
-    check_sizes(trace.path, events.start_ns, events.end_ns, step_bounds)
-    operations, cut = cut_into_steps(events, step_bounds)
+    step_windows.check_sizes(trace.path, events.start_ns, events.end_ns, step_bounds)
+    operations, cut = step_windows.cut_into_steps(events, step_bounds)
     whole = [step for step in cut if len(step)]
     return RankSteps(rank_trace.name, operations, whole, [*notes, *sample_notes], n_before=n_leftover)
 
@@ -169,7 +144,7 @@ def _around(
 def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     trace = rank.trace
     end_ns = trace.end_ns
-    is_aside = lasting_collectives(trace)
+    is_aside = collectives.lasting_collectives(trace)
     aside = np.flatnonzero(is_aside)
     host = segments(trace, end_ns, is_aside, steps)
     enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
@@ -180,7 +155,7 @@ def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     by_end = np.argsort(ends, kind="stable")
     aside, begins, ends = aside[by_end], begins[by_end], ends[by_end]
     enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
-    works = read_works(trace, end_ns, ~np.isin(roles, (Role.IGNORED, Role.WAIT)))
+    works = kineto_device.read_works(trace, end_ns, ~np.isin(roles, (Role.IGNORED, Role.WAIT)))
     return _Rank(trace, end_ns, host, aside, begins, ends, called, enqueued, works, steps, roles)
 
 
@@ -219,7 +194,7 @@ def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:
     return segment
 
 
-def _events(rank: _Rank) -> RecordedEvents:
+def _events(rank: _Rank) -> step_windows.RecordedEvents:
     host, works, trace = rank.host, rank.works, rank.trace
     rows = np.concatenate([host.row, rank.aside, works.row])
     first, _ = host.of_rows(len(trace) + 1)
@@ -238,7 +213,7 @@ def _events(rank: _Rank) -> RecordedEvents:
     if (works.call >= 0).any() or not len(works):  # else the work that the host waits for is unknown
         leads[: len(host)] = host.thread == host.main
     edges = _edges(rank, start, end)
-    return RecordedEvents(kinds, kind, start, end, issued, leads, edges, meetings)
+    return step_windows.RecordedEvents(kinds, kind, start, end, issued, leads, edges, meetings)
 
 
 def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[list[Operation], Int64]:
@@ -288,17 +263,17 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     works = rank.works
     first, last = rank.host.of_rows(len(rank.trace) + 1)
     if (works.call >= 0).any():
-        elsewhere = renumbered(after_other_streams(rank.trace, works), rank.first_work)
+        elsewhere = renumbered(kineto_device.after_other_streams(rank.trace, works), rank.first_work)
     else:
         elsewhere = _unlaunched(rank, start_ns, end_ns)
-    awaited, calls = awaited_by_calls(rank.trace, rank.end_ns, works)
-    begun, blocked = waiting_for_room(works)
+    awaited, calls = kineto_device.awaited_by_calls(rank.trace, rank.end_ns, works)
+    begun, blocked = kineto_device.waiting_for_room(works)
     same_thread = np.flatnonzero(rank.host.thread[1:] == rank.host.thread[:-1])
     parts = [
         edge_rows(same_thread, same_thread + 1, Joint.END_TO_HEAD, Rule.THREAD),
         _aside(rank),
         *_handed_over(rank),
-        renumbered(after_on_stream(works), rank.first_work),
+        renumbered(kineto_device.after_on_stream(works), rank.first_work),
         elsewhere,
         *_launches(rank, first, last),
         _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, Rule.AWAITED),
@@ -375,7 +350,7 @@ def _handed_over(rank: _Rank) -> list[Int64]:
         (Joint.END_TO_BODY, host.start_ns, host.end_ns, host.is_around),
     ):
         resumed = np.flatnonzero(may_wait & (idle_to - idle_from >= UNRECORDED_NS))
-        ended = ended_last(end_ns, group, idle_to[resumed], host.thread[resumed])
+        ended = step_windows.ended_last(end_ns, group, idle_to[resumed], host.thread[resumed])
         late = np.where(ended >= 0, end_ns[ended], 0)
         since = np.where(host.thread[resumed] == host.main, SOON, 1.0) * (idle_to - idle_from)[resumed]
         waited = (ended >= 0) & (late > idle_from[resumed]) & (idle_to[resumed] - late <= since)
@@ -395,7 +370,7 @@ def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     at_once = np.append(False, works.start_ns[1:] <= works.end_ns[:-1] + TOLERANCE_NS)[: len(works)]
     at_once &= np.append(False, np.diff(works.stream) == 0)[: len(works)]
     targets = rank.first_work + np.flatnonzero(~at_once)
-    ended = ended_nearest(start_ns, end_ns, group, targets)
+    ended = step_windows.ended_nearest(start_ns, end_ns, group, targets)
     ended, targets = ended[ended >= 0], targets[ended >= 0]
     start_ns[targets] = np.maximum(start_ns[targets], end_ns[ended])
     return edge_rows(ended, targets, Joint.END_TO_HEAD, Rule.UNLAUNCHED)
@@ -417,7 +392,7 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
         trace.name_id[rows].astype(np.int64) * len(trace.cats) + trace.cat_id[rows], return_inverse=True
     )
     named = [divmod(pair, len(trace.cats)) for pair in pairs.tolist()]
-    moves_data = [is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
+    moves_data = [collectives.is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
     is_named = rank.roles[rows] == Role.COMM  # by the user, if not by its name
     communicates = np.array(moves_data, np.bool_)[which.reshape(-1)] | is_named
     together = communicates & (np.arange(len(rows)) >= len(rank.host))
@@ -425,21 +400,23 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
         communicates = together.copy()
         communicates[rank.called] = True
     events = np.flatnonzero(together)
-    keys = [key for key in SYNC_ARGS if key in trace.args]
+    keys = [key for key in collectives.SYNC_ARGS if key in trace.args]
     columns = {key: trace.args[key].as_dict() for key in keys}
     requested_ns = np.append(start_ns[: rank.first_work], works.call_start_ns)
     step = np.searchsorted(rank.steps[:, 1], requested_ns, side="right") - 1
     step[rank.first_work :][works.call < 0] = -1
     latest: dict[Hashable, int] = {}  # the number of the last step of each key
     count: Counter[Hashable] = Counter()
-    group = host_group(trace.header, trace.rank)
+    group = collectives.host_group(trace.header, trace.rank)
     meetings = []
     for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
         row = int(rows[event])
         args = {key: column.get(row) for key, column in columns.items()}
         name = trace.names[trace.name_id[row]]
-        part = collective(name, trace.cats[trace.cat_id[row]], args, is_known=bool(is_named[event]))
-        known_meeting = None if part is None else meeting(part.key, name, trace.rank, group)
+        part = collectives.collective(
+            name, trace.cats[trace.cat_id[row]], args, is_known=bool(is_named[event])
+        )
+        known_meeting = None if part is None else collectives.meeting(part.key, name, trace.rank, group)
         if known_meeting is not None:
             key, rule = known_meeting
             if step[event] >= 0:
@@ -485,7 +462,7 @@ def _polls(rank: _Rank) -> list[Int64]:
         (inside, host.start_ns, host.end_ns, Joint.END_TO_BODY, np.zeros(len(inside), np.bool_)),
         (after, np.roll(host.end_ns, 1), host.start_ns, Joint.END_TO_HEAD, waits_between),
     ):
-        sources = polled(works, start[targets], end[targets], is_waiting)
+        sources = kineto_device.polled(works, start[targets], end[targets], is_waiting)
         known = sources >= 0
         edges.append(edge_rows(rank.first_work + sources[known], targets[known], joint, Rule.POLLED))
     return edges
