@@ -15,14 +15,14 @@ import numpy as np
 from analyzer.base.arrays import Int64
 from analyzer.base.arrays.intervals import innermost, lies_inside
 from analyzer.base.arrays.numbering import as_of, unique
-from analyzer.reading.dialects.kineto.collectives import is_step_mark
+from analyzer.reading.dialects.kineto.collectives import ENGINE, is_step_mark
 from analyzer.reading.dialects.kineto.launches import calls_of, integers
 from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.system import CPU_OP_CATS, with_names
 from analyzer.reading.formats.columns import Trace
 
 _MODULE, _FUNCTION = "nn.Module: ", "python_function"
-ENGINE, _UPDATE = "autograd::engine::", "Optimizer."
+_UPDATE = "Optimizer."
 NO_LAUNCH = "(not attributed: no launch in the file)"
 
 

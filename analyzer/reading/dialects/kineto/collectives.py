@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 COLLECTIVE = "Collective name"
 SYNC_ARGS = (COLLECTIVE, "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")
 
+#: The operators that run a backward pass.
+ENGINE = "autograd::engine::"
 #: Args with the sizes and the group of a collective; with the inputs of an operator.
 SIZE_ARGS = ("In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Description", "bytes")
 SHAPE_ARGS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")

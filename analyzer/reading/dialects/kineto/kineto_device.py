@@ -49,9 +49,13 @@ class Works(Struct, frozen=True):
 def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
     """Read the device work among the slices that count (n,); slices end at `end_ns` (n,)."""
     rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__) & counts)
-    streams, number = _streams(trace, rows)
+    tracks = [trace.tracks[track] for track in trace.track_id[rows].tolist()]
+    streams, number = numbered(
+        (track.pid, stream if stream >= 0 else track.tid)
+        for track, stream in zip(tracks, integers(trace, "stream", rows).tolist(), strict=True)
+    )
     order = np.lexsort((rows, end_ns[rows], trace.ts_ns[rows], number))
-    rows, number = rows[order], number[order]
+    rows, number = rows[order], number[order].astype(np.int64)
     call = calls_of(trace, rows)
     start, end = trace.ts_ns[rows], end_ns[rows]
     call_start = np.where(call >= 0, trace.ts_ns[call], start)
@@ -66,16 +70,6 @@ def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
     overlaps = np.append(number[1:] == number[:-1], np.zeros(min(len(rows), 1), np.bool_))
     overlaps &= (following < end) & (following + jitter >= end) & (following >= start)
     return Works(rows, start, np.where(overlaps, following, end), number, call, call_start, call_end, streams)
-
-
-def _streams(trace: Trace, rows: Int64) -> tuple[list[tuple[Any, Any]], Int64]:
-    """List the distinct streams as (device, stream), and the stream of each of `rows` (n,)."""
-    tracks = [trace.tracks[track] for track in trace.track_id[rows].tolist()]
-    streams, number = numbered(
-        (track.pid, stream if stream >= 0 else track.tid)
-        for track, stream in zip(tracks, integers(trace, "stream", rows).tolist(), strict=True)
-    )
-    return streams, number.astype(np.int64)
 
 
 # ---- dependencies of device work
@@ -191,16 +185,8 @@ def _blocking_copies(trace: Trace, rows: Int64) -> Mask:
     return (copies & ~by_name(trace, lambda name: _PINNED in name, copies))[rows]
 
 
-def waiting_for_room(works: Works) -> tuple[Int64, Int64]:
-    """Pair work with the row of the launch call that has room in the queue only when the work has begun."""
-    none = np.empty((2, 0), np.int64)
-    pairs = (_room(works, low, high) for _, low, high in works.by_stream())
-    source, call = np.concatenate([none, *pairs], axis=1)
-    return source, call
-
-
-def _room(works: Works, low: int, high: int) -> Int64:
-    """Pair work and calls of one stream; see `waiting_for_room`.
+def waiting_for_room(works: Works, low: int, high: int) -> Int64:
+    """Pair work of one stream with the row of the call that has room in the queue once the work has begun.
 
     A call with many launches outstanding that takes much longer than usual waits for the work that began last
     before it returned. The launches outstanding then are the room of the queue.

@@ -232,27 +232,19 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
     works = np.isin(rank.roles, (Role.COMPUTE, Role.COPY, Role.HOST, Role.CALL))  # annotations as operators
     usual = Role.HOST if (rank.roles == Role.HOST).any() else Role.COMPUTE
     role = np.where(communicates, Role.COMM, np.where(works, rank.roles, usual)[rows])
-    columns = (name_ids, cat_ids, tracks, phase, on_device, together, role)
-    sizes = (len(names), len(trace.cats), len(trace.tracks), len(Phase), 2, 2, len(Role))
+    is_span = by_cat(trace, "user_annotation".__eq__) & ~by_name(trace, lambda name: _IS_COMPILED in name)
+    is_span = is_span[rows] & (role != Role.COMM) & (phase != Phase.INPUT)
+    columns = (name_ids, cat_ids, tracks, phase, on_device, together, role, is_span)
+    sizes = (len(names), len(trace.cats), len(trace.tracks), len(Phase), 2, 2, len(Role), 2)
     distinct, kind = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
-    kinds = [
-        Operation(
-            name=names[name],
-            cat=trace.cats[cat],
-            track=trace.tracks[track],
-            role=Role(role),
-            phase=Phase(phase),
-            is_collective=bool(together),
-            on_device=bool(on_device),
-            is_span=trace.cats[cat] == "user_annotation"
-            and role != Role.COMM
-            and phase != Phase.INPUT
-            and _IS_COMPILED not in names[name],
+    kinds = []
+    for values in np.column_stack(np.unravel_index(distinct, sizes)).tolist():
+        name, cat, track, in_phase, *flags, has_role, spans = values
+        operation = Operation(
+            names[name], trace.cats[cat], trace.tracks[track], Role(has_role), Phase(in_phase)
         )
-        for name, cat, track, phase, on_device, together, role in zip(
-            *(column.tolist() for column in np.unravel_index(distinct, sizes)), strict=True
-        )
-    ]
+        device, group = map(bool, flags)
+        kinds.append(operation._replace(is_collective=group, on_device=device, is_span=bool(spans)))
     return kinds, kind.reshape(-1).astype(np.int64)
 
 
@@ -267,11 +259,12 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     else:
         elsewhere = _unlaunched(rank, start_ns, end_ns)
     awaited, calls = kineto_device.awaited_by_calls(rank.trace, rank.end_ns, works)
-    begun, blocked = kineto_device.waiting_for_room(works)
+    pairs = (kineto_device.waiting_for_room(works, low, high) for _, low, high in works.by_stream())
+    begun, blocked = np.concatenate([np.empty((2, 0), np.int64), *pairs], axis=1)
     same_thread = np.flatnonzero(rank.host.thread[1:] == rank.host.thread[:-1])
-    parts = [
+    return np.concatenate([
         edge_rows(same_thread, same_thread + 1, Joint.END_TO_HEAD, Rule.THREAD),
-        _aside(rank),
+        *_aside(rank),
         *_handed_over(rank),
         renumbered(kineto_device.after_on_stream(works), rank.first_work),
         elsewhere,
@@ -280,8 +273,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Rule.ROOM),
         _handed_on(rank, last),
         *_polls(rank),
-    ]
-    return np.concatenate(parts)
+    ])  # fmt: skip
 
 
 def _launches(rank: _Rank, first: Int64, last: Int64) -> list[Int64]:
@@ -312,7 +304,7 @@ def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, rule: Ru
     return edge_rows(rank.first_work + works[known], segments[known], joint, rule)
 
 
-def _aside(rank: _Rank) -> Int64:
+def _aside(rank: _Rank) -> list[Int64]:
     """Link collectives aside to their enqueuing, to operations in them, and to the collective before."""
     trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
     start, end, track = rank.aside_start_ns, rank.aside_end_ns, trace.track_id[rank.aside]
@@ -320,14 +312,14 @@ def _aside(rank: _Rank) -> Int64:
     source = np.where(is_later, host.started(track.astype(np.int64), start), rank.enqueued)
     over = source >= 0
     over[over] = host.end_ns[source[over]] <= start[over]
-    parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Rule.ENQUEUED)]
+    edges = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Rule.ENQUEUED)]
     order = np.argsort(track, kind="stable")
     follows = np.flatnonzero(np.diff(track[order]) == 0)
     before, after = order[follows], order[follows + 1]
     overlaps = end[before] > start[after] + ROUNDED_NS
     for chosen, joint in ((overlaps, Joint.END_TO_BODY), (~overlaps, Joint.END_TO_HEAD)):
-        parts.append(edge_rows(numbers[before[chosen]], numbers[after[chosen]], joint, Rule.ONE_COLLECTIVE))
-    return np.concatenate(parts)
+        edges.append(edge_rows(numbers[before[chosen]], numbers[after[chosen]], joint, Rule.ONE_COLLECTIVE))
+    return edges
 
 
 def _handed_over(rank: _Rank) -> list[Int64]:
@@ -388,13 +380,7 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
     the step of the one before it of the same key.
     """
     trace, works = rank.trace, rank.works
-    pairs, which = np.unique(
-        trace.name_id[rows].astype(np.int64) * len(trace.cats) + trace.cat_id[rows], return_inverse=True
-    )
-    named = [divmod(pair, len(trace.cats)) for pair in pairs.tolist()]
-    moves_data = [collectives.is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
-    is_named = rank.roles[rows] == Role.COMM  # by the user, if not by its name
-    communicates = np.array(moves_data, np.bool_)[which.reshape(-1)] | is_named
+    communicates = rank.roles[rows] == Role.COMM
     together = communicates & (np.arange(len(rows)) >= len(rank.host))
     if len(works) or not len(rank.aside):  # else its calls may wait for the library, which is the host's
         communicates = together.copy()
@@ -413,9 +399,7 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
         row = int(rows[event])
         args = {key: column.get(row) for key, column in columns.items()}
         name = trace.names[trace.name_id[row]]
-        part = collectives.collective(
-            name, trace.cats[trace.cat_id[row]], args, is_known=bool(is_named[event])
-        )
+        part = collectives.collective(name, trace.cats[trace.cat_id[row]], args, is_known=True)
         known_meeting = None if part is None else collectives.meeting(part.key, name, trace.rank, group)
         if known_meeting is not None:
             key, rule = known_meeting

@@ -10,6 +10,7 @@ from msgspec import Struct
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import innermost, lies_inside
 from analyzer.base.arrays.numbering import as_of, unique
+from analyzer.reading.dialects.kineto.collectives import ENGINE
 from analyzer.reading.dialects.kineto.kineto_steps import kind_of_step
 from analyzer.reading.dialects.roles import Phase, by_cat, by_name
 from analyzer.reading.dialects.system import RUNTIME_CATS
@@ -18,7 +19,6 @@ from analyzer.reading.formats.values import FARTHEST_NS
 
 _OPERATION = frozenset(("cpu_op", "Operator", "user_annotation", "overhead")) | RUNTIME_CATS
 _LOADER = "enumerate(DataLoader)"
-_BACKWARD = "autograd::engine::"
 _STEP = re.compile(r"ProfilerStep(#\d+|\*)?")
 _ANNOTATION = re.compile(r"ProfilerStep|Optimizer\.|enumerate\(DataLoader\)")  # of any category
 #: PyTorch's own annotations around a user's code, which tell only that it ran.
@@ -89,20 +89,10 @@ def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Int64) -> Segments
     kept = is_operation | is_around
     rows, in_update, is_around = rows[kept], in_update[kept], is_around[kept]
     outermost = _outermost(thread[kept], start[kept], np.where(is_around, start[kept], end[kept]))
-    phase = _phases(trace, rows[outermost], in_update[outermost])
-    return _gapless(trace, end_ns, rows, outermost, phase, is_around, main)
-
-
-def _gapless(
-    trace: Trace,
-    end_ns: Int64,
-    rows: Int64,
-    outermost: Int64,
-    phase: Int64,
-    is_around: Mask,
-    main: int,
-) -> Segments:
-    """Cut `rows` into segments: one from the start of each operation, of length 0 where another hides it."""
+    phase = np.where(in_update[outermost], Phase.UPDATE, Phase.FORWARD)
+    phase[by_name(trace, lambda name: name.startswith(ENGINE))[rows[outermost]]] = Phase.BACKWARD
+    phase[by_name(trace, lambda name: name.startswith(_LOADER))[rows[outermost]]] = Phase.INPUT
+    # One segment from the start of each operation, of length 0 where another hides it.
     start, thread = trace.ts_ns[rows], trace.track_id[rows].astype(np.int64)
     index, begin, end = innermost(start, end_ns[rows], thread)
     begins = begin == start[index]
@@ -144,7 +134,7 @@ def _annotations(trace: Trace, end_ns: Int64, rows: Int64) -> tuple[Mask, Mask]:
     is_frame = (by_cat(trace, "user_annotation".__eq__) | by_name(trace, _ANNOTATION.match))[rows]
     has_inside = np.zeros(len(rows), np.bool_)
     has_inside[:-1] = (thread[1:] == thread[:-1]) & (start[1:] < end_ns[rows][:-1])
-    loads = by_name(trace, _loads)[rows]
+    loads = by_name(trace, lambda name: name.startswith(_LOADER))[rows]
     is_operation = ~by_name(trace, _STEP.fullmatch)[rows] & (~is_frame | loads | ~has_inside)
     updates = by_name(trace, lambda name: name.startswith("Optimizer."))[rows]
     return is_operation, updates | lies_inside(start, end_ns[rows], thread, updates)
@@ -157,15 +147,3 @@ def _are_around_steps(start_ns: Int64, end_ns: Int64, steps: Int64) -> Mask:
     since = np.searchsorted(begin, start_ns)
     is_whole: Mask = (end[since] <= end_ns) | (begin[np.searchsorted(begin, start_ns, "right")] < end_ns)
     return is_whole
-
-
-def _phases(trace: Trace, outermost: Int64, in_update: Mask) -> Int64:
-    """Find the `Phase` of operations from their outermost ones."""
-    phase = np.where(in_update, Phase.UPDATE, Phase.FORWARD)
-    phase[by_name(trace, lambda name: name.startswith(_BACKWARD))[outermost]] = Phase.BACKWARD
-    phase[by_name(trace, _loads)[outermost]] = Phase.INPUT
-    return phase
-
-
-def _loads(name: str) -> bool:
-    return name.startswith(_LOADER)
