@@ -21,8 +21,8 @@ from analyzer.base.arrays.numbering import as_of, numbered, unique
 from analyzer.base.errors import Note, in_words
 from analyzer.reading.dialects import step_windows
 from analyzer.reading.dialects.edge_rules import Rule
-from analyzer.reading.dialects.kineto import collectives, kineto_device
-from analyzer.reading.dialects.kineto.kineto_host import Segments, segments
+from analyzer.reading.dialects.kineto import collectives, kineto_events
+from analyzer.reading.dialects.kineto.kineto_events import Segments, segments
 from analyzer.reading.dialects.kineto.kineto_steps import COUNTS, FILLS, LATE, LOST, places
 from analyzer.reading.dialects.kineto.launches import calls_of, integers
 from analyzer.reading.dialects.roles import Phase, Role, by_cat, by_name
@@ -67,7 +67,7 @@ class _Rank(Struct, frozen=True):
     aside_end_ns: Int64
     called: Int64  # segments of the operations in them
     enqueued: Int64  # segments that enqueued them, as of `_enqueuing`
-    works: kineto_device.Works
+    works: kineto_events.Works
     steps: Int64  # (n, 3) number, begin and end, as the host runs them
     roles: NDArray[np.int8]  # of the trace's slices
 
@@ -155,7 +155,7 @@ def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     by_end = np.argsort(ends, kind="stable")
     aside, begins, ends = aside[by_end], begins[by_end], ends[by_end]
     enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
-    works = kineto_device.read_works(trace, end_ns, ~np.isin(roles, (Role.IGNORED, Role.WAIT)))
+    works = kineto_events.read_works(trace, end_ns, ~np.isin(roles, (Role.IGNORED, Role.WAIT)))
     return _Rank(trace, end_ns, host, aside, begins, ends, called, enqueued, works, steps, roles)
 
 
@@ -255,18 +255,18 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     works = rank.works
     first, last = rank.host.of_rows(len(rank.trace) + 1)
     if (works.call >= 0).any():
-        elsewhere = renumbered(kineto_device.after_other_streams(rank.trace, works), rank.first_work)
+        elsewhere = renumbered(kineto_events.after_other_streams(rank.trace, works), rank.first_work)
     else:
         elsewhere = _unlaunched(rank, start_ns, end_ns)
-    awaited, calls = kineto_device.awaited_by_calls(rank.trace, rank.end_ns, works)
-    pairs = (kineto_device.waiting_for_room(works, low, high) for _, low, high in works.by_stream())
+    awaited, calls = kineto_events.awaited_by_calls(rank.trace, rank.end_ns, works)
+    pairs = (kineto_events.waiting_for_room(works, low, high) for _, low, high in works.by_stream())
     begun, blocked = np.concatenate([np.empty((2, 0), np.int64), *pairs], axis=1)
     same_thread = np.flatnonzero(rank.host.thread[1:] == rank.host.thread[:-1])
     return np.concatenate([
         edge_rows(same_thread, same_thread + 1, Joint.END_TO_HEAD, Rule.THREAD),
         *_aside(rank),
         *_handed_over(rank),
-        renumbered(kineto_device.after_on_stream(works), rank.first_work),
+        renumbered(kineto_events.after_on_stream(works), rank.first_work),
         elsewhere,
         *_launches(rank, first, last),
         _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, Rule.AWAITED),
@@ -446,7 +446,7 @@ def _polls(rank: _Rank) -> list[Int64]:
         (inside, host.start_ns, host.end_ns, Joint.END_TO_BODY, np.zeros(len(inside), np.bool_)),
         (after, np.roll(host.end_ns, 1), host.start_ns, Joint.END_TO_HEAD, waits_between),
     ):
-        sources = kineto_device.polled(works, start[targets], end[targets], is_waiting)
+        sources = kineto_events.polled(works, start[targets], end[targets], is_waiting)
         known = sources >= 0
         edges.append(edge_rows(rank.first_work + sources[known], targets[known], joint, Rule.POLLED))
     return edges
