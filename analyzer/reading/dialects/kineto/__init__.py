@@ -253,14 +253,14 @@ class Kineto(System):
         return replace(memory, at_ns=at_ns)
 
     def allocations(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> Sequence[MemorySamples]:
-        from analyzer.reading.dialects.kineto import kineto_memory
+        from analyzer.reading.dialects.kineto import attribution
 
         if ALLOCATOR in trace.header:
-            return kineto_memory.of_snapshot(trace)
+            return attribution.of_snapshot(trace)
         if self.memory_event not in trace.names:
             return ()
         steps = step_table(self.marked_steps(trace).whole)
-        return kineto_memory.of_events(trace, samples, self.memory_event, steps)
+        return attribution.of_events(trace, samples, self.memory_event, steps)
 
     def device_work(self, trace: Trace) -> Mask:
         return by_cat(trace, DEVICE_CATS.__contains__)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from analyzer.base.arrays import Int64, Mask, NDArray
+from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.intervals import innermost, lies_inside
 from analyzer.base.arrays.numbering import as_of, numbered, unique
@@ -93,19 +93,19 @@ def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Int64) -> Segments
     rows = rows[np.lexsort((rows, -end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
     main = _main_thread(trace, rows, steps[:, 1])
     is_operation, in_update = _annotations(trace, end_ns, rows)
-    thread, start, end = trace.track_id[rows], trace.ts_ns[rows], end_ns[rows]
+    thread, start, end = trace.track_id[rows].astype(np.int64), trace.ts_ns[rows], end_ns[rows]
     is_around = ~is_operation & ~_are_around_steps(start, end, steps)
     is_around &= ~by_name(trace, lambda name: _WHOLE.fullmatch(name) or kind_of_step(name) is not None)[rows]
     is_around &= ~lies_inside(start, end, thread, is_operation)
     kept = is_operation | is_around
     rows, in_update, is_around = rows[kept], in_update[kept], is_around[kept]
-    outermost = _outermost(thread[kept], start[kept], np.where(is_around, start[kept], end[kept]))
+    thread, start, end = thread[kept], start[kept], end[kept]
+    outermost = _outermost(thread, start, np.where(is_around, start, end))
     phase = np.where(in_update[outermost], Phase.UPDATE, Phase.FORWARD)
     phase[by_name(trace, lambda name: name.startswith(ENGINE))[rows[outermost]]] = Phase.BACKWARD
     phase[by_name(trace, lambda name: name.startswith(_LOADER))[rows[outermost]]] = Phase.INPUT
     # One segment from the start of each operation, of length 0 where another hides it.
-    start, thread = trace.ts_ns[rows], trace.track_id[rows].astype(np.int64)
-    index, begin, end = innermost(start, end_ns[rows], thread)
+    index, begin, end = innermost(start, end, thread)
     begins = begin == start[index]
     hidden = np.setdiff1d(np.flatnonzero(~is_around), index[begins], assume_unique=True)
     shown = Segments(index, begin, end, thread[index], phase[index], begins, is_around[index], main)
@@ -122,7 +122,7 @@ def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Int64) -> Segments
     return Segments(rows[index], begin, end, thread[index], phase[index], closes, is_around[index], main)
 
 
-def _outermost(thread: NDArray[np.int32], start_ns: Int64, end_ns: Int64) -> Int64:
+def _outermost(thread: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
     """Find the outermost slice around each, itself if none, of slices by (thread, start, longest first)."""
     begins = np.ones(len(thread), np.bool_)
     for thread_id in unique(thread).tolist():
@@ -191,12 +191,12 @@ def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
     """Read the device work among the slices that count (n,); slices end at `end_ns` (n,)."""
     rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__) & counts)
     tracks = [trace.tracks[track] for track in trace.track_id[rows].tolist()]
-    streams, number = numbered(
+    streams, stream_of = numbered(
         (track.pid, stream if stream >= 0 else track.tid)
         for track, stream in zip(tracks, integers(trace, "stream", rows).tolist(), strict=True)
     )
-    order = np.lexsort((rows, end_ns[rows], trace.ts_ns[rows], number))
-    rows, number = rows[order], number[order].astype(np.int64)
+    order = np.lexsort((rows, end_ns[rows], trace.ts_ns[rows], stream_of))
+    rows, number = rows[order], stream_of[order].astype(np.int64)
     call = calls_of(trace, rows)
     start, end = trace.ts_ns[rows], end_ns[rows]
     call_start = np.where(call >= 0, trace.ts_ns[call], start)
