@@ -46,7 +46,7 @@ class Segments(Struct, frozen=True):
     phase: Int64  # `Phase`
     closes: Mask  # the outermost operation ends with this segment
     is_around: Mask  # an annotation beside the operations in it, which may have waited
-    main: int  # the thread that runs the steps
+    main: int  # the thread on which the steps begin, else the one with the most slices
 
     def __len__(self) -> int:
         return len(self.row)
@@ -91,7 +91,8 @@ def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Int64) -> Segments
     """
     rows = np.flatnonzero(by_cat(trace, _OPERATION.__contains__) & ~aside)
     rows = rows[np.lexsort((rows, -end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
-    main = _main_thread(trace, rows, steps[:, 1])
+    of_steps = rows[np.isin(trace.ts_ns[rows], steps[:, 1])]
+    main = int(np.bincount(trace.track_id[of_steps if len(of_steps) else rows], minlength=1).argmax())
     is_operation, in_update = _annotations(trace, end_ns, rows)
     thread, start, end = trace.track_id[rows].astype(np.int64), trace.ts_ns[rows], end_ns[rows]
     is_around = ~is_operation & ~_are_around_steps(start, end, steps)
@@ -129,14 +130,6 @@ def _outermost(thread: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
         low, high = np.searchsorted(thread, [thread_id, thread_id + 1])
         begins[low + 1 : high] = start_ns[low + 1 : high] >= np.maximum.accumulate(end_ns[low : high - 1])
     return np.maximum.accumulate(np.where(begins, np.arange(len(thread)), 0))
-
-
-def _main_thread(trace: Trace, rows: Int64, begins_ns: Int64) -> int:
-    """Find the thread on which the steps begin, else the one with the most slices; -1 for none."""
-    if not len(rows):
-        return -1
-    steps = rows[np.isin(trace.ts_ns[rows], begins_ns)]
-    return int(np.bincount(trace.track_id[steps if len(steps) else rows]).argmax())
 
 
 def _annotations(trace: Trace, end_ns: Int64, rows: Int64) -> tuple[Mask, Mask]:
