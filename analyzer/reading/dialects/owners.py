@@ -162,8 +162,11 @@ def split_by_names(trace: Trace) -> list[Owned]:
     pairs = unique(pair)
     owner_of, track_of = [], []
     for name, track in (divmod(i, len(pids)) for i in pairs.tolist()):
-        owner_of.append(_owner(ops[name], pids[track]))
-        track_of.append(_track_in_rank(ops[name], trace.tracks[track], pids[track]))
+        op, pid = ops[name], pids[track]
+        worker = int(pid[1]) if op.worker is None and pid is not None and pid[1] is not None else op.worker
+        rank = int(pid[2]) if op.rank is None and pid is not None else op.rank
+        owner_of.append((worker, rank))
+        track_of.append(_track_in_rank(op, trace.tracks[track], pid))
     if (None, None) in owner_of:
         return []
     owners = sorted(set(owner_of), key=lambda owner: [-1 if n is None else n for n in owner])
@@ -175,15 +178,6 @@ def split_by_names(trace: Trace) -> list[Owned]:
     tracks, track_id = numbered(track_of)
     bare = replace(trace, names=[str(op.bare()) for op in ops], tracks=tracks, track_id=track_id[which])
     return [Owned(*owner, _part(bare, of_row == i)) for i, owner in enumerate(owners)]
-
-
-def _owner(op: OpName, pid: re.Match[str] | None) -> tuple[int | None, int | None]:
-    worker, rank = op.worker, op.rank
-    if worker is None and pid is not None and pid[1] is not None:
-        worker = int(pid[1])
-    if rank is None and pid is not None:
-        rank = int(pid[2])
-    return worker, rank
 
 
 def _track_in_rank(op: OpName, track: Track, pid: re.Match[str] | None) -> Track:

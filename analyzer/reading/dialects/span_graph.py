@@ -24,6 +24,7 @@ from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import innermost, lies_inside
 from analyzer.base.arrays.numbering import as_of, numbered, occurrence_number
 from analyzer.base.errors import TraceError
+from analyzer.reading.dialects import step_windows
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.name_rules import may_wait
 from analyzer.reading.dialects.recorded_collectives import SyncPart
@@ -37,14 +38,6 @@ from analyzer.reading.dialects.step_parts import (
     RankTrace,
     edge_rows,
     meetings_table,
-)
-from analyzer.reading.dialects.step_windows import (
-    RecordedEvents,
-    check_sizes,
-    cut_into_steps,
-    ended_last,
-    ended_nearest,
-    sampled,
 )
 from analyzer.reading.dialects.steps import Step, step_table
 from analyzer.reading.formats.columns import Trace
@@ -145,13 +138,15 @@ def record_spans(
     notes = [] if steps else [UNMARKED]
     steps = steps or (Step(1, int(trace.ts_ns.min()), int(trace.end_ns.max())),)
     events = _events(trace, steps, meaning, arrows)
-    check_sizes(trace.path, events.start_ns, events.end_ns, steps)
-    some, left = sampled(step_table(steps), rank.most_steps)
+    step_windows.check_sizes(trace.path, events.start_ns, events.end_ns, steps)
+    some, left = step_windows.sampled(step_table(steps), rank.most_steps)
     looked_at = [steps[i] for i in some.tolist()]
-    return RankSteps(rank.name, *cut_into_steps(events, looked_at), [*notes, *left])
+    return RankSteps(rank.name, *step_windows.cut_into_steps(events, looked_at), [*notes, *left])
 
 
-def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: _Arrows | None) -> RecordedEvents:
+def _events(
+    trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: _Arrows | None
+) -> step_windows.RecordedEvents:
     """Make events of slices, without the time of their children."""
     rows = np.flatnonzero(meaning.roles != Role.IGNORED)
     start, end, track = trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows]
@@ -172,16 +167,9 @@ def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: _Arro
         drawn,
         *_waits(trace, row, start, end, meaning),
     ]
-    return RecordedEvents(
-        kinds=kinds,
-        kind=kind,
-        start_ns=start,
-        end_ns=end,
-        issued_ns=start,
-        leads=np.zeros(len(row), np.bool_),
-        edges=np.concatenate(edges),
-        meetings=meetings_table(meetings),
-    )
+    leads = np.zeros(len(row), np.bool_)
+    columns = (kind, start, end, start, leads, np.concatenate(edges), meetings_table(meetings))
+    return step_windows.RecordedEvents(kinds, *columns)
 
 
 def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operation], Int64]:
@@ -194,16 +182,12 @@ def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operat
     operations = []
     for i in row[first].tolist():
         name, role = trace.names[trace.name_id[i]], Role(meaning.roles[i])
+        cat, track = meaning.category(name, trace.cats[trace.cat_id[i]]), trace.tracks[trace.track_id[i]]
+        phase = Phase.INPUT if role is Role.INPUT else meaning.phases.get(name, Phase.NONE)
+        on_device = meaning.on_device is not None and bool(meaning.on_device[i])
+        is_collective = bool(meaning.collective[i])
         operations.append(
-            Operation(
-                name=name,
-                cat=meaning.category(name, trace.cats[trace.cat_id[i]]),
-                track=trace.tracks[trace.track_id[i]],
-                role=role,
-                phase=Phase.INPUT if role is Role.INPUT else meaning.phases.get(name, Phase.NONE),
-                is_collective=bool(meaning.collective[i]),
-                on_device=meaning.on_device is not None and bool(meaning.on_device[i]),
-            )
+            Operation(name, cat, track, role, phase, is_collective=is_collective, on_device=on_device)
         )
     return operations, numbers.reshape(-1)
 
@@ -219,10 +203,10 @@ def _along_threads(trace: Trace, row: Int64, start: Int64, end: Int64, drawn: In
     before[order[1:]] = np.where(track[order[1:]] == track[order[:-1]], order[:-1], -1)
     follows = np.flatnonzero(before >= 0)
     if jitters:
-        other = ended_nearest(start, end, track, np.arange(len(row)))
+        other = step_windows.ended_nearest(start, end, track, np.arange(len(row)))
         np.maximum(start, np.where(other >= 0, end[other], start), out=start)
     else:
-        other = ended_last(end, track, start, track)
+        other = step_windows.ended_last(end, track, start, track)
     is_idle = (other >= 0) & ((before < 0) | (end[other] > end[before]))
     is_idle[drawn[drawn[:, 2] < Joint.END_TO_BODY, 1]] = False
     idle = np.flatnonzero(is_idle)
@@ -243,7 +227,7 @@ def _waits(trace: Trace, row: Int64, start: Int64, end: Int64, meaning: Meaning)
     edges = []
     for is_source, is_target in ((np.ones(len(row), np.bool_), waits), (communicates, has_children)):
         sources, targets = np.flatnonzero(is_source), np.flatnonzero(is_target & ~communicates)
-        last = ended_last(end[sources], track[sources], end[targets], track[targets])
+        last = step_windows.ended_last(end[sources], track[sources], end[targets], track[targets])
         sources, targets = sources[last[last >= 0]], targets[last >= 0]
         inside = start[targets] < end[sources]
         edges.append(edge_rows(sources[inside], targets[inside], Joint.END_TO_BODY, Rule.NAMED_WAIT))

@@ -64,25 +64,21 @@ def sampled(steps: Int64, most: int | None) -> tuple[Int64, list[str]]:
         return np.arange(len(steps)), []
     share = 1 << ((len(steps) - 1) // most).bit_length()
     number, begin, end = steps.T
-    took = end - begin
-    is_other = number // IN_A_ROW % share != 0
-    kept, others = np.flatnonzero(~is_other), np.flatnonzero(is_other)
-    missed = others[took[others] > longest_usual(took)]
+    took, is_kept = end - begin, number // IN_A_ROW % share == 0
+    missed = np.flatnonzero(~is_kept & (took > longest_usual(took)))
     slow = "none took much longer than usual"
     if len(missed):
         longest = missed[took[missed].argmax()]
         ratio = f"{took[longest] / median(took):,.1f} times as long as most"
         slow = f"{len(missed):,} took much longer than usual, step {number[longest]} {ratio}"
-    looked_at = f"{len(kept):,} of {len(steps):,} steps are looked at, {IN_A_ROW} in a row"
-    return kept, [f"{looked_at} all over the recording; of the others {slow}"]
+    looked_at = f"{is_kept.sum():,} of {len(steps):,} steps are looked at, {IN_A_ROW} in a row"
+    return np.flatnonzero(is_kept), [f"{looked_at} all over the recording; of the others {slow}"]
 
 
 def check_sizes(path: str, start_ns: Int64, end_ns: Int64, bounds: Sequence[tuple[int, int, int]]) -> None:
     """Refuse (TraceError) a recording whose events (n,) go on through many steps: each has them all."""
     most = MOST_TIMES * len(start_ns) + ALWAYS_FEW
-    if len(start_ns) * len(bounds) <= most:
-        return
-    _, begins, ends = np.array(bounds, np.int64).T
+    _, begins, ends = np.array(bounds, np.int64).reshape(-1, 3).T
     n_begun = np.searchsorted(np.sort(start_ns), ends)
     n_ended = np.searchsorted(np.sort(end_ns), begins, side="right")
     if (n := int((n_begun - n_ended).sum())) > most:
@@ -102,17 +98,14 @@ def cut_into_steps(
     """
     cutter = _Cutter(events, [begin for _, begin, _ in bounds])
     cuts = [cutter.cut(window) for window in bounds]
-    of_no_step = np.ones(len(events.kind), np.bool_)
-    if events.iteration is not None:
-        of_no_step = events.iteration == NO_STEP
-    labels = [
-        2 * events.kind[part] + ((events.issued_ns[part] < step.begin_ns) & of_no_step[part])
-        for part, step in cuts
-    ]
+    iteration = np.full(len(events.kind), NO_STEP) if events.iteration is None else events.iteration
+    labels = []
+    for part, step in cuts:
+        is_earlier = (events.issued_ns[part] < step.begin_ns) & (iteration[part] == NO_STEP)
+        labels.append(2 * events.kind[part] + is_earlier)
     numbers, operations = _operations(events.kinds, labels)
-    return operations, [
-        replace(step, operation=number) for (_, step), number in zip(cuts, numbers, strict=True)
-    ]
+    steps = [replace(step, operation=number) for (_, step), number in zip(cuts, numbers, strict=True)]
+    return operations, steps
 
 
 class _Cutter:
@@ -253,17 +246,15 @@ class _Cutter:
 
 
 def still_open(items: Int64, end_ns: Int64, begins: Sequence[int], lows: Sequence[int]) -> Iterator[Int64]:
-    """Yield the items open at the begin of each window: among the first `low`, and not over.
+    """Yield the items open at the begin of each window, in order: among the first `low`, and not over.
 
     `items` are in order of start, `end_ns` are by item.
     """
-    seen, since_ns, running = 0, np.iinfo(np.int64).min, items[:0]
+    seen, running = 0, items[:0]
     for begin_ns, low in zip(begins, lows, strict=True):
-        if begin_ns < since_ns or low < seen:  # windows out of order
-            seen, running = 0, items[:0]
         running = np.concatenate([running, items[seen:low]])
         running = running[end_ns[running] > begin_ns]
-        seen, since_ns = low, begin_ns
+        seen = low
         yield running
 
 

@@ -125,8 +125,11 @@ def loop_steps(trace: Trace, may_be_body: Mask) -> Steps:
     They last from the end of one call of the optimizer to the end of the next, else from one of the outermost
     spans that repeat to the next (see `_body`), of `may_be_body` (n,).
     """
-    steps = _by_optimizer(trace)
-    return steps if steps.whole else _by_outermost(trace, may_be_body)
+    rows = outer_rows(trace, lambda name: name.startswith("Optimizer.step#"))
+    if len(rows) < 2:
+        return _by_outermost(trace, may_be_body)
+    how = f"end of {trace.names[trace.name_id[rows[0]]]} to the next"
+    return rounds(int(trace.ts_ns.min()), trace.end_ns[rows], how)
 
 
 def steps_by_name(trace: Trace, name: str) -> Steps:
@@ -165,10 +168,7 @@ def steps_by_argument(trace: Trace, key: str) -> Steps:
     if column is None or not len(column.rows):
         return NO_STEPS
     distinct, index = numbered(map(str, column.values))
-    begin, end = (
-        np.full(len(distinct), np.iinfo(np.int64).max),
-        np.full(len(distinct), np.iinfo(np.int64).min),
-    )
+    begin, end = np.full(len(distinct), trace.end_ns.max()), np.full(len(distinct), trace.ts_ns.min())
     np.minimum.at(begin, index, trace.ts_ns[column.rows])
     np.maximum.at(end, index, trace.end_ns[column.rows])
     order = np.argsort(begin, kind="stable")
@@ -203,14 +203,6 @@ def says_step(trace: Trace) -> str:
         if natural_numbers(dict.fromkeys(map(str, column.values))) is not None:
             return key
     return ""
-
-
-def _by_optimizer(trace: Trace) -> Steps:
-    rows = outer_rows(trace, lambda name: name.startswith("Optimizer.step#"))
-    if len(rows) < 2:
-        return NO_STEPS
-    how = f"end of {trace.names[trace.name_id[rows[0]]]} to the next"
-    return rounds(int(trace.ts_ns.min()), trace.end_ns[rows], how)
 
 
 def steps_by_updates(trace: Trace, works: Mask) -> Steps:

@@ -13,38 +13,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.numbering import ids_in
 from analyzer.base.inputs import MEMBER
-from analyzer.reading.dialects.kineto.collectives import (
-    COLLECTIVE,
-    SHAPE_ARGS,
-    SIZE_ARGS,
-    SYNC_ARGS,
-    collective,
-    collective_kernels,
-    grouped,
-    is_call_of_all,
-    is_collective,
-    is_collective_call,
-    is_collective_kernel,
-    is_step_mark,
-    lasting_collectives,
-    step_number,
-)
-from analyzer.reading.dialects.kineto.kineto_steps import (
-    COUNTS,
-    annotated_steps,
-    chosen_kind,
-    from_completion,
-    goes_on,
-    kind_of_step,
-    places,
-)
-from analyzer.reading.dialects.kineto.launches import (
-    are_recorded,
-    launched,
-    launched_before,
-    lost_work,
-    with_sound_durations,
-)
+from analyzer.reading.dialects.kineto import collectives, kineto_steps, launches
 from analyzer.reading.dialects.name_rules import COMMUNICATION, kernel_kind
 from analyzer.reading.dialects.recorded_collectives import Collectives, SyncPart, SyncPoints
 from analyzer.reading.dialects.roles import Role, by_cat, by_name
@@ -111,12 +80,12 @@ class Kineto(System):
     profiler_cost: tuple[float, float, float] | None = (0.3, 0.55, 0.8)
     never_shows = frozenset(("server", "priority_inversion", "negotiation"))
     args = MappingProxyType({
-        Need.ALWAYS: (COLLECTIVE,),
-        Need.SYNC: SYNC_ARGS,
+        Need.ALWAYS: (collectives.COLLECTIVE,),
+        Need.SYNC: collectives.SYNC_ARGS,
         Need.STEPS: ("correlation",),
         Need.EDGES: ("correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"),
-        Need.SIZES: (*SIZE_ARGS, *SYNC_ARGS, "correlation"),
-        Need.SHAPES: ("correlation", "Fwd thread id", "Sequence number", *SHAPE_ARGS),
+        Need.SIZES: (*collectives.SIZE_ARGS, *collectives.SYNC_ARGS, "correlation"),
+        Need.SHAPES: ("correlation", "Fwd thread id", "Sequence number", *collectives.SHAPE_ARGS),
         Need.ORIGIN: ("correlation", "Fwd thread id", "Sequence number"),
         Need.MEMORY: (ADDRESS, "Fwd thread id", "Sequence number"),
     })  # fmt: skip
@@ -141,10 +110,10 @@ class Kineto(System):
 
     def timed(self, trace: Trace) -> Trace:
         """Leave out spans such as ``PyTorch Profiler (0)``; correct impossible device work, with notes."""
-        return super().timed(with_sound_durations(without_recording(trace)))
+        return super().timed(launches.with_sound_durations(without_recording(trace)))
 
     def lost_work(self, trace: Trace) -> str:
-        return lost_work(trace)
+        return launches.lost_work(trace)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         roles, on_device = framed(trace), has_device(trace)
@@ -152,13 +121,13 @@ class Kineto(System):
         if on_device:
             works = by_cat(trace, DEVICE_CATS.__contains__)
             roles[by_name(trace, _BETWEEN_STREAMS.fullmatch, works)] = Role.WAIT
-            comm = collective_kernels(trace) | lasting_collectives(trace)
+            comm = collectives.collective_kernels(trace) | collectives.lasting_collectives(trace)
         else:
-            comm = by_name(trace, is_collective_call)
+            comm = by_name(trace, collectives.is_collective_call)
             roles[by_name(trace, _COLLECTIVE_WAITS.__contains__)] = Role.WAIT
         roles[comm] = Role.COMM
         if on_device and "correlation" in trace.args:
-            roles[launched_before(trace)] = Role.IGNORED
+            roles[launches.launched_before(trace)] = Role.IGNORED
         return roles
 
     def named_comm(self, trace: Trace) -> Mask:
@@ -180,13 +149,13 @@ class Kineto(System):
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Find ``ProfilerStep#N`` of the host, or of the device where its launches are not recorded."""
-        marked = ((i, step_number(name)) for i, name in enumerate(trace.names))
+        marked = ((i, collectives.step_number(name)) for i, name in enumerate(trace.names))
         numbers = {i: number for i, number in marked if number is not None}
         if not numbers:
             return NO_STEPS
         marks = np.isin(trace.name_id, list(numbers))
         on_gpu = marks & by_cat(trace, "gpu_user_annotation".__eq__)
-        chosen = on_gpu if on_gpu.any() and self._lacks_launches(trace) else marks & ~on_gpu
+        chosen = on_gpu if on_gpu.any() and launches.are_missing(trace) else marks & ~on_gpu
         rows = in_first_process(trace, np.flatnonzero(chosen))
         steps = spans(trace, rows, [numbers[i] for i in trace.name_id[rows].tolist()])
         return Steps(with_slices(trace, steps), (), "ProfilerStep annotations")
@@ -204,27 +173,22 @@ class Kineto(System):
         steps, kinds = self._every_step(trace, by)
         host, partial = map(step_table, (steps.whole, steps.partial))
         steps = steps._replace(whole=(), partial=())  # many take much memory
-        completed = from_completion(trace, host, partial, steps) if has_device(trace) else None
-        if completed is None and by is None and self._lacks_launches(trace) and goes_on(trace, host):
-            steps, host, partial = NO_STEPS, *np.empty((2, 0, 3), np.int64)
-            steps = steps._replace(note=_NOT_LAUNCHED)
+        completed = kineto_steps.from_completion(trace, host, partial, steps) if has_device(trace) else None
+        if completed is None and by is None and kineto_steps.goes_on(trace, host):
+            steps, host, partial = NO_STEPS._replace(note=_NOT_LAUNCHED), *np.empty((2, 0, 3), np.int64)
         whole = windows(host)
         if completed is not None:
             table, why = completed
-            whole, partial = table[why == COUNTS], table[why != COUNTS]
+            whole, partial = table[why == kineto_steps.COUNTS], table[why != kineto_steps.COUNTS]
         if kinds:
-            kind, note = chosen_kind(whole, kinds, by)
+            kind, note = kineto_steps.chosen_kind(whole, kinds, by)
             steps = steps._replace(kind=kind, note=note)
             whole, partial = (table[np.array(kinds)[table[:, 0] - 1] == kind] for table in (whole, partial))
         return steps, host, completed, whole, partial
 
-    def _lacks_launches(self, trace: Trace) -> bool:
-        """Check for device work without its launches."""
-        return has_device(trace) and "correlation" in trace.args and not are_recorded(launched(trace)[1])
-
     def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:
         """List the host's steps, numbered from 1 in inference, and the kind of each there."""
-        served, kinds = annotated_steps(trace)
+        served, kinds = kineto_steps.annotated_steps(trace)
         if by is None:
             is_served = bool(served.whole) and len(served.whole) >= len(self.marked_steps(trace).whole)
         else:
@@ -242,35 +206,35 @@ class Kineto(System):
 
     def category(self, name: str, cat: str) -> str:
         if cat in DEVICE_CATS:
-            return COMMUNICATION if is_collective_kernel(name) else kernel_kind(name)
-        if cat == "user_annotation" and is_collective_call(name):
+            return COMMUNICATION if collectives.is_collective_kernel(name) else kernel_kind(name)
+        if cat == "user_annotation" and collectives.is_collective_call(name):
             return "communication"
         return "data loading" if cat == "user_annotation" and "DataLoader" in name else cat
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
-        return (name,) if is_collective(name, cat) else ()
+        return (name,) if collectives.is_collective(name, cat) else ()
 
     def may_synchronise(self, name: str) -> bool:
-        moves = is_collective_kernel(name) or is_collective_call(name) or self.is_named_comm(name)
-        return moves or is_step_mark(name)
+        is_known = collectives.is_collective_kernel(name) or collectives.is_collective_call(name)
+        return is_known or self.is_named_comm(name) or collectives.is_step_mark(name)
 
     def synchronises(self, trace: Trace) -> Mask:
         """Mask the slices (n,) that may be collectives; marks of steps only where the host calls some."""
-        wanted = super().synchronises(trace) | collective_kernels(trace)
-        if any(map(is_call_of_all, trace.names)):
+        wanted = super().synchronises(trace) | collectives.collective_kernels(trace)
+        if any(map(collectives.is_call_of_all, trace.names)):
             return wanted
-        return wanted & ~by_name(trace, is_step_mark)
+        return wanted & ~by_name(trace, collectives.is_step_mark)
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
         """Read a collective (an annotation of gloo, a kernel of NCCL) or the mark of a step."""
-        number = None if cat == "gpu_user_annotation" else step_number(name)
-        if number is not None:
+        number = collectives.step_number(name)
+        if number is not None and cat != "gpu_user_annotation":
             return SyncPart(number)
-        return collective(name, cat, args, is_known=self.is_named_comm(name))
+        return collectives.collective(name, cat, args, is_known=self.is_named_comm(name))
 
     def sync_points(self, trace: Trace) -> SyncPoints:
         """Find the collectives; those of the host are in the group that the header lists."""
-        return grouped(super().sync_points(trace), trace.header)
+        return collectives.grouped(super().sync_points(trace), trace.header)
 
     def collectives(self, rank: RankTrace) -> Collectives:
         from analyzer.reading.dialects.kineto.kineto_sizes import recorded_collectives
@@ -283,27 +247,27 @@ class Kineto(System):
         _, host, completed, *_ = self._steps_and_tables(trace, None)
         if memory is None or completed is None or len(host) != len(completed[0]):
             return memory
-        step = places(host, memory.at_ns)
+        step = kineto_steps.places(host, memory.at_ns)
         _, begin, end = completed[0][step].T
         at_ns = np.where(step < 0, memory.at_ns, np.minimum(begin + memory.at_ns - host[step, 1], end - 1))
         return replace(memory, at_ns=at_ns)
 
     def allocations(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> Sequence[MemorySamples]:
-        from analyzer.reading.dialects.kineto import kineto_memory
+        from analyzer.reading.dialects.kineto import attribution
 
         if ALLOCATOR in trace.header:
-            return kineto_memory.of_snapshot(trace)
+            return attribution.of_snapshot(trace)
         if self.memory_event not in trace.names:
             return ()
         steps = step_table(self.marked_steps(trace).whole)
-        return kineto_memory.of_events(trace, samples, self.memory_event, steps)
+        return attribution.of_events(trace, samples, self.memory_event, steps)
 
     def device_work(self, trace: Trace) -> Mask:
         return by_cat(trace, DEVICE_CATS.__contains__)
 
     def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> tuple[Int64, Trace] | None:
         if by == KERNEL_KIND:
-            roles = np.where(collective_kernels(trace), Role.COMM, roles).astype(np.int8)
+            roles = np.where(collectives.collective_kernels(trace), Role.COMM, roles).astype(np.int8)
             return super().work_groups(trace, roles, by)
         from analyzer.reading.dialects.kineto.attribution import attributed
 
@@ -331,11 +295,9 @@ class Kineto(System):
         cats = {"python_function"}
         if has_device(trace):
             cats |= CPU_OP_CATS | RUNTIME_CATS | {"user_annotation"}
-        if not len(trace):
-            return None
         long_ns = min(LONG_FUNCTION_NS, np.ptp(trace.end_ns) * LONG_FUNCTION)
         is_frame = by_cat(trace, cats.__contains__) & (trace.dur_ns >= long_ns)
-        is_frame &= ~by_name(trace, lambda name: kind_of_step(name) is not None, is_frame)
+        is_frame &= ~by_name(trace, lambda name: kineto_steps.kind_of_step(name) is not None, is_frame)
         is_function = by_cat(trace, "python_function".__eq__)
         works = np.isin(np.arange(len(trace.tracks)), trace.track_id[~is_function])[trace.track_id]
         is_frame &= ~is_function | (works & ~by_name(trace, _WAITS_IN_PYTHON.fullmatch))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 COLLECTIVE = "Collective name"
 SYNC_ARGS = (COLLECTIVE, "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")
 
+#: The operators that run a backward pass.
+ENGINE = "autograd::engine::"
 #: Args with the sizes and the group of a collective; with the inputs of an operator.
 SIZE_ARGS = ("In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Description", "bytes")
 SHAPE_ARGS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
@@ -78,9 +80,14 @@ def is_collective_call(name: str) -> bool:
     return is_library_call(name) or name.startswith("c10d:")
 
 
+def hands_over(name: str) -> bool:
+    """Recognise an annotation of a collective that another thread or a device carries out."""
+    return is_collective_call(name) and bool(re.match(_HANDS_OVER, name))
+
+
 def is_lasting_call(name: str) -> bool:
     """Recognise an annotation that lasts from entering a collective to leaving it."""
-    return is_collective_call(name) and not re.match(_HANDS_OVER, name)
+    return is_collective_call(name) and not hands_over(name)
 
 
 def lasting_collectives(trace: Trace) -> Mask:

@@ -19,25 +19,10 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64, Mask, NDArray
 from analyzer.base.arrays.numbering import as_of, numbered, unique
 from analyzer.base.errors import Note, in_words
+from analyzer.reading.dialects import step_windows
 from analyzer.reading.dialects.edge_rules import Rule
-from analyzer.reading.dialects.kineto.collectives import (
-    SYNC_ARGS,
-    collective,
-    host_group,
-    is_collective,
-    lasting_collectives,
-    meeting,
-)
-from analyzer.reading.dialects.kineto.kineto_device import (
-    Works,
-    after_on_stream,
-    after_other_streams,
-    awaited_by_calls,
-    polled,
-    read_works,
-    waiting_for_room,
-)
-from analyzer.reading.dialects.kineto.kineto_host import Segments, segments
+from analyzer.reading.dialects.kineto import collectives, kineto_events
+from analyzer.reading.dialects.kineto.kineto_events import Segments, segments
 from analyzer.reading.dialects.kineto.kineto_steps import COUNTS, FILLS, LATE, LOST, places
 from analyzer.reading.dialects.kineto.launches import calls_of, integers
 from analyzer.reading.dialects.roles import Phase, Role, by_cat, by_name
@@ -53,16 +38,6 @@ from analyzer.reading.dialects.step_parts import (
     meetings_table,
     renumbered,
 )
-from analyzer.reading.dialects.step_windows import (
-    NO_STEP,
-    RecordedEvents,
-    as_bounds,
-    check_sizes,
-    cut_into_steps,
-    ended_last,
-    ended_nearest,
-    sampled,
-)
 from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
 from analyzer.reading.dialects.tolerances import ROUNDED_NS, SOON, TOLERANCE_NS, UNRECORDED_NS
 from analyzer.reading.formats.columns import Trace, used_tables
@@ -77,8 +52,6 @@ _UNKNOWN_GROUP = Note(
     "ranks are in several groups, and no call of the host names its own: who waited for whom in these calls "
     "is not known"
 )
-#: Python functions that wait for a result.
-_PYTHON_WAITS = re.compile(r"(?:.*: |<built-in method )(?:block_until_ready|wait|result|synchronize)\b.*")
 
 
 class _Rank(Struct, frozen=True):
@@ -92,7 +65,7 @@ class _Rank(Struct, frozen=True):
     aside_end_ns: Int64
     called: Int64  # segments of the operations in them
     enqueued: Int64  # segments that enqueued them, as of `_enqueuing`
-    works: Works
+    works: kineto_events.Works
     steps: Int64  # (n, 3) number, begin and end, as the host runs them
     roles: NDArray[np.int8]  # of the trace's slices
 
@@ -117,14 +90,14 @@ def record(
     `steps` (n, 3) are those of the host, `bounds` (k, 3) the wanted ones, of the device if `completed`.
     """
     trace = rank_trace.trace
-    chosen, sample_notes = sampled(bounds, rank_trace.most_steps)
-    step_bounds = as_bounds(bounds[chosen])
+    chosen, sample_notes = step_windows.sampled(bounds, rank_trace.most_steps)
+    step_bounds = step_windows.as_bounds(bounds[chosen])
     n_leftover = int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum())
     if sample_notes:
         rank_trace, roles = _around(rank_trace, roles, step_bounds)
     rank = _read(rank_trace, steps, roles)
     events = _events(rank)
-    is_unknown = len(rank.aside) > 0 and host_group(trace.header, trace.rank) is None
+    is_unknown = len(rank.aside) > 0 and collectives.host_group(trace.header, trace.rank) is None
     notes: list[str] = [_UNKNOWN_GROUP] if is_unknown else []
     if not len(steps) and len(events.kind):
         step_bounds = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
@@ -135,7 +108,7 @@ def record(
         notes.append(UNMARKED)
     elif completed is not None:
         step_row = places(steps, events.issued_ns)
-        iteration = np.where(step_row >= 0, steps[:, 0][step_row] if len(steps) else 0, NO_STEP)
+        iteration = np.where(step_row >= 0, steps[:, 0][step_row] if len(steps) else 0, step_windows.NO_STEP)
         events = replace(events, iteration=iteration)
         table, why = completed
         of_all_kinds = len(bounds) == (why == COUNTS).sum()
@@ -147,8 +120,8 @@ def record(
             if labels := table[of_all_kinds & (why == reason), 0].tolist():
                 are = "are" if len(labels) > 1 else "is"
                 notes.append(f"{in_words(labels, 'step')} {are} left out: {text}")
-    check_sizes(trace.path, events.start_ns, events.end_ns, step_bounds)
-    operations, cut = cut_into_steps(events, step_bounds)
+    step_windows.check_sizes(trace.path, events.start_ns, events.end_ns, step_bounds)
+    operations, cut = step_windows.cut_into_steps(events, step_bounds)
     whole = [step for step in cut if len(step)]
     return RankSteps(rank_trace.name, operations, whole, [*notes, *sample_notes], n_before=n_leftover)
 
@@ -169,7 +142,7 @@ def _around(
 def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     trace = rank.trace
     end_ns = trace.end_ns
-    is_aside = lasting_collectives(trace)
+    is_aside = collectives.lasting_collectives(trace)
     aside = np.flatnonzero(is_aside)
     host = segments(trace, end_ns, is_aside, steps)
     enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
@@ -180,7 +153,7 @@ def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     by_end = np.argsort(ends, kind="stable")
     aside, begins, ends = aside[by_end], begins[by_end], ends[by_end]
     enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
-    works = read_works(trace, end_ns, ~np.isin(roles, (Role.IGNORED, Role.WAIT)))
+    works = kineto_events.read_works(trace, end_ns, ~np.isin(roles, (Role.IGNORED, Role.WAIT)))
     return _Rank(trace, end_ns, host, aside, begins, ends, called, enqueued, works, steps, roles)
 
 
@@ -219,7 +192,7 @@ def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:
     return segment
 
 
-def _events(rank: _Rank) -> RecordedEvents:
+def _events(rank: _Rank) -> step_windows.RecordedEvents:
     host, works, trace = rank.host, rank.works, rank.trace
     rows = np.concatenate([host.row, rank.aside, works.row])
     first, _ = host.of_rows(len(trace) + 1)
@@ -238,7 +211,7 @@ def _events(rank: _Rank) -> RecordedEvents:
     if (works.call >= 0).any() or not len(works):  # else the work that the host waits for is unknown
         leads[: len(host)] = host.thread == host.main
     edges = _edges(rank, start, end)
-    return RecordedEvents(kinds, kind, start, end, issued, leads, edges, meetings)
+    return step_windows.RecordedEvents(kinds, kind, start, end, issued, leads, edges, meetings)
 
 
 def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[list[Operation], Int64]:
@@ -257,27 +230,19 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
     works = np.isin(rank.roles, (Role.COMPUTE, Role.COPY, Role.HOST, Role.CALL))  # annotations as operators
     usual = Role.HOST if (rank.roles == Role.HOST).any() else Role.COMPUTE
     role = np.where(communicates, Role.COMM, np.where(works, rank.roles, usual)[rows])
-    columns = (name_ids, cat_ids, tracks, phase, on_device, together, role)
-    sizes = (len(names), len(trace.cats), len(trace.tracks), len(Phase), 2, 2, len(Role))
+    is_span = by_cat(trace, "user_annotation".__eq__) & ~by_name(trace, lambda name: _IS_COMPILED in name)
+    is_span = is_span[rows] & (role != Role.COMM) & (phase != Phase.INPUT)
+    columns = (name_ids, cat_ids, tracks, phase, on_device, together, role, is_span)
+    sizes = (len(names), len(trace.cats), len(trace.tracks), len(Phase), 2, 2, len(Role), 2)
     distinct, kind = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
-    kinds = [
-        Operation(
-            name=names[name],
-            cat=trace.cats[cat],
-            track=trace.tracks[track],
-            role=Role(role),
-            phase=Phase(phase),
-            is_collective=bool(together),
-            on_device=bool(on_device),
-            is_span=trace.cats[cat] == "user_annotation"
-            and role != Role.COMM
-            and phase != Phase.INPUT
-            and _IS_COMPILED not in names[name],
+    kinds = []
+    for values in np.column_stack(np.unravel_index(distinct, sizes)).tolist():
+        name, cat, track, in_phase, *flags, has_role, spans = values
+        operation = Operation(
+            names[name], trace.cats[cat], trace.tracks[track], Role(has_role), Phase(in_phase)
         )
-        for name, cat, track, phase, on_device, together, role in zip(
-            *(column.tolist() for column in np.unravel_index(distinct, sizes)), strict=True
-        )
-    ]
+        device, group = map(bool, flags)
+        kinds.append(operation._replace(is_collective=group, on_device=device, is_span=bool(spans)))
     return kinds, kind.reshape(-1).astype(np.int64)
 
 
@@ -288,25 +253,25 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     works = rank.works
     first, last = rank.host.of_rows(len(rank.trace) + 1)
     if (works.call >= 0).any():
-        elsewhere = renumbered(after_other_streams(rank.trace, works), rank.first_work)
+        elsewhere = renumbered(kineto_events.after_other_streams(rank.trace, works), rank.first_work)
     else:
         elsewhere = _unlaunched(rank, start_ns, end_ns)
-    awaited, calls = awaited_by_calls(rank.trace, rank.end_ns, works)
-    begun, blocked = waiting_for_room(works)
+    awaited, calls = kineto_events.awaited_by_calls(rank.trace, rank.end_ns, works)
+    pairs = (kineto_events.waiting_for_room(works, low, high) for _, low, high in works.by_stream())
+    begun, blocked = np.concatenate([np.empty((2, 0), np.int64), *pairs], axis=1)
     same_thread = np.flatnonzero(rank.host.thread[1:] == rank.host.thread[:-1])
-    parts = [
+    return np.concatenate([
         edge_rows(same_thread, same_thread + 1, Joint.END_TO_HEAD, Rule.THREAD),
-        _aside(rank),
+        *_aside(rank),
         *_handed_over(rank),
-        renumbered(after_on_stream(works), rank.first_work),
+        renumbered(kineto_events.after_on_stream(works), rank.first_work),
         elsewhere,
         *_launches(rank, first, last),
         _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, Rule.AWAITED),
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Rule.ROOM),
         _handed_on(rank, last),
         *_polls(rank),
-    ]
-    return np.concatenate(parts)
+    ])  # fmt: skip
 
 
 def _launches(rank: _Rank, first: Int64, last: Int64) -> list[Int64]:
@@ -337,7 +302,7 @@ def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, rule: Ru
     return edge_rows(rank.first_work + works[known], segments[known], joint, rule)
 
 
-def _aside(rank: _Rank) -> Int64:
+def _aside(rank: _Rank) -> list[Int64]:
     """Link collectives aside to their enqueuing, to operations in them, and to the collective before."""
     trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
     start, end, track = rank.aside_start_ns, rank.aside_end_ns, trace.track_id[rank.aside]
@@ -345,14 +310,14 @@ def _aside(rank: _Rank) -> Int64:
     source = np.where(is_later, host.started(track.astype(np.int64), start), rank.enqueued)
     over = source >= 0
     over[over] = host.end_ns[source[over]] <= start[over]
-    parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Rule.ENQUEUED)]
+    edges = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Rule.ENQUEUED)]
     order = np.argsort(track, kind="stable")
     follows = np.flatnonzero(np.diff(track[order]) == 0)
     before, after = order[follows], order[follows + 1]
     overlaps = end[before] > start[after] + ROUNDED_NS
     for chosen, joint in ((overlaps, Joint.END_TO_BODY), (~overlaps, Joint.END_TO_HEAD)):
-        parts.append(edge_rows(numbers[before[chosen]], numbers[after[chosen]], joint, Rule.ONE_COLLECTIVE))
-    return np.concatenate(parts)
+        edges.append(edge_rows(numbers[before[chosen]], numbers[after[chosen]], joint, Rule.ONE_COLLECTIVE))
+    return edges
 
 
 def _handed_over(rank: _Rank) -> list[Int64]:
@@ -375,7 +340,7 @@ def _handed_over(rank: _Rank) -> list[Int64]:
         (Joint.END_TO_BODY, host.start_ns, host.end_ns, host.is_around),
     ):
         resumed = np.flatnonzero(may_wait & (idle_to - idle_from >= UNRECORDED_NS))
-        ended = ended_last(end_ns, group, idle_to[resumed], host.thread[resumed])
+        ended = step_windows.ended_last(end_ns, group, idle_to[resumed], host.thread[resumed])
         late = np.where(ended >= 0, end_ns[ended], 0)
         since = np.where(host.thread[resumed] == host.main, SOON, 1.0) * (idle_to - idle_from)[resumed]
         waited = (ended >= 0) & (late > idle_from[resumed]) & (idle_to[resumed] - late <= since)
@@ -395,7 +360,7 @@ def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     at_once = np.append(False, works.start_ns[1:] <= works.end_ns[:-1] + TOLERANCE_NS)[: len(works)]
     at_once &= np.append(False, np.diff(works.stream) == 0)[: len(works)]
     targets = rank.first_work + np.flatnonzero(~at_once)
-    ended = ended_nearest(start_ns, end_ns, group, targets)
+    ended = step_windows.ended_nearest(start_ns, end_ns, group, targets)
     ended, targets = ended[ended >= 0], targets[ended >= 0]
     start_ns[targets] = np.maximum(start_ns[targets], end_ns[ended])
     return edge_rows(ended, targets, Joint.END_TO_HEAD, Rule.UNLAUNCHED)
@@ -413,33 +378,27 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
     the step of the one before it of the same key.
     """
     trace, works = rank.trace, rank.works
-    pairs, which = np.unique(
-        trace.name_id[rows].astype(np.int64) * len(trace.cats) + trace.cat_id[rows], return_inverse=True
-    )
-    named = [divmod(pair, len(trace.cats)) for pair in pairs.tolist()]
-    moves_data = [is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
-    is_named = rank.roles[rows] == Role.COMM  # by the user, if not by its name
-    communicates = np.array(moves_data, np.bool_)[which.reshape(-1)] | is_named
+    communicates = rank.roles[rows] == Role.COMM
     together = communicates & (np.arange(len(rows)) >= len(rank.host))
     if len(works) or not len(rank.aside):  # else its calls may wait for the library, which is the host's
         communicates = together.copy()
         communicates[rank.called] = True
     events = np.flatnonzero(together)
-    keys = [key for key in SYNC_ARGS if key in trace.args]
+    keys = [key for key in collectives.SYNC_ARGS if key in trace.args]
     columns = {key: trace.args[key].as_dict() for key in keys}
     requested_ns = np.append(start_ns[: rank.first_work], works.call_start_ns)
     step = np.searchsorted(rank.steps[:, 1], requested_ns, side="right") - 1
     step[rank.first_work :][works.call < 0] = -1
     latest: dict[Hashable, int] = {}  # the number of the last step of each key
     count: Counter[Hashable] = Counter()
-    group = host_group(trace.header, trace.rank)
+    group = collectives.host_group(trace.header, trace.rank)
     meetings = []
     for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
         row = int(rows[event])
         args = {key: column.get(row) for key, column in columns.items()}
         name = trace.names[trace.name_id[row]]
-        part = collective(name, trace.cats[trace.cat_id[row]], args, is_known=bool(is_named[event]))
-        known_meeting = None if part is None else meeting(part.key, name, trace.rank, group)
+        part = collectives.collective(name, trace.cats[trace.cat_id[row]], args, is_known=True)
+        known_meeting = None if part is None else collectives.meeting(part.key, name, trace.rank, group)
         if known_meeting is not None:
             key, rule = known_meeting
             if step[event] >= 0:
@@ -467,25 +426,18 @@ def _handed_on(rank: _Rank, last: Int64) -> Int64:
 
 
 def _polls(rank: _Rank) -> list[Int64]:
-    """Link work to the host that polls for it: in an operation without calls, or between operations.
-
-    Between operations a Python function that waits by its name may poll.
-    """
-    host, trace, works = rank.host, rank.trace, rank.works
+    """Link work to the host that polls for it: in an operation without calls, or between operations."""
+    host = rank.host
     is_main = host.thread == host.main
-    is_call = by_cat(trace, RUNTIME_CATS.__contains__)[host.row]
+    is_call = by_cat(rank.trace, RUNTIME_CATS.__contains__)[host.row]
     inside = np.flatnonzero(is_main & ~is_call)
     after = np.flatnonzero(is_main[1:] & is_main[:-1]) + 1
-    waits = np.flatnonzero(by_name(trace, _PYTHON_WAITS.fullmatch) & (trace.dur_ns > 0))
-    waits = waits[np.argsort(trace.ts_ns[waits], kind="stable")]
-    last = np.searchsorted(trace.ts_ns[waits], host.start_ns[after]) - 1
-    waits_between = (last >= 0) & (np.append(rank.end_ns[waits], 0)[last] > host.end_ns[after - 1])
     edges = []
-    for targets, start, end, joint, is_waiting in (
-        (inside, host.start_ns, host.end_ns, Joint.END_TO_BODY, np.zeros(len(inside), np.bool_)),
-        (after, np.roll(host.end_ns, 1), host.start_ns, Joint.END_TO_HEAD, waits_between),
+    for targets, start, end, joint in (
+        (inside, host.start_ns, host.end_ns, Joint.END_TO_BODY),
+        (after, np.roll(host.end_ns, 1), host.start_ns, Joint.END_TO_HEAD),
     ):
-        sources = polled(works, start[targets], end[targets], is_waiting)
+        sources = kineto_events.polled(rank.works, start[targets], end[targets])
         known = sources >= 0
         edges.append(edge_rows(rank.first_work + sources[known], targets[known], joint, Rule.POLLED))
     return edges

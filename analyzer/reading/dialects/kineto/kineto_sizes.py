@@ -13,20 +13,7 @@ from msgspec.structs import replace
 from analyzer.base.arrays import Int64, NDArray
 from analyzer.base.arrays.numbering import as_of
 from analyzer.reading.dialects.edge_rules import Rule
-from analyzer.reading.dialects.kineto.collectives import (
-    SIZE_ARGS,
-    SYNC_ARGS,
-    collective,
-    ends_of,
-    groups_of,
-    host_group,
-    is_collective_call,
-    is_half,
-    is_lasting_call,
-    is_step_mark,
-    meeting,
-    step_number,
-)
+from analyzer.reading.dialects.kineto import collectives
 from analyzer.reading.dialects.kineto.launches import calls_of
 from analyzer.reading.dialects.name_rules import is_library_call
 from analyzer.reading.dialects.recorded_collectives import NO_COLLECTIVES, Call, Collectives, kind_of
@@ -55,8 +42,8 @@ def recorded_collectives(rank: RankTrace, roles: NDArray[np.int8]) -> Collective
     trace = rank.trace
     rows = np.flatnonzero(roles == Role.COMM)
     on_device = by_cat(trace, DEVICE_CATS.__contains__)[rows]
-    lasts = by_name(trace, lambda name: is_lasting_call(name) or not is_collective_call(name))[rows]
-    rows = rows[on_device if on_device.any() else lasts]
+    hands_over = by_name(trace, collectives.hands_over)[rows]
+    rows = rows[on_device if on_device.any() else ~hands_over]
     if not len(rows):
         return NO_COLLECTIVES
     calls, sequence, requested_ns = _of_device(rank, rows) if on_device.any() else _of_host(rank, rows)
@@ -67,12 +54,13 @@ def recorded_collectives(rank: RankTrace, roles: NDArray[np.int8]) -> Collective
 def _of_device(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
     """List kernels and copies (k,) as calls, their sequence numbers (-1: none), and their launches (ns)."""
     trace = rank.trace
-    columns = {key: trace.args[key].as_dict() for key in (*SIZE_ARGS, *SYNC_ARGS) if key in trace.args}
+    keys = (*collectives.SIZE_ARGS, *collectives.SYNC_ARGS)
+    columns = {key: trace.args[key].as_dict() for key in keys if key in trace.args}
     launch = calls_of(trace, rows)
     named = columns.get("Collective name", {})
     bare = np.array([row not in named for row in rows.tolist()], np.bool_) & (launch >= 0)
     around = dict(zip(rows[bare].tolist(), _around(rank, launch[bare]), strict=True))
-    groups, group = groups_of(trace.header, trace.rank), _group_of_all(trace)
+    groups, group = collectives.groups_of(trace.header, trace.rank), _group_of_all(trace)
     calls, sequence = [], []
     for row in rows.tolist():
         args = {key: column.get(row) for key, column in columns.items()}
@@ -84,8 +72,8 @@ def _of_device(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
         elif (annotation := around.get(row)) is not None:
             calls.append(_of_call(annotation[0], annotation[1], group))
         else:
-            part = collective(name, cat, args, is_known=True)
-            known = None if part is None else meeting(part.key, name, trace.rank, ())
+            part = collectives.collective(name, cat, args, is_known=True)
+            known = None if part is None else collectives.meeting(part.key, name, trace.rank, ())
             n_bytes = int_or_zero(args.get("bytes")) if cat in COPY_CATS else 0
             key = known[0] if known and known[1] is Rule.COLLECTIVE and group is not None else None
             calls.append(Call(kind_of(name), sent=n_bytes, received=n_bytes, key=key))
@@ -105,11 +93,11 @@ def _of_args(trace: Trace, name: str, cat: str, args: Mapping[str, Any], groups:
     members = members or (listed[0][1] if len(listed) == 1 else ())
     item = 0 if args.get("dtype") is None else item_bytes(args["dtype"])
     sent, received = (int_or_zero(args.get(key)) * item for key in ("In msg nelems", "Out msg nelems"))
-    part = collective(name, cat, args, is_known=True)
-    known = None if part is None else meeting(part.key, name, trace.rank, ())
+    part = collectives.collective(name, cat, args, is_known=True)
+    known = None if part is None else collectives.meeting(part.key, name, trace.rank, ())
     key = known[0] if known is not None and known[1] is not Rule.EXCHANGE else None
-    if part is not None and is_half(part.key):
-        members, n_ranks = ends_of(part.key, trace.rank) or (), 2
+    if part is not None and collectives.is_half(part.key):
+        members, n_ranks = collectives.ends_of(part.key, trace.rank) or (), 2
     elif isinstance(key, tuple):
         key = key[:-1]  # without the sequence number, which is counted apart
     kind, group = kind_of(str(args["Collective name"])), _group_text((str(about), members))
@@ -146,9 +134,10 @@ def _group_of_all(trace: Trace) -> _Group | None:
 
     The group has no ranks if the file lists no groups.
     """
-    ranks, listed = host_group(trace.header, trace.rank), groups_of(trace.header, trace.rank)
+    ranks = collectives.host_group(trace.header, trace.rank)
     if ranks is None:
         return None
+    listed = collectives.groups_of(trace.header, trace.rank)
     return next((group for group in listed if not ranks or group[1] == ranks), ("", ()))
 
 
@@ -194,11 +183,13 @@ def _args_of_rows(rank: RankTrace, rows: Int64) -> dict[int, Mapping[str, Any]]:
 
 def _steps(trace: Trace, moments: Int64) -> Int64:
     """Find the number of the step around each moment (k,); 0 without marked steps."""
-    rows = np.flatnonzero(by_name(trace, is_step_mark) & ~by_cat(trace, "gpu_user_annotation".__eq__))
+    rows = np.flatnonzero(
+        by_name(trace, collectives.is_step_mark) & ~by_cat(trace, "gpu_user_annotation".__eq__)
+    )
     if not len(rows):
         return np.zeros(len(moments), np.int64)
     rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
-    numbers = [step_number(trace.names[i]) or 0 for i in trace.name_id[rows].tolist()]
+    numbers = [collectives.step_number(trace.names[i]) or 0 for i in trace.name_id[rows].tolist()]
     step = np.searchsorted(trace.ts_ns[rows], moments, side="right")
     return np.array([numbers[0] - 1, *numbers], np.int64)[step]
 

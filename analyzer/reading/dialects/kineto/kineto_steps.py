@@ -18,13 +18,7 @@ from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.distributions import median
 from analyzer.base.errors import listed
 from analyzer.base.units import in_ms
-from analyzer.reading.dialects.kineto.launches import (
-    CALLS_THAT_WAIT,
-    are_recorded,
-    launched,
-    launches_of,
-    lost_work,
-)
+from analyzer.reading.dialects.kineto import launches
 from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.steps import NO_STEPS, Steps, outer_rows, spans, windows
 from analyzer.reading.dialects.system import RUNTIME_CATS
@@ -124,8 +118,8 @@ def from_completion(trace: Trace, whole: Int64, partial: Int64, how: Steps) -> t
     host = np.concatenate([whole, partial])
     order = np.lexsort((host[:, 2], host[:, 1]))
     host, is_whole = host[order], order < len(whole)
-    rows, calls = launched(trace)
-    if not len(host) or not are_recorded(calls) or (how.is_guess and not _by_loop(trace, calls)):
+    rows, calls = launches.launched(trace)
+    if not len(host) or not launches.are_recorded(calls) or (how.is_guess and not _by_loop(trace, calls)):
         return None
     launched_ns = np.where(calls >= 0, trace.ts_ns[calls], -FARTHEST_NS)
     step = places(host, launched_ns)
@@ -162,10 +156,10 @@ def _by_loop(trace: Trace, calls: Int64) -> bool:
 
 def _lost(trace: Trace, host: Int64) -> Mask:
     """Mark the steps of a host (n, 3) in which the profiler lost work of the device."""
-    if not lost_work(trace):
+    if not launches.lost_work(trace):
         return np.zeros(len(host), np.bool_)
-    launches, is_lost = launches_of(trace)
-    step = places(host, trace.ts_ns[launches])
+    rows, is_lost = launches.launches_of(trace)
+    step = places(host, trace.ts_ns[rows])
     n_launches = np.bincount(step[step >= 0], minlength=len(host))
     n_lost = np.bincount(step[(step >= 0) & is_lost], minlength=len(host))
     lost: Mask = n_lost > LOST_LAUNCHES * n_launches
@@ -173,9 +167,10 @@ def _lost(trace: Trace, host: Int64) -> Mask:
 
 
 def goes_on(trace: Trace, host: Int64) -> bool:
-    """Check for device work later than a step's length after the host's last step (n, 3)."""
-    (rows, _), (_, begin, end) = launched(trace), host.T
-    return len(host) > 0 and int(trace.end_ns[rows].max(initial=0)) > int(end.max() + (end - begin).max())
+    """Check for work without launches later than a step's length after the host's last step (n, 3)."""
+    (rows, _), (_, begin, end) = launches.launched(trace), host.T
+    ends_late = len(host) and trace.end_ns[rows].max(initial=0) > end.max() + (end - begin).max()
+    return bool(ends_late) and launches.are_missing(trace)
 
 
 class _Turns:
@@ -191,7 +186,7 @@ class _Turns:
             [np.maximum.accumulate(end_ns[low:high]) for low, high in pairwise(self.tracks)] or [end_ns]
         )
         calls = by_cat(trace, RUNTIME_CATS.__contains__)
-        waits = np.flatnonzero(by_name(trace, CALLS_THAT_WAIT.fullmatch, calls))
+        waits = np.flatnonzero(by_name(trace, launches.CALLS_THAT_WAIT.fullmatch, calls))
         waits = waits[np.argsort(trace.ts_ns[waits], kind="stable")]
         self.waits_ns = trace.ts_ns[waits], trace.end_ns[waits]
 

@@ -64,6 +64,12 @@ def are_recorded(calls: Int64) -> bool:
     return 2 * int((calls >= 0).sum()) > len(calls)
 
 
+def are_missing(trace: Trace) -> bool:
+    """Check for device work without its launches."""
+    rows, calls = launched(trace)
+    return len(rows) > 0 and "correlation" in trace.args and not are_recorded(calls)
+
+
 def launched_before(trace: Trace) -> Int64:
     """List the work of devices that was launched before the recording.
 
