@@ -29,8 +29,8 @@ from analyzer.base.arrays import Int32, Int64, Mask, NDArray
 from analyzer.base.arrays.numbering import numbered, unique
 from analyzer.base.errors import counted
 from analyzer.reading.formats.builder import ALL, Builder
+from analyzer.reading.formats.chrome import pair
 from analyzer.reading.formats.event import UNDECODABLE
-from analyzer.reading.formats.pairing import pair
 from analyzer.reading.formats.perfetto.message_fields import PADDING, _Fields, fields_of
 from analyzer.reading.formats.protobuf_messages import declared, is_xla_profile
 from analyzer.reading.formats.values import FARTHEST_NS, MOST_DEPTH, NO_TIME, cleaned, microseconds
