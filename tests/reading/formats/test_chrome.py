@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.reading.formats import chrome, native
-from analyzer.reading.formats.builder import Builder
-from analyzer.reading.formats.chrome import pair
+from analyzer.reading.formats.builder import Builder, pair
 from analyzer.reading.formats.event import EndRule
 
 Row = tuple[str, int, int]  # B or E, track, ts

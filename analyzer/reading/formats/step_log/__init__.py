@@ -194,13 +194,12 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
 
     Rows of one step that differ in a column of `apart` are different steps.
     """
-    unit = ""
-    if rows.ranks():
-        first = rows.of(rows.ranks()[0])
-        kinds, unit = _with_units(kinds, first)
-        kinds = without_counters(kinds, first)
-    sample = rows.sample() if rows.n else rows.columns
-    whole = whole_of({name: np.nan_to_num(sample[name]) * ns for name, (_, ns) in kinds.durations.items()})
+    if not rows.ranks():
+        raise TraceError(f"{path}: no row tells how long its step took")
+    first = rows.of(rows.ranks()[0])
+    kinds, unit = _with_units(kinds, first)
+    kinds = without_counters(kinds, first)
+    whole = whole_of({name: np.nan_to_num(first[name]) * ns for name, (_, ns) in kinds.durations.items()})
     kinds = _without_copies(kinds, whole)
     parts = _part_names(kinds, whole)
     lost = Counter({"untold": rows.lost})
