@@ -18,7 +18,7 @@ from analyzer.base.arrays.numbering import numbered
 from analyzer.base.errors import Note, NoteKind, counted
 from analyzer.base.parallel import OnRead
 from analyzer.reading.formats import native
-from analyzer.reading.formats.builder import ALL, Builder, Scanned
+from analyzer.reading.formats.builder import ALL, Builder, Scanned, pair
 from analyzer.reading.formats.columns import ArgColumn, Points, Trace, Track
 from analyzer.reading.formats.event import (
     BEGIN,
@@ -81,10 +81,8 @@ def columns(rows: Builder, pairing: EndRule = EndRule.NESTED) -> Trace:
     keys = rows.keys
     key, ts_ns = np.frombuffer(rows.key, np.int32), np.frombuffer(rows.ts_ns, np.int64)
     dur_ns = np.frombuffer(rows.dur_ns, np.int64)
-    point_key, point_ts_ns = (
-        np.frombuffer(rows.point_key, np.int32),
-        np.frombuffer(rows.point_ts_ns, np.int64),
-    )
+    point_key = np.frombuffer(rows.point_key, np.int32)
+    point_ts_ns = np.frombuffer(rows.point_ts_ns, np.int64)
     if has_only_spans(rows):
         key, ts_ns, dur_ns = _spans(keys, point_key, point_ts_ns, rows.point_ids)
         keys = [("X" if phase in SPANS else phase, *others) for phase, *others in keys]
@@ -143,8 +141,6 @@ def _spans(
     keys: Sequence[Key], key: Int32, ts_ns: Int64, ids: Sequence[str | None]
 ) -> tuple[Int32, Int64, Int64]:
     """Key, begin and length of asynchronous spans, whose begins and ends share an id."""
-    from analyzer.reading.formats.pairing import pair
-
     kinds = [keys[i] for i in key.tolist()]
     order = np.flatnonzero([kind[0] in SPANS for kind in kinds])
     is_begin = np.array([SPANS.get(kind[0]) == BEGIN for kind in kinds], np.bool_)
@@ -174,8 +170,6 @@ def _paired(
     repairs: list[str],
 ) -> tuple[Int64, Int64, Int64]:
     """Rows of begins (k,) and of their ends (k,), and the durations of all rows."""
-    from analyzer.reading.formats.pairing import pair
-
     bounds = np.flatnonzero(role != SLICE)
     key, is_begin = key[bounds], role[bounds] == BEGIN
     places = pair(is_begin, tables.track[key], ts_ns[bounds], tables.name_or_none[key], pairing)

@@ -198,10 +198,8 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         columns[column] = np.concatenate([new[getattr(trace, column)] for new, trace in pairs])
         points[column] = np.concatenate([new[getattr(trace.points, column)] for new, trace in pairs])
     if any(trace.is_shared is not None for trace in traces):
-        is_none = [np.zeros(len(trace), np.bool_) for trace in traces]
-        columns["is_shared"] = np.concatenate(
-            [none if t.is_shared is None else t.is_shared for t, none in zip(traces, is_none, strict=True)]
-        )
+        shared = (np.zeros(len(t), np.bool_) if t.is_shared is None else t.is_shared for t in traces)
+        columns["is_shared"] = np.concatenate([*shared])
     for name in ("ts_ns", "dur_ns"):
         columns[name] = np.concatenate([getattr(trace, name) for trace in traces])
     for name in ("phase", "ts_ns", "ids"):

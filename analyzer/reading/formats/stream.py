@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +106,8 @@ class ByteStream:
 
     def _inflated(self, file: Any) -> Iterator[bytes]:
         """Yield unpacked pieces; several gzip members may follow one another."""
+        from isal import isal_zlib
+
         inflater = None
         pending = b""
         while True:
@@ -115,10 +116,10 @@ class ByteStream:
                 self.consumed += len(pending)
             if not pending:
                 break
-            inflater = inflater or _new_inflater()
+            inflater = inflater or isal_zlib.decompressobj(wbits=31)
             try:
                 piece = inflater.decompress(pending, PIECE)
-            except Exception as error:  # zlib.error, or isal's own class
+            except Exception as error:  # isal_zlib.error, of which mypy knows nothing
                 self.damage = f"the gzip stream is corrupt after {self.consumed} bytes ({error})"
                 return
             pending = inflater.unconsumed_tail
@@ -140,12 +141,3 @@ def _may_be_packets(head: bytes) -> bool:
     from analyzer.reading.formats.perfetto.track_events import recognises
 
     return recognises(head)
-
-
-def _new_inflater() -> Any:
-    try:
-        from isal import isal_zlib
-
-        return isal_zlib.decompressobj(wbits=31)
-    except ImportError:
-        return zlib.decompressobj(wbits=31)

@@ -28,9 +28,8 @@ from msgspec import Struct
 from analyzer.base.arrays import Int32, Int64, Mask, NDArray
 from analyzer.base.arrays.numbering import numbered, unique
 from analyzer.base.errors import counted
-from analyzer.reading.formats.builder import ALL, Builder
+from analyzer.reading.formats.builder import ALL, Builder, pair
 from analyzer.reading.formats.event import UNDECODABLE
-from analyzer.reading.formats.pairing import pair
 from analyzer.reading.formats.perfetto.message_fields import PADDING, _Fields, fields_of
 from analyzer.reading.formats.protobuf_messages import declared, is_xla_profile
 from analyzer.reading.formats.values import FARTHEST_NS, MOST_DEPTH, NO_TIME, cleaned, microseconds
@@ -188,10 +187,7 @@ class _Events:
         # of events: phase, track, name, category, time, number of an arrow; of arguments: row, key, value
         self._columns = [(np.empty(0, np.int64),) * 6]
         self._arguments, self._values = [(np.empty(0, np.int64),) * 2], list[Any]()
-        self._data, self._sequence = (
-            b"",
-            np.empty(0, np.int64),
-        )  # of the current piece: bytes, and of each packet
+        self._data, self._sequence = b"", np.empty(0, np.int64)  # of the current piece, and of its packets
 
     def add(self, data: bytes, begin: Int64, end: Int64) -> None:
         """Add the packets (n,) of a piece."""
@@ -446,9 +442,6 @@ class _Events:
         begin, end = (
             bounds[index] for index in pair(phase[bounds] == _START, track[bounds], bounds, no_name)
         )
-        starts = np.flatnonzero(phase == _START)
-        first = np.zeros(len(uuids), np.int64)
-        first[track[starts[::-1]]] = starts[::-1]
         is_far = np.abs(ts) > FARTHEST_NS
         dur = np.zeros_like(ts)
         dur[end] = np.where(is_far[begin] | is_far[end], -1, ts[end] - ts[begin])
@@ -456,13 +449,11 @@ class _Events:
         for column in (name, cat, ts):
             column[end] = column[begin]
         phase[end], phase[begin] = _SLICE, 0
-        left = np.flatnonzero(phase == _START)
-        left = left[np.lexsort((left, first[track[left]]))]
-        order = np.append(np.flatnonzero(phase > _START), left)
+        order = np.append(np.flatnonzero(phase > _START), np.flatnonzero(phase == _START))
         arrows = np.flatnonzero(phase == _ARROW)
         phase[arrows] = _ARROW_END
         phase[arrows[np.unique(number[arrows], return_index=True)[1]]] = _ARROW
-        is_arrow = (phase == _ARROW) | (phase == _ARROW_END)
+        is_arrow = np.isin(phase, _ARROWS)
         # PyTorch's arrows between operators lead to the backward pass
         kinds = np.where(cat == self._number[b"cpu_op"], self._number[b"fwdbwd"], self._number[b"ac2g"])
         name[is_arrow] = cat[is_arrow] = kinds[is_arrow]

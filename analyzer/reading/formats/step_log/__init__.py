@@ -20,17 +20,15 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64, NDArray
 from analyzer.base.errors import TraceError, counted, listed
-from analyzer.reading.formats.columns import ArgColumn, Trace, Track
+from analyzer.reading.formats.columns import ArgColumn, Trace, Track, concatenate
 from analyzer.reading.formats.step_log import text_lines
 from analyzer.reading.formats.step_log.lines import Form, begun_in, cells_of, object_of
 from analyzer.reading.formats.step_log.named_columns import (
@@ -165,15 +163,9 @@ def _of_lines(pieces: Iterable[bytes], *, may_be_array: bool) -> Iterator[bytes]
 def _form_of(head: bytes, rank_by: str | None = None, step_by: str | None = None) -> Form | None:
     """Recognise the form of a log by its beginning; None if its rows are not steps."""
     lines = [line for line in begun_in(head).split(b"\n", 2 * _HEAD_ROWS) if line.strip()]
-    form = _form_of_lines(b"\n".join(lines[: _HEAD_ROWS + 1]), rank_by, step_by)
-    return None if form is None else Form(*form)
-
-
-@lru_cache(maxsize=8)  # a file is recognised, and then read
-def _form_of_lines(
-    head: bytes, rank_by: str | None, step_by: str | None
-) -> tuple[Kinds, Sequence[str], str, Mapping[int, Mapping[str, str]]] | None:
-    lines = head.split(b"\n")
+    lines = lines[: _HEAD_ROWS + 1]
+    if not lines:
+        return None
     if lines[0].lstrip().startswith(b"{"):
         header, delimiter = [], ""
         rows = [row for line in lines if (row := object_of(line)) is not None]
@@ -194,17 +186,7 @@ def _form_of_lines(
         for rank, columns in by_rank.items()
     ]
     kinds = kinds_of(rows_of_ranks or rows, rank_by, step_by)
-    return None if kinds is None else (kinds, header, delimiter, by_rank)
-
-
-class _StepsOfRank(Struct):
-    """The steps of one rank (n,), in order; `columns` are their arguments."""
-
-    rank: int
-    number: Int64
-    begin_ns: Int64
-    whole_ns: Int64
-    columns: Mapping[str, NDArray[Any]]
+    return None if kinds is None else Form(kinds, header, delimiter, by_rank)
 
 
 def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], damage: Sequence[str]) -> Trace:
@@ -212,30 +194,25 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
 
     Rows of one step that differ in a column of `apart` are different steps.
     """
-    unit = ""
-    if rows.ranks():
-        first = rows.of(rows.ranks()[0])
-        kinds, unit = _with_units(kinds, first)
-        kinds = without_counters(kinds, first)
-    sample = rows.sample() if rows.n else rows.columns
-    whole = whole_of({name: np.nan_to_num(sample[name]) * ns for name, (_, ns) in kinds.durations.items()})
+    if not rows.ranks():
+        raise TraceError(f"{path}: no row tells how long its step took")
+    first = rows.of(rows.ranks()[0])
+    kinds, unit = _with_units(kinds, first)
+    kinds = without_counters(kinds, first)
+    whole = whole_of({name: np.nan_to_num(first[name]) * ns for name, (_, ns) in kinds.durations.items()})
     kinds = _without_copies(kinds, whole)
     parts = _part_names(kinds, whole)
     lost = Counter({"untold": rows.lost})
-    ranks = [
-        steps
-        for rank in rows.ranks()
-        if (steps := _steps_of(rank, rows.of(rank), kinds, whole, apart, lost)) is not None
-    ]
-    if not ranks:
+    traces = []
+    for rank in rows.ranks():
+        pid = rows.known.get(rank, rank)
+        if (steps := _steps_of(rows.of(rank), kinds, whole, apart, lost)) is not None:
+            traces.append(replace(steps, tracks=[Track(None if pid < 0 else pid, 0)]))
+    if not traces:
         raise TraceError(f"{path}: no row tells how long its step took")
-    pids = [None if pid < 0 else pid for pid in (rows.known.get(steps.rank, steps.rank) for steps in ranks)]
-    number = ranks[0].number
-    is_back = np.append(np.diff(number) < 1, True) if kinds.step else np.ones(1)
-    turn = slice(0, 1 + int(is_back.argmax()))
-    sizes = [len(steps.number) for steps in ranks]
-    n, n_added = sum(sizes), sum(rows.added.values())
-    is_repeated = kinds.rank is None and lost["again"] + n_added >= n
+    trace, n_added = concatenate(traces), sum(rows.added.values())
+    number = np.asarray(traces[0].args[NUMBER].values) if kinds.step else np.zeros(1)
+    is_repeated = kinds.rank is None and lost["again"] + n_added >= len(trace)
     remedy = " (--rank_by COLUMN tells ranks apart)" if is_repeated else ""
     notes = [
         *damage,
@@ -246,21 +223,13 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
         n_added and f"{counted(n_added, 'row')} added to those of the same metric before them{remedy}",
         lost["epochs"] and "each epoch begins the steps again: they are numbered over all epochs",
         lost["timeless"] and f"{counted(lost['timeless'], 'row')} without a time of day",
-        _missing(number[turn]),
+        _missing(number),
         lost["cut"]
         and f"the parts of {counted(lost['cut'], 'step')} are longer than the step: cut at its end",
     ]
-    numbers = {NUMBER: np.concatenate([steps.number for steps in ranks])} if kinds.step else {}
-    args = {name: np.concatenate([steps.columns[name] for steps in ranks]) for name in ranks[0].columns}
-    no_id = np.zeros(n, np.int32)
-    return Trace(
-        path=str(path), dialect=DIALECT, names=[STEP], cats=[""], tracks=[Track(pid, 0) for pid in pids],
-        name_id=no_id, cat_id=no_id, track_id=np.repeat(np.arange(len(ranks), dtype=np.int32), sizes),
-        ts_ns=np.concatenate([steps.begin_ns for steps in ranks]),
-        dur_ns=np.concatenate([steps.whole_ns for steps in ranks]),
-        args={name: ArgColumn(np.arange(n), column) for name, column in (numbers | args).items()},
-        header={PARTS: parts}, phases={"row": n}, rank=pids[0] if len(pids) == 1 else None,
-        repairs=[note for note in notes if note],
+    return replace(
+        trace, path=str(path), header={PARTS: parts}, phases={"row": len(trace)},
+        rank=trace.tracks[0].pid if len(traces) == 1 else None, repairs=[note for note in notes if note],
     )  # fmt: skip
 
 
@@ -286,14 +255,9 @@ def _with_units(kinds: Kinds, columns: Mapping[str, Float64]) -> tuple[Kinds, st
 
 
 def _steps_of(
-    rank: int,
-    columns: Mapping[str, Float64],
-    kinds: Kinds,
-    whole: str | None,
-    apart: Sequence[str],
-    lost: Counter[str],
-) -> _StepsOfRank | None:
-    """Make the steps of a rank's rows, and count in `lost` the rows with flaws; None if none is a step."""
+    columns: Mapping[str, Float64], kinds: Kinds, whole: str | None, apart: Sequence[str], lost: Counter[str]
+) -> Trace | None:
+    """Make slices of a rank's rows, and count in `lost` the rows with flaws; None if none is a step."""
     row = np.arange(len(next(iter(columns.values()))), dtype=np.float64)
     number = _over_epochs(columns[kinds.step], kinds, columns) if kinds.step else row
     is_step = (np.abs(number) < 1 << 53) & (np.rint(number) == number)  # not NaN
@@ -330,14 +294,15 @@ def _steps_of(
     has_length = whole_ns > 0
     lost["untold"] += 0 if whole is None else int((~has_length).sum())
     lost["cut"] += int((is_cut & has_length).sum())
-    args = kept_ns | {name: columns[name] for name in kinds.values}
-    return _StepsOfRank(
-        rank,
-        steps[has_length],
-        begin_ns[has_length],
+    args = {NUMBER: steps} if kinds.step else {}
+    args |= kept_ns | {name: columns[name] for name in kinds.values}
+    n = int(has_length.sum())
+    no_id = np.zeros(n, np.int32)
+    return Trace(
+        "", DIALECT, [STEP], [""], [], no_id, no_id, no_id, begin_ns[has_length],
         whole_ns[has_length],
-        {name: column[has_length] for name, column in args.items()},
-    )
+        {name: ArgColumn(np.arange(n), column[has_length]) for name, column in args.items()},
+    )  # fmt: skip
 
 
 def _over_epochs(number: Float64, kinds: Kinds, columns: Mapping[str, Float64]) -> Float64:
@@ -402,9 +367,10 @@ def _placed(number: Int64, end_ns: Int64, whole_ns: Int64, parts_ns: Sequence[In
     return begin.astype(np.int64), whole_ns.astype(np.int64)
 
 
-def _missing(number: Int64) -> str:
-    """Count the missing steps in words; "" if none is missing, or every n-th is logged."""
+def _missing(number: NDArray[Any]) -> str:
+    """Count the missing steps in words, up to a restart; "" if none is missing, or every n-th is logged."""
     steps = np.diff(number)
+    steps = steps[: int(np.append(steps < 1, True).argmax())]
     if not len(steps):
         return ""
     usual = int(np.median(steps))

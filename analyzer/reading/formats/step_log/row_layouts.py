@@ -19,7 +19,6 @@ from analyzer.reading.formats.values import as_ranks
 
 #: A column of one rank, in rows of all ranks: ``rank3_data_ms``, ``data_ms/rank3``, ``rank3 - step_ms``.
 _OF_RANK = re.compile(r"(?i)(?P<before>.*?)(?<![a-z])rank[ _:=#-]?(?P<rank>\d{1,7})(?!\d)(?P<after>.*)")
-_SAMPLE_ROWS = 100_000  # rows by which the whole step is recognised
 _MOST_METRICS = 1_000  # each becomes a column of every step; a column of more texts names something else
 _MOST = 1 << 31  # ranks, and numbers that are labels
 _SHARED_STEPS = 0.5  # two ranks have at least this share of their steps in common
@@ -116,13 +115,9 @@ class RowsByRank:
         ends = (f"rank {self.known.get(rank, rank)} is {label(rank)}" for rank in (ranks[0], ranks[-1]))
         return [f"ranks are told apart by {' and '.join(self.labels)}: {', '.join(ends)}"]
 
-    def sample(self) -> dict[str, Float64]:
-        """Columns of a sample of all ranks' rows."""
-        return _selected(self.columns, slice(None, None, 1 + self.n // _SAMPLE_ROWS))
-
     def of(self, rank: int) -> dict[str, Float64]:
         """Columns of a rank's rows, in the order of the file."""
-        return _selected(self.columns, self._rows_of[rank])
+        return {name: column[self._rows_of[rank]] for name, column in self.columns.items()}
 
 
 class Metrics(RowsByRank):
@@ -189,19 +184,11 @@ class Metrics(RowsByRank):
         of_steps = {name: column[last[in_file]] for name, column in columns.items()}
         return of_steps | dict(zip(self.metrics(), table[:, in_file], strict=True))
 
-    def sample(self) -> dict[str, Float64]:
-        """Columns of the first rank."""
-        return self.of(self.ranks()[0])
-
 
 def _select(columns: dict[str, Float64], rows: NDArray[Any]) -> None:
     """Keep some rows of all columns, one after the other to save memory."""
     for name in columns:
         columns[name] = columns[name][rows]
-
-
-def _selected(columns: Mapping[str, Float64], rows: slice) -> dict[str, Float64]:
-    return {name: column[rows] for name, column in columns.items()}
 
 
 def _changes(keys: Sequence[NDArray[Any]]) -> Mask:

@@ -12,7 +12,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -21,45 +21,31 @@ _STEP = r"(?P<step>\d{1,15})\b"
 _CELLS = rf"(?P<name>[^|:=]{{1,80}}?)\s*[:=]\s*(?P<number>{_N})(?=[\s|,(%]|$)"
 
 
-class _Line(NamedTuple):
-    """A line with a step's number, and its cells.
-
-    If `first`, timers without a number that follow are of this step, else those before it, too.
-    """
-
-    program: str
-    begins: str
-    cells: str
-    first: bool = True
-
-
-LINES = (
-    # iteration 10/ 1000 | consumed samples: 160 | elapsed time per iteration (ms): 1147.6 | …, with = for :
-    _Line("Megatron-LM", rf"\biteration[ =]\s*{_STEP}\s*/\s*(?:\d+|infinity)\s*\|", _CELLS, first=False),
-    # step: 10  loss: 10.7  memory: 30.99GiB(32.62%)  tps: 7,034  tflops: 407.35  mfu: 41.19% (earlier: wps)
-    _Line(
-        "torchtitan",
-        rf"(?<!validate )\bstep:\s*{_STEP}(?=\s+loss:)",
-        rf"(?P<name>[a-z_]{{1,80}}):\s*(?P<number>{_N})",
-    ),
-    # [Rank 0] step=10, skipped=0, lr=[0.001], mom=[(0.9, 0.999)]
-    _Line("DeepSpeed", rf"\[Rank \d+\] step={_STEP}(?=, skipped)", r"(?P<name>skipped)=(?P<number>\d+)"),
-    # epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.0, CurrSamplesPerSec=24.9, …
-    _Line(
-        "DeepSpeed",
+#: Lines with a step's number: their beginning, and their cells. If True, timers without a number that follow
+#: are of this step; else those before it are, too.
+_LINES = (
+    # Megatron-LM, with : or =
+    # iteration 10/ 1000 | consumed samples: 160 | elapsed time per iteration (ms): 1147.6 | …
+    (rf"\biteration[ =]\s*{_STEP}\s*/\s*(?:\d+|infinity)\s*\|", _CELLS, False),
+    # torchtitan (earlier wps for tps)
+    # step: 10  loss: 10.7  memory: 30.99GiB(32.62%)  tps: 7,034  tflops: 407.35  mfu: 41.19%
+    (rf"(?<!validate )\bstep:\s*{_STEP}(?=\s+loss:)", rf"(?P<name>[a-z_]{{1,80}}):\s*(?P<number>{_N})", True),
+    # DeepSpeed: [Rank 0] step=10, skipped=0, lr=[0.001], mom=[(0.9, 0.999)]
+    (rf"\[Rank \d+\] step={_STEP}(?=, skipped)", r"(?P<name>skipped)=(?P<number>\d+)", True),
+    # DeepSpeed: epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.0, CurrSamplesPerSec=24.9, …
+    (
         rf"\b(?:global_step=|\] \d+/){_STEP}(?=, (?:RunningAvg)?SamplesPerSec)",
         rf"(?P<name>\w{{1,80}})=(?P<number>{_N})",
+        True,
     ),
 )
-_BEGINS = [re.compile(line.begins) for line in LINES]
-_CELL = [re.compile(line.cells) for line in LINES]
-_ANY = re.compile("|".join(f"(?:{re.sub('[?]P<step>', '', line.begins)})" for line in LINES).encode())
+_ANY = re.compile("|".join(f"(?:{begin.replace('?P<step>', '')})" for begin, _, _ in _LINES).encode())
 #: Timers after an iteration's line (Megatron-LM): a title, and a line for each, or for each rank of each.
 _TITLE = re.compile(r"\btimes? across ranks \(ms\):")
 _TIMER = re.compile(rf"\s*(?P<name>[\w/-]+) ?\.*:\s*(?:\(\s*{_N},\s*)?(?P<number>{_N})?\)?\s*$")
 _TIMER_OF_RANK = re.compile(rf"\s*rank\s+(?P<rank>\d{{1,7}}):\s*(?P<number>{_N})\s*$")
 #: Timers in one line: ``time (ms) | fwd: 25.3 | bwd: 77.7 | … | step: 2.2`` (DeepSpeed, older Megatron-LM).
-_TIMERS, _TIMER_CELLS = re.compile(r"\btime \(ms\) \|"), re.compile(_CELLS)
+_TIMERS = re.compile(r"\btime \(ms\) \|")
 #: Timers that are parts of a step; all others, as of checkpoints and micro steps, are not.
 _PART = re.compile(
     r"(?:forward|backward|optimizer)(?:-[\w-]+)?|(?:fwd|bwd)(?:_(?!.*microstep)\w+)?|step|batch-generator"
@@ -146,16 +132,16 @@ class _Process(Struct):
     def read(self, text: str, host: str, local: str) -> Iterator[dict[str, Any]]:
         """Read a line; yield the row that it ends."""
         if _TIMERS.search(text):
-            cells = _cells(_TIMER_CELLS, _TIMERS.split(text, 1)[1])
+            cells = _cells(_CELLS, _TIMERS.split(text, 1)[1])
             if "fwd" in cells and (not self.row or "fwd" in self.timers):
                 yield from self._begun(self.number + 1, host, local, text)
                 self.is_counted = True
             self._timed(cells)
             return
-        for line, begins, cell in zip(LINES, _BEGINS, _CELL, strict=True):
-            if match := begins.search(text):
+        for begin, cell, is_first in _LINES:
+            if match := re.search(begin, text):
                 number = int(match["step"])
-                if self.is_counted and not line.first:
+                if self.is_counted and not is_first:
                     self.row["step"] = self.number = number
                 elif number != self.number or not self.row:
                     yield from self._begun(number, host, local, text)
@@ -202,9 +188,9 @@ class _Process(Struct):
         self.is_counted = False
 
 
-def _cells(rule: re.Pattern[str], text: str) -> dict[str, float]:
+def _cells(rule: str, text: str) -> dict[str, float]:
     """Read the cells of a line that are finite numbers."""
-    cells = {match["name"].strip(" -\t"): _number(match["number"]) for match in rule.finditer(text)}
+    cells = {match["name"].strip(" -\t"): _number(match["number"]) for match in re.finditer(rule, text)}
     return {name: number for name, number in cells.items() if name and math.isfinite(number)}
 
 

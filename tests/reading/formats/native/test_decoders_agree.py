@@ -16,7 +16,8 @@ import mutations
 import pytest
 from test_scanner import seen
 
-from analyzer.reading.formats import stream
+import recorded
+from analyzer.reading.formats import native, stream
 
 FIRST = int(os.environ.get("FUZZ_SEED", "1"))
 COUNT = int(os.environ.get("FUZZ_COUNT", "60"))
@@ -84,3 +85,10 @@ def differing(seed: int, kind: str, path: Path) -> str:
     return "; ".join(
         f"{key}: {in_python[key]!r:.300} | {in_c[key]!r:.300}" for key in in_c if in_python[key] != in_c[key]
     )
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(native.library() is None, reason="no C compiler here")
+@pytest.mark.parametrize("path", recorded.files(), ids=lambda path: f"{path.parent.name}/{path.name}"[-60:])
+def test_recorded_traces_have_the_same_columns(path: Path) -> None:
+    assert seen(path, scan=True, args=WANTED, points=True) == seen(path, scan=False, args=WANTED, points=True)
