@@ -125,6 +125,10 @@ class Bars(NamedTuple):
     is_small: bool = False  # half width: two such charts share a row
 
 
+#: Most bars of a chart that lie below each other: 360 pixels, so that chart and answer fit a screen.
+MOST_BARS = 20
+
+
 class HeatMap(NamedTuple):
     """A grid of values; larger values are darker. None is a gap."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from analyzer.base.units import LazySequence, ms_of
-from analyzer.report.result import Bars, Cell, Chart, Column, Table, ms_column
+from analyzer.report.result import MOST_BARS, Bars, Cell, Chart, Column, Table, ms_column
 
 if TYPE_CHECKING:
     from analyzer.answers.compare.comparison import Comparison, OpChange
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _EXPLAINS = "What explains the change of the step"
 _MOST = "Operations that explain most of the change"
-_MOST_BARS = 20  # of a chart
 _LEAST_SHOWN = 0.01  # least share of the base's step for a category on standard output
 
 
@@ -38,7 +37,15 @@ _COUNTS = (
     Column("count_a", "base count", "int", value=lambda item: item.count[0]),
     Column("count_b", "new count", "int", value=lambda item: item.count[1]),
 )
-_CHANGE_CELLS = [(column, column.value or attrgetter(column.key)) for column in CHANGE]
+
+
+def _applied(columns: Iterable[Column], part: Callable[[Any], Any]) -> list[Column]:
+    """Apply columns to a part of each item."""
+
+    def of_part(cell: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
+        return lambda item: cell(part(item))
+
+    return [column._replace(value=of_part(column.value or attrgetter(column.key))) for column in columns]
 
 
 def part_of_the_change(op: OpChange) -> tuple[float, float]:
@@ -48,7 +55,7 @@ def part_of_the_change(op: OpChange) -> tuple[float, float]:
 
 def change_record(change: Change) -> dict[str, Cell]:
     """Make the cells of the columns `CHANGE`, by their keys."""
-    return {column.key: cell(change) for column, cell in _CHANGE_CELLS}
+    return Table.of("", "", CHANGE, [change]).records()[0]
 
 
 def tables_of(pair: Comparison) -> list[Table]:
@@ -84,12 +91,7 @@ def _sides(key: str, what: str, of: str) -> list[Column]:
 
 def tested_columns(of: str = "average") -> list[Column]:
     """Apply the columns `CHANGE` to the change `of` items."""
-    change = attrgetter(of)
-
-    def of_item(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
-        return lambda item: value(change(item))
-
-    return [column._replace(value=of_item(cell)) for column, cell in _CHANGE_CELLS]
+    return _applied(CHANGE, attrgetter(of))
 
 
 #: Columns of a run beside the base; their items are `Comparison`s.
@@ -124,24 +126,10 @@ def _device(pair: Comparison) -> list[Table]:
     """Make the table of the device's time by kind of kernel, which no profiler distorts."""
     if not pair.device:
         return []
-    columns = (Column("kind", "kernels", value=itemgetter(0)), *_of_second(_DEVICE), *_of_second(CHANGE))
-    return [
-        Table.of(
-            "device", "Device time of a step by kind of kernel", columns, pair.device, certain="significant"
-        )
-    ]
-
-
-_DEVICE = (ms_column("a_ms", "base", "a_ns"), ms_column("b_ms", "new", "b_ns"))
-
-
-def _of_second(columns: Sequence[Column]) -> list[Column]:
-    """Apply columns of changes to pairs of a name and a change."""
-
-    def of_pair(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
-        return lambda pair: value(pair[1])
-
-    return [column._replace(value=of_pair(column.value or attrgetter(column.key))) for column in columns]
+    sides = (ms_column("a_ms", "base", "a_ns"), ms_column("b_ms", "new", "b_ns"))
+    columns = (Column("kind", "kernels", value=itemgetter(0)), *_applied((*sides, *CHANGE), itemgetter(1)))
+    title = "Device time of a step by kind of kernel"
+    return [Table.of("device", title, columns, pair.device, certain="significant")]
 
 
 def _operations(pair: Comparison) -> list[Table]:
@@ -187,14 +175,8 @@ def _categories(pair: Comparison) -> list[Table]:
 
 
 def _only(pair: Comparison) -> Table:
-    def of_operation(column: Column) -> Column:
-        value = column.value or attrgetter(column.key)
-        return column._replace(value=lambda row: value(row[1]))
-
-    columns = (
-        Column("run", "only in", value=itemgetter(0)),
-        *map(of_operation, (_NAME, _CAT, _EXPLAINED)),
-    )
+    of_operation = _applied((_NAME, _CAT, _EXPLAINED), itemgetter(1))
+    columns = (Column("run", "only in", value=itemgetter(0)), *of_operation)
     rows = [(name, op) for name, ops in zip(pair.names, pair.only_in, strict=True) for op in ops]
     return Table.of("only_in", "Operations of one run only", columns, rows, full=True)
 
@@ -221,8 +203,8 @@ def charts_of(pair: Comparison) -> list[Chart]:
 
     categories = sorted(pair.categories, key=lambda change: -abs(change.explained.ns or 0.0))
     by_title = {
-        _EXPLAINS: {change.cat or "(none)": change.explained for change in categories[:_MOST_BARS]},
-        _MOST: {op.name: op.explained for op in _explaining(pair)[:_MOST_BARS]},
+        _EXPLAINS: {change.cat or "(none)": change.explained for change in categories[:MOST_BARS]},
+        _MOST: {op.name: op.explained for op in _explaining(pair)[:MOST_BARS]},
     }
     charts: list[Chart] = []
     for title, changes in by_title.items():

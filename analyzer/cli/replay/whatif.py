@@ -11,8 +11,20 @@ from analyzer.base.errors import as_sentence
 from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent, in_range
 from analyzer.cli import WHAT_IF, command, damage_notes
-from analyzer.cli.replay import replay_tables
-from analyzer.cli.replay.replayed import common, document, in_milliseconds, path_of, write
+from analyzer.cli.replay.replayed import (
+    bars,
+    common,
+    document,
+    helpful_table,
+    in_milliseconds,
+    path_of,
+    path_tables,
+    saved_share,
+    slowdown_table,
+    timelines,
+    whatif_table,
+    write,
+)
 from analyzer.report.result import Chart, Column, Result, Table
 from dag_utils import LoadedSteps
 from replay import edit as registry
@@ -59,7 +71,7 @@ def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
     headline = "No edit that was tried saves 1 % of a step for certain."
     if edits:
         best = edits[0].forecast
-        saved = f"{in_ms(best.saved_ns)} or {in_percent(replay_tables.saved_share(best))} of a step"
+        saved = f"{in_ms(best.saved_ns)} or {in_percent(saved_share(best))} of a step"
         headline = f"{brief(best.name)} would save most, {saved}."
     records = [
         {**_record(edit.forecast), "finding": edit.finding or None, "command": command}
@@ -69,7 +81,7 @@ def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
         **common(args, loaded),
         headline=headline,
         document={"whatif": records[: args.head]},
-        tables=[replay_tables.helpful_table(edits)] if edits else (),
+        tables=[helpful_table(edits)] if edits else (),
         charts=_savings(edits) if args.html and edits else (),
         notes=commands[:1],
     )
@@ -81,7 +93,7 @@ def _savings(edits: Sequence[HelpfulEdit]) -> list[Chart]:
         (edit.forecast.name, gain.mid_ns, (gain.low_ns, gain.high_ns))
         for edit, gain in zip(edits, gains, strict=True)
     ]
-    return replay_tables.bars("What each edit would save", "saved in a step", rows)
+    return bars("What each edit would save", "saved in a step", rows)
 
 
 class _Question(NamedTuple):
@@ -105,9 +117,9 @@ def forecast(args: Namespace, loaded: LoadedSteps) -> Result:
     slower = slowdown(recording) if any(question.is_ideal for question in questions) else None
     written = write(simulation, args.output)
     tables = [
-        replay_tables.whatif_table(answers),
-        *replay_tables.path_tables(recording.steps[row].number, path),
-        *([replay_tables.slowdown_table(slower)] if slower else []),
+        whatif_table(answers),
+        *path_tables(recording.steps[row].number, path),
+        *([slowdown_table(slower)] if slower else []),
     ]
     return Result(
         **common(args, loaded),
@@ -122,9 +134,7 @@ def forecast(args: Namespace, loaded: LoadedSteps) -> Result:
             ],
         },
         tables=tables,
-        charts=[*_before_and_after(answers), *replay_tables.timelines(recording, simulation, row)]
-        if args.html
-        else (),
+        charts=[*_before_and_after(answers), *timelines(recording, simulation, row)] if args.html else (),
         notes=[*recording.notes, *damage_notes(loaded.files), *written, command(args, WHAT_IF)],
     )
 
@@ -157,7 +167,7 @@ def _headline(forecast: Forecast) -> str:
 def _before_and_after(answers: Sequence[Forecast]) -> list[Chart]:
     rows = [(brief(answer.name), answer.after_ns, answer.interval_ns) for answer in answers]
     rows.insert(0, ("without a change", answers[-1].before_ns, None))
-    return replay_tables.bars("The step before and after", "mean step", rows)
+    return bars("The step before and after", "mean step", rows)
 
 
 def _record(forecast: Forecast, slower: Slowdown | None = None) -> dict[str, Any]:

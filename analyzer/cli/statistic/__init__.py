@@ -26,7 +26,7 @@ from analyzer.cli import (
     variant_of,
 )
 from analyzer.cli.runs import check_digests, check_grouped, digest_note, group_of, saved
-from analyzer.report.result import Bars, Chart, Column, Result, Table, ms_column
+from analyzer.report.result import MOST_BARS, Bars, Chart, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,7 +43,6 @@ _TITLES = {
     "operator": "Operators", "module": "Modules", "annotation": "Annotations",
     "kernel_kind": "Kinds of kernels",
 }  # fmt: skip
-_MOST_BARS = 15
 _MOST_RANKS = 16  # ranks; with more, a terminal shows a row for each operation over all ranks
 
 _OWNER = re.compile(r"^(?:wk\d+\.)?(?:rank|host)\d+\.")
@@ -253,8 +252,8 @@ def _charts(args: Namespace, sides: Mapping[str, Sequence[Stat]]) -> list[Chart]
     from analyzer.cli.statistic.statistic_tables import icicle
 
     stats = next(iter(sides.values()))
-    ms = [stat.own_ns / 1e6 for stat in stats[:_MOST_BARS]]
-    names = [brief(stat.name) for stat in stats[:_MOST_BARS]]
+    ms = [stat.own_ns / 1e6 for stat in stats[:MOST_BARS]]
+    names = [brief(stat.name) for stat in stats[:MOST_BARS]]
     bars = Bars("What takes most time", "own total (ms)", names, {"operation": ms})
     return [icicle(stats), bars] if args.group_by == "module" else [bars]
 

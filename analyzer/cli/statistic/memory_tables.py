@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from analyzer.answers.statistic.memory_peaks import CACHED, EVIDENCE, memory_peaks
-from analyzer.base.errors import AnalyzeError, UsageError, counted
-from analyzer.base.inputs import is_digest
+from analyzer.base.errors import AnalyzeError, counted
 from analyzer.base.units import in_digits, in_ms, in_percent
 from analyzer.cli import asked, command, damage_notes, name_files
+from analyzer.cli.statistic.statistic_tables import check_events
 from analyzer.report.result import Bars, Column, Result, Table
 
 _SET = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -27,8 +27,7 @@ _HOLDERS = (_RANK, _CATEGORY, _WHO, _BYTES, _SHARE, Column("allocations", "alloc
 
 def memory(args: Namespace) -> Result:
     """Show who holds the memory of each device of the job at `--path` at its peak."""
-    for digest in filter(is_digest, args.path):
-        raise UsageError(f"--sub_option memory: {digest} is a digest, which has no memory; give the traces")
+    check_events(args, "memory")
     peaks, files, repairs = memory_peaks(args.path, asked(args))
     if not peaks:
         raise AnalyzeError(

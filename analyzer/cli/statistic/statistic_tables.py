@@ -44,12 +44,12 @@ _NUMBER = re.compile(r"_\d+$")  # of a module among those of its class
 
 
 def check_events(args: Namespace, what: str) -> None:
-    """Raise `UsageError` for digests and step logs, which have none of `what`."""
+    """Raise `UsageError` for digests and step logs, which have no `what`."""
     from trace_utils import held_by
 
     refused = f"--sub_option {args.sub_option}"
     for digest in filter(is_digest, args.path):
-        raise UsageError(f"{refused}: {digest} is a digest, which has no single {what}; give the traces")
+        raise UsageError(f"{refused}: {digest} is a digest, which has no {what}; give the traces")
     if held_by(args.path) == "steps":
         raise UsageError(
             f"{refused}: {args.path[0]} is a step log, which has no {what}; "
