@@ -29,7 +29,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64, NDArray
-from analyzer.base.errors import TraceError, counted, listed
+from analyzer.base.errors import Note, NoteKind, TraceError, counted, listed
 from analyzer.reading.formats.columns import ArgColumn, Trace, Track
 from analyzer.reading.formats.step_log import text_lines
 from analyzer.reading.formats.step_log.lines import Form, begun_in, cells_of, object_of
@@ -237,10 +237,11 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
     n, n_added = sum(sizes), sum(rows.added.values())
     is_repeated = kinds.rank is None and lost["again"] + n_added >= n
     remedy = " (--rank_by COLUMN tells ranks apart)" if is_repeated else ""
+    if lost["untold"]:
+        damage = [*damage, f"{counted(lost['untold'], 'row')} without a step or its durations left out"]
     notes = [
         *damage,
         unit,
-        lost["untold"] and f"{counted(lost['untold'], 'row')} without a step or its durations left out",
         lost["again"]
         and f"{counted(lost['again'], 'row')} of steps that were run again; the last of a step holds{remedy}",
         n_added and f"{counted(n_added, 'row')} added to those of the same metric before them{remedy}",
@@ -260,7 +261,7 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
         dur_ns=np.concatenate([steps.whole_ns for steps in ranks]),
         args={name: ArgColumn(np.arange(n), column) for name, column in (numbers | args).items()},
         header={PARTS: parts}, phases={"row": n}, rank=pids[0] if len(pids) == 1 else None,
-        repairs=[note for note in notes if note],
+        repairs=[note if note in damage else Note(note, NoteKind.WHOLE) for note in notes if note],
     )  # fmt: skip
 
 
@@ -328,7 +329,9 @@ def _steps_of(
         kept_ns[name] = np.minimum(part, left)
         left -= kept_ns[name]
     has_length = whole_ns > 0
-    lost["untold"] += 0 if whole is None else int((~has_length).sum())
+    lost["untold"] += 0 if whole is None and has_length.any() else int((~has_length).sum())
+    if not has_length.any():
+        return None
     lost["cut"] += int((is_cut & has_length).sum())
     args = kept_ns | {name: columns[name] for name in kinds.values}
     return _StepsOfRank(
