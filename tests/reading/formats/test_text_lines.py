@@ -53,6 +53,16 @@ def rows(*lines: str) -> list[dict[str, Any]]:
             {"step": 10, "ts": "2025-06-04T08:51:58.557Z", "RunningAvgSamplesPerSec": 25.02}
             | {"CurrSamplesPerSec": 24.98, "MemAllocated": 0.14},
         ),
+        (
+            "steps: 10 loss: 3.2045 iter time (s): 0.123 samples/sec: 260.163",
+            {"step": 10, "loss": 3.2045, "iteration_s": 0.123, "samples/sec": 260.163},
+        ),
+        (
+            " [2026-01-13 23:41:12.123456] iteration       10/    1000 | consumed samples:     160 | elapsed "
+            "time per iteration (ms): 1147.6 | mtp_1 loss: 1.3E+00 | number of nan iterations:   0 |",
+            {"step": 10, "ts": "2026-01-13T23:41:12.123456Z", "consumed samples": 160, "iteration_ms": 1147.6}
+            | {"mtp_1 loss": 1.3, "number of nan iterations": 0},
+        ),
     ],
 )  # fmt: skip
 def test_a_line_of_each_program(line: str, row: dict[str, Any]) -> None:

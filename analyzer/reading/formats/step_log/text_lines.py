@@ -50,6 +50,8 @@ LINES = (
         rf"\b(?:global_step=|\] \d+/){_STEP}(?=, (?:RunningAvg)?SamplesPerSec)",
         rf"(?P<name>\w{{1,80}})=(?P<number>{_N})",
     ),
+    # steps: 10 loss: 3.2045 iter time (s): 0.123 samples/sec: 260.163, of pipelines
+    _Line("DeepSpeed", rf"\bsteps: {_STEP}(?= loss: )", rf"(?P<name>[\w/() ]{{1,80}}): (?P<number>{_N})"),
 )
 _BEGINS = [re.compile(line.begins) for line in LINES]
 _CELL = [re.compile(line.cells) for line in LINES]
@@ -76,6 +78,7 @@ _ENCLOSED = (
 _NAMES = {
     "elapsed time per iteration (ms)": "iteration_ms",
     "elapsed_time_per_iteration_ms": "iteration_ms",
+    "iter time (s)": "iteration_s",
     "step": "optimizer-step",  # DeepSpeed's timer of `engine.step()`
 }
 _COLOUR = re.compile(rb"\x1b\[[\d;]{0,20}[A-Za-z]")
