@@ -1,4 +1,4 @@
-"""Peak rates by the names that devices have in recordings; the numbers are those of the makers' data sheets."""
+"""Peak rates by the names that devices have in recordings, against the makers' data sheets."""
 
 from __future__ import annotations
 
