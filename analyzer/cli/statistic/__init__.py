@@ -308,8 +308,10 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
 
     of_ranks = summaries((rank.name, rank.breakdown) for rank in job.settled.ranks)
     if is_whole := all(rank.idle_ns == rank.mean_ns for rank in of_ranks):  # steps alone are recorded
-        unknown = dict.fromkeys(("compute_ns", "comm_ns", "exposed_comm_ns", "idle_ns"), math.nan)
-        of_ranks = [rank._replace(**unknown) for rank in of_ranks]
+        nan = math.nan
+        of_ranks = [
+            rank._replace(compute_ns=nan, comm_ns=nan, exposed_comm_ns=nan, idle_ns=nan) for rank in of_ranks
+        ]
     ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
     steps = _steps(job, is_whole=is_whole)
     is_long = len(steps.rows) > _MOST_ROWS and args.head is None
