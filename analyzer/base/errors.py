@@ -127,7 +127,7 @@ class NoteKind(Enum):
     UNMARKED = "no steps are marked: the whole recording is one step"
     UNALIGNED = "the offsets between the clocks of some ranks are unknown"
     MISSING = "a rank or its trace is missing, empty, or duplicated"
-    WHOLE = "a repair without loss: slices cut at the recording's ends, aligned clocks"
+    WHOLE = "no loss: slices cut at the recording's ends, aligned clocks, how a log was read"
 
 
 class Note(str):

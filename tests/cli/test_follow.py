@@ -16,7 +16,7 @@ from analyzer.answers.diagnose.step_logs.step_log_diagnosis import diagnose_step
 from analyzer.cli.diagnose.follow import _Changes
 from analyzer.model.figures.job_figures import Wanted, load_figures
 from analyzer.reading.formats.step_log.followed_logs import copied
-from conftest import REPO, few, run_cli
+from conftest import REPO, ask, few, run_cli
 from oracles.hidden_ranks import hidden_rank, write
 from trace_utils import Request
 
@@ -77,6 +77,19 @@ def test_a_restarted_job_begins_anew_in_all_files(tmp_path: Path) -> None:
     assert (folder / "rank0.csv").read_text() == HEAD + rows(40, 41)
 
 
+def test_a_header_may_come_long_before_the_rows(tmp_path: Path) -> None:
+    log, folder = tmp_path / "a.csv", tmp_path / "copy"
+    folder.mkdir()
+    log.write_text(HEAD)
+    looks = copied(log, folder)
+    next(looks)
+    for lines, restart in ((rows(*range(100)), None), (rows(40, 41), 40)):
+        with open(log, "a") as file:
+            file.write(lines)
+        assert next(looks) == (True, restart)
+    assert (folder / "a.csv").read_text() == HEAD + rows(40, 41)
+
+
 def finding(first: int, last: int, gain_ms: float = 34.0) -> dict[str, object]:
     scope = {"ranks": ["rank3"], "operations": ["forward"], "steps": [], "from_step": first, "to_step": last}
     return {"kind": "late_rank", "title": "rank3 is late", "scope": scope, "gain_ms": {"mid": gain_ms}} | {
@@ -105,6 +118,15 @@ def test_a_change_without_a_claimed_saving_is_a_line() -> None:
     assert line == "since step 120: rank3 is the straggler, in forward; no saving is claimed"
 
 
+def test_steps_of_all_ranks_that_grow_are_a_line(tmp_path: Path) -> None:
+    """From step 60 on, both ranks take 130 instead of 100 ms."""
+    for rank in range(2):
+        steps = "".join(f"{step},{rank},{100 + 30 * (step >= 60) + step % 3 / 10}\n" for step in range(100))
+        (tmp_path / f"rank{rank}.csv").write_text(HEAD + steps)
+    (line,) = _Changes().since(ask("diagnose", tmp_path))
+    assert line.startswith("since step 60: all ranks are slower, outside the log's columns; 30 ms (")
+
+
 def named(path: Path) -> list[str]:
     """List the ranks in the first two findings."""
     diagnosis = diagnose_step_log(load_figures([path], Wanted(rows=True), Request(jobs=1)))
@@ -122,10 +144,13 @@ def test_a_hidden_rank_is_named_within_twenty_steps(tmp_path: Path, seed: int) -
 @pytest.mark.slow
 def test_follow_prints_changes_and_the_answer_at_last(tmp_path: Path) -> None:
     job, log = hidden_rank(3), tmp_path / "a.csv"
-    log.write_text(job.until(job.onset - 1))
+    log.write_text(job.until(job.onset - 1).partition("\n")[0] + "\n")  # the job has just begun
     command = [sys.executable, "analyze.py", "diagnose", str(log), "--follow"]
     with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        time.sleep(2)
+        with open(log, "a") as file:
+            file.write(job.until(job.onset - 1).partition("\n")[2])
         first = process.stdout.readline()
         with open(log, "a") as file:
             file.write(job.until(job.onset + 30)[len(job.until(job.onset - 1)) :])

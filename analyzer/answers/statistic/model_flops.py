@@ -83,6 +83,7 @@ _DEVICES = (
     ("NVIDIA H200", 989.4, 494.7, 66.9, 1978.9, 4800, ""),
     ("NVIDIA H100 NVL", 835.5, 417.5, 60, 1670.5, 3900, ""),
     ("NVIDIA H100 PCIe", 756, 378, 51, 1513, 2000, ""),
+    ("NVIDIA H100 HBM2e", 756, 378, 51, 1513, 2000, "NVIDIA H100 PCIe data sheet"),
     ("NVIDIA H100", 989.4, 494.7, 66.9, 1978.9, 3350, ""),
     ("NVIDIA H800", 989.4, 494.7, 66.9, 1978.9, 3350, ""),
     ("NVIDIA H20", 148, 74, 44, 296, 4000, ""),
@@ -108,14 +109,14 @@ TYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")
 def peaks_of(device: str) -> tuple[Mapping[str, float], str]:
     """Look up the FLOP/s of each type, the bytes a second (`memory`), and their source; nothing if unknown.
 
-    A part of a device (MIG) is unknown.
+    A part of a device (MIG), or one with fewer cores of the same name (Laptop, D), is unknown.
 
     >>> peaks_of("NVIDIA A100-SXM4-80GB")[0]["tf32"], peaks_of("NVIDIA A10G")
     (156000000000000.0, ({}, ''))
     """
     has = {*re.findall(r"[a-z0-9]+", device.lower())}
     for name, half, tf32, fp32, fp8, memory, source in _DEVICES:
-        if {*name.lower().split()} <= has and "mig" not in has:
+        if {*name.lower().split()} <= has and has.isdisjoint(("mig", "laptop", "d")):
             rates = zip(TYPES, (half, half, tf32, fp32, fp8), strict=True)
             known = {of_type: rate * 1e12 for of_type, rate in rates if rate}
             return {**known, "memory": memory * 1e9}, source or f"{name} data sheet"

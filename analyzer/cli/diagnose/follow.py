@@ -28,13 +28,14 @@ _Answer = Callable[[Namespace, list[Path]], Result]
 
 def follow(args: Namespace, answer: _Answer) -> Result:
     """Print a line for each change of the answer until Ctrl-C; then give the answer."""
+    from analyzer.reading.formats.file_kinds import STEP_SUFFIXES
     from analyzer.reading.formats.step_log.followed_logs import copied
 
     if len(args.path) != 1:
         raise UsageError("--follow: give one log, or one directory of logs")
     (path,) = args.path
     with contextlib.suppress(TraceError):  # no row as yet
-        if held_by([path]) != "steps":
+        if held_by([path]) != "steps" and path.suffix not in STEP_SUFFIXES[1:]:  # in texts it may come later
             raise UsageError(f"--follow: {path} is no step log; leave --follow out")
         if path.is_dir() and all(file.suffix == ".gz" for file in path.rglob("*") if file.is_file()):
             raise UsageError(f"--follow: the logs in {path} are packed, so none grows; leave --follow out")
@@ -97,7 +98,8 @@ class _Changes:
         recent = steps[-min(_RECENT, len(steps))]
         spans = [finding for finding in document["findings"] if "to_step" in finding["scope"]]
         now = next(
-            (f for f in spans if f["kind"] != "outlier_steps" and f["scope"]["to_step"] >= recent), None
+            (f for f in spans if not f["scope"]["steps"] and f["scope"]["to_step"] >= recent),
+            None,  # no stall
         )
         for stall in (f for f in spans if f["scope"]["steps"] and f["scope"]["to_step"] > self._stalls):
             if not self._is_first and stall["kind"] == "outlier_steps":

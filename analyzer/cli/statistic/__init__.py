@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -304,8 +305,13 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
     from analyzer.model.figures.time_by_role import summaries
 
     of_ranks = summaries((rank.name, rank.breakdown) for rank in job.settled.ranks)
+    if is_whole := all(rank.idle_ns == rank.mean_ns for rank in of_ranks):  # steps alone are recorded
+        nan = math.nan
+        of_ranks = [
+            rank._replace(compute_ns=nan, comm_ns=nan, exposed_comm_ns=nan, idle_ns=nan) for rank in of_ranks
+        ]
     ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
-    steps = _steps(job)
+    steps = _steps(job, is_whole=is_whole)
     is_long = len(steps.rows) > _MOST_ROWS and args.head is None
     rules = list(dict.fromkeys(rank.breakdown.rule for rank in job.ranks if rank.breakdown.rule))
     return _result(
@@ -314,14 +320,14 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         job.ranks[0].source.path,
         (ranks._replace(brief=True), steps._replace(full=is_long or None), ranks._replace(detail=True)),
         headline=_where_time_goes(job.settled, of_ranks),
-        charts=[_mean_steps(of_ranks)],
+        charts=[] if is_whole else [_mean_steps(of_ranks)],
         notes=[*rules, *dict.fromkeys(rank.steps.note for rank in job.ranks if rank.steps.note)],
         repairs=job.repairs,
     )
 
 
-def _steps(job: JobFigures) -> Table:
-    """Make a table with a row for each step of each rank."""
+def _steps(job: JobFigures, *, is_whole: bool) -> Table:
+    """Make a table with a row for each step of each rank; without its parts if it `is_whole`."""
     import numpy as np
 
     parts = [rank.breakdown for rank in job.ranks]
@@ -329,6 +335,7 @@ def _steps(job: JobFigures) -> Table:
     labels = [step for part in parts for step in part.step]
     columns = ("wall_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", "idle_ns")
     ms = np.concatenate([np.column_stack([getattr(part, name) for name in columns]) for part in parts]) / 1e6
+    ms[:, 1:] += math.nan if is_whole else 0.0
     rows = LazySequence(range(len(labels)), lambda row: (names[row], labels[row], *ms[row].tolist()))
     return Table("breakdown", "Time of each step", _BREAKDOWN, rows, order=(-ms[:, 0]).tolist())
 
@@ -344,6 +351,8 @@ def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
     else:
         mean_ns = sum(rank.mean_ns for rank in ranks) / len(ranks)
         length = f"No step is marked; the recording takes {in_ms(mean_ns)}{on}"
+    if all(math.isnan(rank.idle_ns) for rank in ranks):
+        return f"{length}; what happens in a step is not recorded."
     if not any(rank.comm_ns for rank in ranks):
         lost = [note.partition(":")[0] for file in job.files for note in file.lost_work]
         return f"{length}; {lost[0] if lost else 'no communication was recorded'}."

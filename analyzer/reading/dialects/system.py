@@ -68,7 +68,7 @@ _REPEATED_CATS = frozenset({"gpu_user_annotation", "Trace"})  # repeat other sli
 #: The mark of a step with its number, and the name that stands for all steps.
 STEP_MARK, STEP_MARKS = r"ProfilerStep#\d+", "ProfilerStep*"
 _RECORDING = rf"{STEP_MARK}|{re.escape(STEP_MARKS)}|PyTorch Profiler.*|event/batch"
-_GPU = 1  # "Device Type" of a memory event
+_CPU = 0  # "Device Type" of the host's memory events (`c10::DeviceType`); ROCm builds write 6 (HIP) or 1
 _OF_A_RANK = r"(?:wk\d+\.)?rank\d+\."
 
 
@@ -418,7 +418,7 @@ class System:
         at_ns = trace.points.ts_ns[trace.points.name_id == trace.names.index(self.memory_event)]
         if len(samples) != len(at_ns):
             return None
-        on_device = np.array([sample.get("Device Type") == _GPU for sample in samples], np.bool_)
+        on_device = np.array([_number(sample.get("Device Type")) > _CPU for sample in samples], np.bool_)
         total = np.array([_number(sample.get("Total Allocated")) for sample in samples], np.float64)
         devices = trace.header.get("deviceProperties")
         first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}

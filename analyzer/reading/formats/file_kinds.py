@@ -49,7 +49,7 @@ _SAMPLES = (
 )
 
 #: A line of a log, as of Megatron, DeepSpeed or `torchrun`: ``[2026-11-27 10:00:01] …``, ``[rank0]: …``.
-_LOG_LINE = re.compile(rb"\[(?:\d{4}-\d\d-\d\d[ T]|[a-z]*\d+\]:)")
+_LOG_LINE = re.compile(rb"(?:[\w.-]*\d: *)?\[(?:\d{4}-\d\d-\d\d[ T]|[a-z]*\d+\]:)")
 _GRAPH = re.compile(rb"(?:Creator[^\n]*\n\s*)?graph\s*\[")
 _LFS = re.compile(rb"version https://(?:git-lfs\.github|hawser\.github)\.com/spec/v1\b")
 _SIZE = re.compile(rb"^size (\d{1,15})\s*$", re.MULTILINE)

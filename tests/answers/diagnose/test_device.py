@@ -256,6 +256,15 @@ def test_memory_events_of_the_host_alone_skip_the_finding(tmp_path: Path) -> Non
     assert skipped.reason == "memory events of the host are recorded, but none of a device"
 
 
+@pytest.mark.parametrize("kind", [6, 12, 20])
+def test_memory_of_hip_xpu_and_other_devices_counts(tmp_path: Path, kind: int) -> None:
+    """Older ROCm builds of PyTorch write HIP (6) for what is CUDA (1) in all others."""
+    directory, _ = device(tmp_path / "job", replace(DeviceStep(), peak_gb=[39.0] * 8))
+    path = directory / "rank0.pt.trace.json"
+    path.write_text(path.read_text().replace('"Device Type": 1', f'"Device Type": {kind}'))
+    assert ["nearly full" in title for title in titles(diagnosed(directory), "memory")] == [True]
+
+
 def relative_width(job: DeviceStep, path: Path, edit: EditRequest, steps: int = 12) -> float:
     """Return how wide the interval of an edited job is, as a share of its step."""
     path, _ = device(path, job, steps=steps)

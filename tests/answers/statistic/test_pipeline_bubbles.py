@@ -119,6 +119,22 @@ def test_uneven_stages_are_told_apart_from_the_schedule(tmp_path: Path) -> None:
     assert answer["half_batches_gain_ms"] == pytest.approx(90 / 2, rel=0.001)  # of 30 down and 60 back
 
 
+@pytest.mark.parametrize(("stage", "length_ms"), [(1, 530), (2, 550)])
+def test_even_stages_instead_of_a_slow_inner_one(tmp_path: Path, stage: int, length_ms: float) -> None:
+    """It works for 480 ms, but the first micro-batch comes back after 80 and 50 ms, 20 and 10 ms too late.
+
+    With 10 and 20 ms from the stages before, and 20 and 40 back: 530 and 550. A message sent and one received
+    end together, as both peers wait for this stage; it waits for the received one alone.
+    """
+    slow = [1 + (number == stage) for number in range(4)]
+    answer = bubbles(job(tmp_path / "job", slow=slow, message=5.0))
+    assert answer["bubbles"][0]["step_ms"] == pytest.approx(length_ms, rel=0.001)
+    assert answer["even_stages"]["gain_ms"]["mid"] == pytest.approx(length_ms - 412.5, rel=0.001)
+    path, change = tmp_path / "job", f"stage{stage}=0.5"
+    (row,) = ask("replay", path, "--sub_option", "whatif", "--set", change)["whatif"]
+    assert row["after_ms"] == pytest.approx(330, rel=0.001)  # as of even stages from the start
+
+
 def test_without_phases_half_of_the_computation_is_forward(tmp_path: Path) -> None:
     """Idle time counts before the first kernel of a step, and after the last one."""
     answer = bubbles(job(tmp_path / "job", names={"F": "gemm", "B": "gemm"}))

@@ -12,6 +12,7 @@ import pytest
 
 from analyzer.base.errors import TraceError
 from analyzer.reading.formats.step_log import read, text_lines
+from conftest import ask, run_cli
 from trace_utils import read_trace
 
 STAMP = "2025-06-04 08:51:58,557"
@@ -51,6 +52,16 @@ def rows(*lines: str) -> list[dict[str, Any]]:
             "RunningAvgSamplesPerSec=25.02, CurrSamplesPerSec=24.98, MemAllocated=0.14GB",
             {"step": 10, "ts": "2025-06-04T08:51:58.557Z", "RunningAvgSamplesPerSec": 25.02}
             | {"CurrSamplesPerSec": 24.98, "MemAllocated": 0.14},
+        ),
+        (
+            "steps: 10 loss: 3.2045 iter time (s): 0.123 samples/sec: 260.163",
+            {"step": 10, "loss": 3.2045, "iteration_s": 0.123, "samples/sec": 260.163},
+        ),
+        (
+            " [2026-01-13 23:41:12.123456] iteration       10/    1000 | consumed samples:     160 | elapsed "
+            "time per iteration (ms): 1147.6 | mtp_1 loss: 1.3E+00 | number of nan iterations:   0 |",
+            {"step": 10, "ts": "2026-01-13T23:41:12.123456Z", "consumed samples": 160, "iteration_ms": 1147.6}
+            | {"mtp_1 loss": 1.3, "number of nan iterations": 0},
         ),
     ],
 )  # fmt: skip
@@ -156,9 +167,37 @@ def test_steps_of_torchtitan_last_from_line_to_line(tmp_path: Path) -> None:
     assert (read_trace(path).dur_ns // 1_000_000).tolist() == [1000, 2000]  # of ten steps each
 
 
+def titan_lines(rank: int, steps: Sequence[int], step_ms: int = 100) -> str:
+    """Lines of torchtitan from 8 o'clock on, behind the prefix of `srun -l`."""
+    return "".join(
+        f"{rank}: [titan] 2025-06-04 08:00:{step * step_ms // 1000:02}"
+        f",{step * step_ms % 1000:03} - root - INFO - step: {step}  loss: 9.1  tps: 7\n"
+        for step in steps
+    )
+
+
+def test_lengths_of_steps_alone_are_no_idle_time_and_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "slurm-7.out"
+    path.write_text("".join(titan_lines(rank, range(10, 310, 10)) for rank in range(4)))
+    answer = ask("statistic", path, "--sub_option", "breakdown")
+    assert [rank["mean_ms"] for rank in answer["ranks"]] == [100.0] * 4
+    unknown = ("compute_ms", "comm_ms", "exposed_comm_ms", "idle_ms")
+    assert {row[key] for row in answer["ranks"] + answer["breakdown"] for key in unknown} == {None}
+    assert answer["headline"].endswith("what happens in a step is not recorded.")
+    assert "damaged" not in run_cli("statistic", path, "--sub_option", "breakdown")[1]
+
+
+def test_a_rank_with_one_line_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "slurm-7.out"
+    path.write_text(titan_lines(0, [10, 20, 30]) + titan_lines(1, [10]))
+    answer = ask("statistic", path)
+    assert [row["count"] for row in answer["operations"]] == [2]
+    assert "1 row without a step or its durations left out" in answer["repairs"][0]
+
+
 def test_a_log_without_these_lines_is_refused_in_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
-    path.write_text("[2025-06-04 08:51:58,557] [INFO] starting\n" * 100)
+    path.write_text("0: [2025-06-04 08:51:58,557] [INFO] starting\n" * 100)
     with pytest.raises(TraceError, match="a log of text; write a row for each rank and step") as refused:
         read_trace(path)
     assert "\n" not in str(refused.value)

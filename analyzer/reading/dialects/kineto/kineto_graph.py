@@ -353,14 +353,16 @@ def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     """Link device work without a recorded launch to the event of its rank that ended nearest to its start.
 
     See `ended_nearest`. Work that follows other work of its stream at once needs no such link. Where the
-    event seems to end after the work begins, `start_ns` of the work is set to that end.
+    event seems to end after the work begins, `start_ns` of the work is set to that end. Of messages that end
+    together, the work waits for the received one.
     """
     group = np.concatenate([rank.host.thread, np.full(len(rank.aside), -1), -2 - rank.works.stream])
     works = rank.works
     at_once = np.append(False, works.start_ns[1:] <= works.end_ns[:-1] + TOLERANCE_NS)[: len(works)]
     at_once &= np.append(False, np.diff(works.stream) == 0)[: len(works)]
     targets = rank.first_work + np.flatnonzero(~at_once)
-    ended = step_windows.ended_nearest(start_ns, end_ns, group, targets)
+    sent = np.append(np.zeros(rank.first_work, np.bool_), integers(rank.trace, "Dst Rank", works.row) >= 0)
+    ended = step_windows.ended_nearest(start_ns, end_ns - TOLERANCE_NS * sent, group, targets)
     ended, targets = ended[ended >= 0], targets[ended >= 0]
     start_ns[targets] = np.maximum(start_ns[targets], end_ns[ended])
     return edge_rows(ended, targets, Joint.END_TO_HEAD, Rule.UNLAUNCHED)

@@ -27,7 +27,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Int64, NDArray
-from analyzer.base.errors import TraceError, counted, listed
+from analyzer.base.errors import Note, NoteKind, TraceError, counted, listed
 from analyzer.reading.formats.columns import ArgColumn, Trace, Track, concatenate
 from analyzer.reading.formats.step_log import text_lines
 from analyzer.reading.formats.step_log.lines import Form, begun_in, cells_of, object_of
@@ -214,10 +214,11 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
     number = np.asarray(traces[0].args[NUMBER].values) if kinds.step else np.zeros(1)
     is_repeated = kinds.rank is None and lost["again"] + n_added >= len(trace)
     remedy = " (--rank_by COLUMN tells ranks apart)" if is_repeated else ""
+    if lost["untold"]:
+        damage = [*damage, f"{counted(lost['untold'], 'row')} without a step or its durations left out"]
     notes = [
         *damage,
         unit,
-        lost["untold"] and f"{counted(lost['untold'], 'row')} without a step or its durations left out",
         lost["again"]
         and f"{counted(lost['again'], 'row')} of steps that were run again; the last of a step holds{remedy}",
         n_added and f"{counted(n_added, 'row')} added to those of the same metric before them{remedy}",
@@ -229,7 +230,8 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
     ]
     return replace(
         trace, path=str(path), header={PARTS: parts}, phases={"row": len(trace)},
-        rank=trace.tracks[0].pid if len(traces) == 1 else None, repairs=[note for note in notes if note],
+        rank=trace.tracks[0].pid if len(traces) == 1 else None, 
+        repairs=[note if note in damage else Note(note, NoteKind.WHOLE) for note in notes if note],
     )  # fmt: skip
 
 
@@ -292,7 +294,9 @@ def _steps_of(
         kept_ns[name] = np.minimum(part, left)
         left -= kept_ns[name]
     has_length = whole_ns > 0
-    lost["untold"] += 0 if whole is None else int((~has_length).sum())
+    lost["untold"] += 0 if whole is None and has_length.any() else int((~has_length).sum())
+    if not has_length.any():
+        return None
     lost["cut"] += int((is_cut & has_length).sum())
     args = {NUMBER: steps} if kinds.step else {}
     args |= kept_ns | {name: columns[name] for name in kinds.values}

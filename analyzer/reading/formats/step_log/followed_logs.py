@@ -51,11 +51,11 @@ class _Log(Struct):
 
     def restart(self, lines: bytes) -> tuple[int, int] | None:
         """Find the byte from which `lines` are of a restarted job, as numbers begin again, and its step."""
-        if self.read_step is None:
-            self.read_step = step_reader(lines)
-            first = lines.partition(b"\n")[0] + b"\n"
-            if self.read_step is not None and self.read_step(first) is None:
-                self.header = first  # of a table
+        if self.read_step is None and lines:
+            self.header = self.header or lines.partition(b"\n")[0] + b"\n"
+            self.read_step = step_reader(lines if lines.startswith(self.header) else self.header + lines)
+            if self.read_step is not None and self.read_step(self.header) is not None:
+                self.header = b""  # the first line is a row
         begun, position = None, 0
         if self.read_step is None:
             return None

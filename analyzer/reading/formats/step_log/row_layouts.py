@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Float64, Mask, NDArray
-from analyzer.base.errors import TraceError
+from analyzer.base.errors import Note, NoteKind, TraceError
 from analyzer.base.inputs import natural
 from analyzer.reading.formats.step_log.lines import Form
 from analyzer.reading.formats.step_log.named_columns import LONGEST_NAME, Kinds, are_numbers, duration_of
@@ -113,7 +113,8 @@ class RowsByRank:
         elif len(texts) > 1 or any(texts):
             self.known = {rank: index for index, rank in enumerate(ranks)}
         ends = (f"rank {self.known.get(rank, rank)} is {label(rank)}" for rank in (ranks[0], ranks[-1]))
-        return [f"ranks are told apart by {' and '.join(self.labels)}: {', '.join(ends)}"]
+        told = f"ranks are told apart by {' and '.join(self.labels)}: {', '.join(ends)}"
+        return [Note(told, NoteKind.WHOLE)]
 
     def of(self, rank: int) -> dict[str, Float64]:
         """Columns of a rank's rows, in the order of the file."""
