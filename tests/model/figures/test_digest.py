@@ -35,9 +35,7 @@ def test_a_digest_has_the_figures_of_its_traces(path: Path, tmp_path: Path) -> N
 
 
 def plain(job: JobFigures) -> str:
-    return json.dumps(
-        to_builtins(job, enc_hook=lambda one: one.tolist() if hasattr(one, "tolist") else str(one))
-    )
+    return json.dumps(to_builtins(job, enc_hook=lambda one: getattr(one, "tolist", one.__str__)()))
 
 
 def answer(*args: object) -> dict[str, Any]:
