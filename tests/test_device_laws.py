@@ -592,7 +592,7 @@ def test_a_device_that_becomes_the_limit_waits_for_no_launch(tmp_path: Path) -> 
     recording = recording_of(job.write(tmp_path / "job"))
     kernels = on_device(recording)
     steps = replayed_us(recording, kernels, 20.0)[2:]
-    assert steps == pytest.approx(np.full(len(steps), 2_000), rel=0.01)
+    assert steps == pytest.approx(np.full(len(steps), 2_000), abs=1)  # a wait for the launch takes 10
 
 
 @pytest.mark.slow

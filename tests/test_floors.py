@@ -105,9 +105,8 @@ def _opens_for_reading(node: ast.AST) -> bool:
     if name in ("read_text", "read_bytes"):
         return isinstance(node.func, ast.Attribute)
     modes = {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
-    return name == "open" and (
-        bool(modes & {"r", "rb", "rt"}) or (name == ast.unparse(node.func) and not modes)
-    )
+    is_of_others = ast.unparse(node.func) not in ("os.open", "outputs.open", "webbrowser.open")
+    return name == "open" and (bool(modes & {"r", "rb", "rt"}) or (is_of_others and not modes))
 
 
 def test_only_the_systems_modules_ask_which_system_it_is() -> None:

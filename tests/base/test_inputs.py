@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,5 +37,8 @@ def test_only_regular_files_are_opened_and_nothing_is_waited_for(
     tmp_path: Path, make: Callable[[Path], object]
 ) -> None:
     make(tmp_path / "a")
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("waits for a writer"))
+    signal.alarm(20)
     with pytest.raises(OSError, match="not a regular file"):
         opened(tmp_path / "a")
+    signal.alarm(0)

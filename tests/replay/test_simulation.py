@@ -39,6 +39,8 @@ def assert_alone_as_recorded(recording: Recording) -> None:
         alone, zero = simulated(recording, [row]).step(0), step.begin_ns.min()
         assert (alone.start_ns == step.start_ns - zero).all()
         assert (alone.end_ns == step.end_ns - zero).all()
+        known = step.next_ns >= 0
+        assert (alone.bounds.iteration_ns == step.bounds.iteration_ns)[known].all()
 
 
 def assert_in_a_row_as_recorded(recording: Recording) -> None:

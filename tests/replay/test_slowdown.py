@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from jobs import job as joined
+from jobs import rank as made
 
 from conftest import few
 from dag_utils import load_steps
@@ -33,6 +35,17 @@ def test_the_slowdown_of_pipelines_is_arithmetic(tmp_path: Path, job: Pipelines,
     for rank in range(job.stages * job.replicas):
         of_rank = job.slowdown(lambda op, rank=rank: op.replica * job.stages + op.stage == rank)  # type: ignore[misc]
         assert result.by["rank"][f"rank{rank}"] == pytest.approx(of_rank, abs=0.02)
+
+
+def test_pauses_do_not_count_and_reductions_of_other_ranks_are_apart() -> None:
+    # after a pause ranks work for 10, 30 and 20 (mean 20); then all reduce for 8, in the other step two for 2
+    ranks = []
+    for number, work in enumerate((10, 30, 20)):
+        first = {"FW": (20, 20 + work), "reduce": (20 + work, 58)}
+        second = {"FW": (78, 78 + work), "reduce": (78 + work, 110)} if number < 2 else {"FW": (78, 98)}
+        steps = [(first, (0, 58)), (second, (58, 110))]
+        ranks.append(made(f"rank{number}", steps, {"reduce": ["FW"]}, together=["reduce"]))
+    assert slowdown(joined(*ranks)).ratio == pytest.approx((38 / 28 + 32 / 22) / 2)
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from answers import diagnosed, holds, kinds, titles, winning
 from made_cells import WITH_WORK
 from made_jobs import WRITERS, Job, composer, moments
 
-from analyzer.answers.diagnose.diagnosis import _order, headline
-from analyzer.answers.diagnose.finding import Finding, FindingScope
+from analyzer.answers.diagnose.diagnosis import _order, _Search, headline
+from analyzer.answers.diagnose.finding import Finding, FindingKind, FindingScope, edit
 from conftest import THOROUGH, few, run_cli
 from make import span, step, write
 
@@ -477,3 +477,10 @@ def test_loads_of_one_moment_are_no_steps(tmp_path: Path) -> None:
     path = write(tmp_path / "io.json", [span("I/O", 1_000_000, 1)] * 8 + steps)
     code, _, err = run_cli("--path", path)
     assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("kind", ["host_bound", "host_sync"])
+def test_where_the_limit_is_undecided_neither_finding_of_the_host_claims_a_saving(kind: FindingKind) -> None:
+    search = _Search(cast(Any, None), is_undecided=True)
+    search.judge([Finding(kind, "", "", "", edits=[edit("host", "none")])], ())
+    assert [(finding.edits, forecast) for finding, forecast in search.known] == [((), None)]

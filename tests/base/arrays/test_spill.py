@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from typing import Any
 from unittest.mock import patch
@@ -68,6 +69,17 @@ def test_what_is_put_aside_reads_as_before(n: int, monkeypatch: pytest.MonkeyPat
         assert first.events is not own.events
         assert not first.events.flags.writeable
         assert aside.put(first).events is first.events, "once is enough"
+
+
+class Slow(io.BytesIO):
+    def write(self, part: Any) -> int:  # three bytes at a time
+        return super().write(part[:3])
+
+
+def test_what_a_file_takes_in_parts_is_written_whole() -> None:
+    file: Any = Slow()
+    spill._write(file, np.arange(9))
+    assert file.getvalue() == np.arange(9).tobytes()
 
 
 def test_the_first_bytes_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

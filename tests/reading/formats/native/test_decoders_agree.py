@@ -52,8 +52,8 @@ def _event(rng: random.Random, i: int, share: float) -> str:
         ("name", rng.choice(('"a"', '"b"', '"Comm.x.PUSH"'))),
         ("pid", rng.choice(("1", "2", '"p"'))),
         ("tid", rng.choice(("1", "7", '"t"'))),
-        ("ts", rng.choice((str(i * 10), f"{i * 10}.5", f"1795219501{i:06d}.125"))),
-        ("dur", rng.choice(("5", "2.25", "0"))),
+        ("ts", rng.choice((str(i * 10), f"{i * 10}.5", f"{i * 10}.0006", f"1795219501{i:06d}.125"))),
+        ("dur", rng.choice(("5", "2.25", "0", "1.9996"))),  # picoseconds are rounded
         ("args", rng.choice(_ARGS)),
     ]
     for _ in range(rng.choice((1, 1, 3)) if rng.random() < share else 0):
