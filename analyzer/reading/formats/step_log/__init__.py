@@ -230,7 +230,7 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
     ]
     return replace(
         trace, path=str(path), header={PARTS: parts}, phases={"row": len(trace)},
-        rank=trace.tracks[0].pid if len(traces) == 1 else None, 
+        rank=trace.tracks[0].pid if len(traces) == 1 else None,
         repairs=[note if note in damage else Note(note, NoteKind.WHOLE) for note in notes if note],
     )  # fmt: skip
 

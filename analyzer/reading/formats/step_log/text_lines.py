@@ -38,8 +38,8 @@ _LINES = (
         rf"(?P<name>\w{{1,80}})=(?P<number>{_N})",
         True,
     ),
-    # steps: 10 loss: 3.2045 iter time (s): 0.123 samples/sec: 260.163, of pipelines
-    _Line("DeepSpeed", rf"\bsteps: {_STEP}(?= loss: )", rf"(?P<name>[\w/() ]{{1,80}}): (?P<number>{_N})"),
+    # DeepSpeed, of pipelines: steps: 10 loss: 3.2045 iter time (s): 0.123 samples/sec: 260.163
+    (rf"\bsteps: {_STEP}(?= loss: )", rf"(?P<name>[\w/() ]{{1,80}}): (?P<number>{_N})", True),
 )
 _ANY = re.compile("|".join(f"(?:{begin.replace('?P<step>', '')})" for begin, _, _ in _LINES).encode())
 #: Timers after an iteration's line (Megatron-LM): a title, and a line for each, or for each rank of each.
