@@ -481,6 +481,6 @@ def test_loads_of_one_moment_are_no_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["host_bound", "host_sync"])
 def test_where_the_limit_is_undecided_neither_finding_of_the_host_claims_a_saving(kind: FindingKind) -> None:
-    search = _Search(cast(Any, None), is_undecided=True)
+    search = _Search(cast(Any, None), cast(Any, None), is_undecided=True)
     search.judge([Finding(kind, "", "", "", edits=[edit("host", "none")])], ())
     assert [(finding.edits, forecast) for finding, forecast in search.known] == [((), None)]

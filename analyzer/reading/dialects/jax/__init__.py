@@ -38,6 +38,7 @@ from analyzer.reading.dialects.jax.xla_slices import (
     ONE_WAITS_FOR_ONE,
     PROGRAMS,
     REPEATS,
+    SLEEP,
     STEPS,
     UNTIMED,
     WAIT,
@@ -132,6 +133,9 @@ class Jax(System):
         roles = roles_of(trace)
         roles[~works] = Role.HOST
         roles[~works & by_name(trace, WAIT.fullmatch)] = Role.IDLE
+        asks = trace.track_id[~works & ~by_name(trace, lambda name: name.startswith("$"))]
+        # a thread that launches work could do so while it sleeps
+        roles[by_name(trace, SLEEP.fullmatch) & np.isin(trace.track_id, unique(asks))] = Role.HOST
         roles[of_kind(trace, WAITS)] = Role.IDLE
         loading = ~works & by_name(trace, LOADS.fullmatch)
         loading |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, loading)

@@ -52,11 +52,13 @@ ONE_WAITS_FOR_ONE = re.compile(r"%?(?:collective[-_](?:permute|broadcast)|ppermu
 NOISE = re.compile(r"ThreadpoolListener::.*|end: .*")
 #: Slices that only hold the operations of devices, or prepare nothing for them.
 UNTIMED = re.compile(r"PythonRefManager::.*|ThunkExecutor::Execute")
+SLEEP = re.compile(r"\$\S+ sleep")
 #: Waits of the host's threads for a device, or for another thread.
 WAIT = re.compile(
     r"Wait(?:\b.*|For.*)|.*\(wait for completion\)|.*::Await\w*|Rendezvous|EventFDAsyncWorker.*"
     r"|(?:\$\S+ )?(?:_?block_until_ready|_single_device_array_to_np_array\w*|__array__|_value|wait|acquire)"
-    r"|\$\S+ sleep|(?:\S+::)?(?:BlockUntilReady|BlockHostUntilDone|AwaitReady)\w*.*"
+    rf"|{SLEEP.pattern}"
+    r"|(?:\S+::)?(?:BlockUntilReady|BlockHostUntilDone|AwaitReady)\w*.*"
 )
 
 #: Python's calls that wait for results of a device; others wait for threads, or let time pass.

@@ -178,6 +178,13 @@ def test_what_devices_share_is_counted_once_and_marks_of_the_profiler_not_at_all
     }  # fmt: skip
 
 
+def test_sleep_is_what_a_thread_does_that_could_ask_for_work_and_waiting_elsewhere(tmp_path: Path) -> None:
+    asleep = [span("$time sleep", HOST, PYTHON, 90, 5), span("$threading sleep", HOST, 77, 10, 50)]
+    roles = roles_of(traces(write(tmp_path, [*cpu(), *asleep]))[-1])
+    assert roles["$time sleep"] is Role.HOST
+    assert roles["$threading sleep"] is Role.IDLE
+
+
 def test_a_step_is_computation_then_communication_that_nothing_hides(tmp_path: Path) -> None:
     rows = breakdown_of(write(tmp_path, cpu()))
     times = {(row["rank"], row["step"]): (row["compute_ms"], row["comm_ms"], row["idle_ms"]) for row in rows}
