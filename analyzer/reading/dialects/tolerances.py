@@ -29,6 +29,8 @@ JITTER_NS = 500_000
 
 # ---- BytePS
 
+#: A dependency that the recording contradicts more often than this is not used.
+MAX_CONTRADICTED = 0.1
 #: Threads read the clock a little late; a start that is earlier by less contradicts nothing.
 LATE_CLOCK_NS = 50_000
 #: Of a tensor's communications a partition can lie in the last that began before it: they do not overlap.

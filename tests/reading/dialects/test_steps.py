@@ -78,6 +78,15 @@ def test_the_backward_pass_of_a_loss_may_run_before_the_last_forward_operation()
     assert whole_steps(make(slices)) == [Step(1, 0, 100), Step(2, 100, 200)]
 
 
+def test_inputs_tell_the_first_forward_operation() -> None:
+    # by pauses alone FW.b would begin the step: 30 lie before it, 5 before FW.a
+    slices = [piece for k in (0, 50, 100) for piece in (("FW.a", k, 5), ("FW.b", k + 35, 10))]
+    fed = dict.fromkeys((0, 2, 4), "I/O")
+    assert whole_steps(make(slices)) == [Step(1, 35, 85), Step(2, 85, 135)]
+    assert whole_steps(make(slices, args={"input0": fed})) == [Step(1, 0, 50), Step(2, 50, 100)]
+    assert whole_steps(make(slices, args={"arg0": fed})) == [Step(1, 0, 50), Step(2, 50, 100)]
+
+
 def test_forward_and_backward_time_of_a_step() -> None:
     trace = make([*byteps_step(0), *byteps_step(100), *byteps_step(250)])
     assert fw_bw_ns(trace, whole_steps(trace)) == [40, 40]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask, NDArray
+from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import ids_in
 from analyzer.base.errors import TraceError
 from analyzer.base.names import OpName, may_be_within, with_key
@@ -42,7 +44,7 @@ class BytePS(System):
     has_workers = True
     names_by_rank = True
     names_by_track = True
-    args = MappingProxyType({Need.EDGES: ("input*", "arg*")})
+    args = MappingProxyType({Need.STEPS: ("input*", "arg*"), Need.EDGES: ("input*", "arg*")})
 
     def recognises(self, trace: Trace) -> bool:
         """Accept a file in which most slices have a name of the BytePS grammar."""
@@ -75,8 +77,7 @@ class BytePS(System):
         forward = accepted(_is("FW"))
         begins, ends = _rounds(trace, comms)
         if forward.any():
-            rows = np.flatnonzero(forward)
-            first = int(trace.name_id[rows[trace.ts_ns[rows].argmin()]])
+            first = _first_forward(trace, forward)
             marks = _starts(trace, trace.name_id == first)
             how = f"{trace.names[first]} to {trace.names[first]}"
         else:
@@ -175,6 +176,23 @@ def _rounds(trace: Trace, comms: Mask) -> tuple[Int64, Int64]:
     rows = rows[counts[which] == usual]
     rows = rows[np.lexsort((trace.ts_ns[rows], trace.track_id[rows], trace.name_id[rows]))].reshape(-1, usual)
     return trace.ts_ns[rows].min(axis=0), trace.end_ns[rows].max(axis=0)
+
+
+def _first_forward(trace: Trace, forward: Mask) -> int:
+    """Find the name id of the operation that begins the forward pass.
+
+    It depends on the input or the last update if `trace.args` tells; else it follows the longest pause among
+    `forward` (n,), in which backward pass, communication and update lie.
+    """
+    fed = (row for row, name in inputs(trace) if forward[row] and OpName.parse(name).cat in ("I/O", "STEP"))
+    if counts := Counter(int(trace.name_id[row]) for row in fed):
+        return min(counts, key=lambda i: (-counts[i], int(trace.ts_ns[trace.name_id == i].min())))
+    rows = np.flatnonzero(forward)
+    rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
+    ids = trace.name_id[rows]
+    pause = trace.ts_ns[rows][1:] - np.maximum.accumulate(trace.end_ns[rows])[:-1]
+    medians = {i: median(pause[ids[1:] == i]) for i in dict.fromkeys(ids[1:].tolist())}
+    return int(ids[0]) if not medians else max(medians, key=lambda i: medians[i])
 
 
 def _one_load_each(loads: Int64, marks: Int64, work: Int64) -> Int64 | None:

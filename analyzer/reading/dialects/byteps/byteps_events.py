@@ -26,7 +26,7 @@ from analyzer.reading.dialects.step_parts import (
     narrow,
 )
 from analyzer.reading.dialects.step_windows import still_open
-from analyzer.reading.dialects.tolerances import LATE_CLOCK_NS, MOST_WHOLES
+from analyzer.reading.dialects.tolerances import LATE_CLOCK_NS, MAX_CONTRADICTED, MOST_WHOLES
 from analyzer.reading.formats.columns import Track
 
 _PHASES = {"FW": Phase.FORWARD, "BW": Phase.BACKWARD, "I/O": Phase.INPUT}
@@ -291,25 +291,38 @@ def _next_recorded(
         seen.add(other)
         if other in recorded:
             yield other
-        elif not (before.cat in _LAST and other.cat in FIRST):  # this leads into the next step
+        elif not _leads_on(before, other):
             stack.extend((other, further) for further in after.get(other, ()))
 
 
-def _dag_edges(spans: Spans, begins: _Named, ends: _Named, dependencies: Sequence[tuple[int, int]]) -> Int64:
-    """Make the edges of dependencies between names: events follow the last source before them in a step."""
+def _leads_on(source: OpName, target: OpName) -> bool:
+    """Tell if a dependency leads into the next step."""
+    return source.cat in _LAST and target.cat in FIRST
+
+
+def _dag_edges(
+    spans: Spans, begins: _Named, ends: _Named, dependencies: Sequence[tuple[int, int]], leads_on: Mask
+) -> Int64:
+    """Make the edges of dependencies between names, without those that the recording contradicts.
+
+    An event follows the last source before it in its step. Dependencies that `leads_on` lead into the next
+    step.
+    """
     source, target = np.array(dependencies, np.int64).reshape(-1, 2).T
     places, which = ranges(begins.before(target, np.int64(0)), begins.before(target + 1, np.int64(0)))
-    event, name = begins.event[places], source[which]
+    event = begins.event[places]
+    name = source[which]
+    low, high = ends.of_step(name, event)
     last = ends.before(name, event) - 1
-    has_source = last >= ends.of_step(name, event)[0]
-    return _joined(spans, ends.event[last[has_source]], event[has_source], Rule.GRAPH)
-
-
-def _joined(spans: Spans, source: Int64, target: Int64, rule: Rule) -> Int64:
-    """Make the edges of the pairs (k,) of which the target can have waited for the source."""
-    joint = spans.joints(source, target)
+    joint = np.full(len(event), _NOT)
+    has_source = np.flatnonzero(last >= low)
+    joint[has_source] = spans.joints(ends.event[last[has_source]], event[has_source])
     kept = joint != _NOT
-    return edge_rows(source[kept], target[kept], joint[kept], rule)
+    asked = (low < high) & (~spans.is_continued[event] | kept)
+    n_asked, n_kept = (np.bincount(which[chosen], minlength=len(source)) for chosen in (asked, kept))
+    contradicted = ~leads_on & (n_asked - n_kept > MAX_CONTRADICTED * n_asked)
+    kept &= ~contradicted[which]
+    return edge_rows(ends.event[last[kept]], event[kept], joint[kept], Rule.GRAPH)
 
 
 # ---- all edges of the steps
@@ -335,7 +348,8 @@ def connect(spans: Spans, dependencies: Sequence[Dependency]) -> Int64:
     )
     index = {name: i for i, name in enumerate(distinct)}
     pairs = [(index[source], index[target]) for source, target in dependencies]
-    edges = np.concatenate([_dag_edges(spans, begins, ends, pairs), _updates(spans, begins, ends)])
+    leads_on = np.array([_leads_on(*dependency) for dependency in dependencies], np.bool_)
+    edges = np.concatenate([_dag_edges(spans, begins, ends, pairs, leads_on), _updates(spans, begins, ends)])
     edges = np.concatenate([edges, *_unconnected(spans, begins, edges), _threads(spans)])
     source, target, joint, rule = np.concatenate([edges, *_stages(spans, chains, wholes, main)]).T
     keys = np.sort(edge_keys(source, target, joint, rule, len(spans)))
@@ -360,7 +374,10 @@ def _updates(spans: Spans, begins: _Named, ends: _Named) -> Int64:
     steps = begins.event[spans.are(begins.event, "STEP")]
     step = spans.step[steps]
     places, which = ranges(*(np.searchsorted(comms, spans.first[bound]) for bound in (step, step + 1)))
-    return _joined(spans, comms[places], steps[which], Rule.UPDATE)
+    source, target = comms[places], steps[which]
+    joint = spans.joints(source, target)
+    kept = joint != _NOT
+    return edge_rows(source[kept], target[kept], joint[kept], Rule.UPDATE)
 
 
 def _unconnected(spans: Spans, begins: _Named, edges: Int64) -> Iterator[Int64]:

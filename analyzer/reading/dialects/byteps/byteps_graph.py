@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from analyzer.base.arrays import Int64
 from analyzer.base.arrays.distributions import median
 from analyzer.base.arrays.numbering import ranges, unique
 from analyzer.base.errors import TraceError
@@ -39,6 +40,7 @@ from analyzer.reading.dialects.step_parts import (
     Meetings,
     RankSteps,
     RankTrace,
+    from_start,
     meetings_table,
 )
 from analyzer.reading.dialects.step_windows import RecordedEvents, as_bounds, check_sizes, cut_into_steps
@@ -115,14 +117,30 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
         edges=edges_of(over_all_steps, len(events)),
         meetings=_meetings_of(gpu, events),
     )
+    lasts = _last(spans, edges, np.array([end for _, _, end in bounds], np.int64))
+    del spans, edges, over_all_steps
     operations, cut = cut_into_steps(recorded, bounds)
     parts = [
         replace(step, next_ns=NO_NEXT)
         if step.next_ns == _NEVER
-        else replace(step, end_ns=np.minimum(step.end_ns, step.next_ns))
-        for step in cut
+        else replace(step, end_ns=np.minimum(step.end_ns, step.next_ns), last=last)
+        for step, last in zip(cut, lasts, strict=True)
     ]
     return RankSteps(gpu.name, operations, parts, notes, gpu.worker)
+
+
+def _last(spans: Spans, edges: Int64, next_ns: Int64) -> list[Int64]:
+    """Find the events of each step that must be over before the next one begins, at `next_ns` (k,).
+
+    They have no target, and do not run on beside the next step. STEP always runs on, until the next forward
+    operation, but its part in this step counts.
+    """
+    is_over = (spans.end_ns <= next_ns[spans.step]) | spans.are(np.arange(len(spans)), "STEP")
+    followed = edges[~from_start(edges) & is_over[edges[:, 1]], 0]
+    is_over[followed] = False
+    last = np.flatnonzero(is_over)
+    in_step = last - spans.first[spans.step[last]]
+    return np.split(in_step, np.searchsorted(last, spans.first[1:-1]))
 
 
 def _is_recorded(events: GpuEvents, bounds: Sequence[tuple[int, int, int]]) -> bool:

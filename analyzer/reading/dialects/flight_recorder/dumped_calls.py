@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import ids_in
+from analyzer.base.errors import whole_number
 from analyzer.reading.formats.columns import Trace
 from analyzer.reading.formats.recorder.recorder_dump import COMPLETED, Dump, column, shapes_of, text_of, whole
 from analyzer.reading.formats.recorder.standing import UNKNOWN, DumpedCall, Group, Lane, Standing
@@ -61,7 +62,7 @@ def standing_of(trace: Trace) -> Standing:
     for index in ids_in(dump.group_id[dump.is_message]):
         lane = lanes.setdefault(names[index].name, Lane(names[index]))
         lanes[names[index].name] = replace(lane, has_messages=True)
-    for name, counted in _counters(dump, lanes).items():
+    for name, counted in _counters(dump, groups, lanes).items():
         lanes[name] = replace(lanes[name], counted=counted)
     messages = np.flatnonzero(dump.is_message & ~is_launch & ~is_done)[:_MOST_MESSAGES]
     last = np.arange(len(dump.entries))[-1:]
@@ -208,22 +209,36 @@ def _frames(frames: Any) -> list[str]:
     return [f"{name} ({path.rpartition('/')[2]}:{line})" for name, path, line in shown[:_MOST_FRAMES]]
 
 
-def _counters(dump: Dump, lanes: Collection[str]) -> dict[str, tuple[int, int]]:
+def _counters(dump: Dump, groups: Collection[str], lanes: Collection[str]) -> dict[str, tuple[int, int]]:
     """Find the last number called and the last completed of each group, where its counter is known.
 
-    Counters have numbers of the process, which entries tie to names of groups.
+    Counters have numbers of the process, which entries tie to names of groups. If there are as many counters
+    as groups, both in the order of their creation, the others follow by that order.
     """
     tied = {}
     for i, (name, _) in enumerate(dump.groups):
         first = int(np.argmax(dump.group_id == i))
         tied[str(whole(dump.entries[first].get("pg_id")))] = name
+    ids, names = _by_number(map(str, dump.status)), _by_number(groups)
+    if len(ids) == len(dump.status) == len(groups) == len(names):
+        by_place = dict(zip(ids, names, strict=True))
+        if all(by_place.get(key, name) == name for key, name in tied.items()):
+            tied = by_place
     counters = {}
     for key, value in dump.status.items():
         name = tied.get(str(key), "")
         if isinstance(value, dict) and name in lanes:
-            enqueued, completed = (value.get(f"last_{way}_collective") for way in ("enqueued", "completed"))
+            enqueued, completed = (
+                value.get("last_enqueued_collective"),
+                value.get("last_completed_collective"),
+            )
             counters[name] = whole(enqueued), whole(completed)
     return counters
+
+
+def _by_number(keys: Iterable[str]) -> list[str]:
+    """Sort the keys that are whole numbers."""
+    return sorted((key for key in keys if whole_number(key) is not None), key=int)
 
 
 def rank_of(trace: Trace) -> tuple[int | None, str]:

@@ -136,6 +136,19 @@ def test_operations_of_a_thread_follow_each_other() -> None:
     }  # fmt: skip
 
 
+def test_an_edge_that_the_recording_contradicts_is_not_used() -> None:
+    rows = [*one_step(), *one_step(23), compute("FW.a", 46, 50)]
+    assert ("Comm.a", "BW.a", HEAD) not in edges(gpu(rows, [("Comm.a", "BW.a"), ("BW.a", "Comm.a")]))
+    # in one of two steps BW.b begins before FW.b has ended: then it does not wait for it in the other one
+    rows = []
+    for at, early in ((0, 0), (50, 1)):
+        rows += [compute("FW.a", at, at + 5), compute("FW.b", at + 5, at + 10)]
+        rows += [compute("BW.b", at + 10 - early, at + 15, tid=8)]
+    steps = gpu([*rows, compute("FW.a", 100, 105)], [("FW.a", "FW.b"), ("FW.b", "BW.b"), ("FW.a", "BW.b")])
+    assert ("FW.b", "BW.b", HEAD) not in edges(steps)
+    assert ("FW.a", "BW.b", HEAD) in edges(steps)
+
+
 def test_nodes_without_events_are_bridged_but_not_into_the_next_step() -> None:
     pairs = [
         ("FW.a", "OUTPUT0"),
@@ -167,6 +180,8 @@ def test_step_is_cut_where_the_next_step_begins() -> None:
     assert interval(steps, "STEP of an earlier step", 1) == (23, 27)
     assert steps.steps[1].continued.tolist() == [[labels(steps).index("STEP"), 0]]
     assert ("STEP of an earlier step", "FW.a", HEAD) in edges(steps, 1)
+    last = steps.steps[0].last
+    assert last is not None and [labels(steps)[event] for event in last] == ["STEP"]
 
 
 # ---- communication that reaches into the next step
