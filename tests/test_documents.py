@@ -69,7 +69,8 @@ TYPES: dict[str, dict[str, Any]] = {
         "findings": [{
             "id": int, "kind": FindingKind, "title": str,
             "gain_ms": {"low": _NUMBER, "mid": _NUMBER, "high": _NUMBER},
-            "gain_share": _NUMBER, "gain_after_above_ms": _NUMBER, "change": _STRING, "lost_s?": float,
+            "bound": _STRING, "gain_share": _NUMBER, "gain_after_above_ms": _NUMBER,
+            "change": _STRING, "lost_s?": float,
             "scope": {"ranks": [str], "steps": [int], "operations": [str],
                       "from_step?": int, "to_step?": int},
             "evidence": [{"path": str, "rank": str, "step": int | None, "name": str, "ts_ms": float,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from analyzer.base.units import in_ms
-from conftest import few, run_cli
+from conftest import REPO, few, run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -102,6 +102,15 @@ def test_the_share_of_a_saving_is_of_the_step_of_the_headline(path: Path) -> Non
         if finding["gain_share"] is not None and "from_step" not in finding["scope"]:
             share = finding["gain_ms"]["mid"] / document["iteration_ms"]["real"]["mid"]
             assert finding["gain_share"] == pytest.approx(share)
+
+
+def test_a_saving_that_assumes_free_transfers_is_an_upper_bound() -> None:
+    free, late = (
+        json.loads(run_cli("diagnose", REPO / "examples" / job, "--format", "json")[1])["findings"][0]
+        for job in ("lenet", "ddp-h200")
+    )
+    assert (free["kind"], free["bound"]) == ("exposed_communication", "upper")
+    assert (late["kind"], late["bound"]) == ("late_rank", None)
 
 
 @pytest.mark.parametrize("job", few(2, JOBS))

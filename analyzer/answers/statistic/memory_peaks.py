@@ -31,7 +31,7 @@ EVIDENCE: Mapping[str, str] = {
     "unknown": "allocated in no known pass",
     **{f"unknown, from {name}": _LEFT for name in MEMORY_PHASES[1:]},
     NOT_ATTRIBUTED: "not among the recorded allocations",
-    CACHED: "reserved, not allocated; with what sizes are rounded up by",
+    CACHED: "reserved, not allocated; includes the rounding of sizes",
 }
 _NAMES = [*EVIDENCE]
 _UNKNOWN = _NAMES.index("unknown")

@@ -234,6 +234,8 @@ def _card(args: Namespace, ranked: Ranked, about: Sequence[str]) -> Card:
 def _caveat(ranked: Ranked) -> str:
     """Join the finding's caveat and the interval of a saving that is not claimed."""
     gain, caveat = ranked.estimate, ranked.finding.caveat
+    if ranked.gain is not None and ranked.finding.is_upper_bound:
+        return f"upper bound: {caveat}"
     if gain is None or ranked.gain is not None:
         return caveat
     unclaimed = f"no saving is claimed: {in_ms(gain.low_ns or 0.0)} to {in_ms(gain.high_ns or 0.0)}"
@@ -316,6 +318,7 @@ def _record(args: Namespace, number: int, ranked: Ranked) -> dict[str, Any]:
         "kind": finding.kind,
         "title": finding.title,
         "gain_ms": bounds_ms(ranked.gain),
+        "bound": "upper" if ranked.gain is not None and ranked.finding.is_upper_bound else None,
         "gain_share": ranked.share,
         "gain_after_above_ms": ranked.gain and ms_of(ranked.after_above_ns),
         "change": " ".join(map(str, ranked.change)) or None,

@@ -215,13 +215,12 @@ def remarks_on_ranks(job: JobFiles, ranks: Sequence[Rank[Any]]) -> list[str]:
         known = [source.rank for source in sources if source.rank is not None and not source.worker]
         notes += rank_notes(job.root, known, max(rank.world_size or 0 for rank in ranks))
         recorded = [rank.source for rank in ranks if rank.n_slices and rank.source.host is None]
-        notes += _taken_for_ranks(job, recorded)
+        notes += (taken := _taken_for_ranks(job, recorded))
         steps = {rank.n_steps for rank in ranks}
-        if None not in steps and (len(steps) > 1 or steps == {0}):  # nothing says that they are one job
-            files = [path for rank in ranks for path in rank.paths]
-            notes.append(
-                f"{job.root}: {len(files)} files; if they are two runs: compare {files[0]} {files[1]}"
-            )
+        files = [path for rank in ranks for path in rank.paths]
+        is_one_job = not taken and (None in steps or (len(steps) == 1 and steps != {0}))
+        if len(files) == 2 and not is_one_job:
+            notes.append(f"{job.root}: 2 files; if they are two runs: compare {files[0]} {files[1]}")
     return notes
 
 

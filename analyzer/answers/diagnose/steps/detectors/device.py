@@ -103,7 +103,8 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         edits=[edit("host", "none")],
         scope=FindingScope(operations=largest),
         evidence=longest_events(view, launching & is_largest, 3) or longest_events(view, launching, 3),
-        caveat="upper bound: assumes a host that takes no time",
+        caveat="assumes a host that takes no time",
+        is_upper_bound=True,
         look=("critical", "--head", "10"),
     )
 

@@ -201,7 +201,8 @@ def _waiting(view: JobView, usual_ns: float) -> Iterator[Finding]:
         action="record with HOROVOD_CACHE_CAPACITY=0 to see which rank is last each time",
         edits=[edit("ready", "first")],
         evidence=longest_events(view, view.which(_is_negotiation), 3),
-        caveat="upper bound: the last rank is taken to be ready when the first one is",
+        caveat="the last rank is taken to be ready when the first one is",
+        is_upper_bound=True,
         look=("critical", "--head", "10"),
     )
 
@@ -307,7 +308,8 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             edits=[] if unknown else [edit(Role.COMM.word, GONE)],
             scope=FindingScope(operations=largest),
             evidence=longest_events(view, transfers & is_largest, 3),
-            caveat=f"no saving is claimed: {unknown}" if unknown else "upper bound: assumes free transfers",
+            caveat=f"no saving is claimed: {unknown}" if unknown else "assumes free transfers",
+            is_upper_bound=not unknown,
             weight=on_path / view.step_ns if unknown else 0.0,
         )
     if waiting > least:
@@ -317,7 +319,8 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             cause=f"the rank with the most work in a step has {in_ms(waiting)} more than the mean rank",
             action="give all ranks inputs of the same length, and look for other processes on the machines",
             edits=[edit("straggler", "each_step")],
-            caveat="upper bound: every rank is taken to work as long as the mean one in each step",
+            caveat="every rank is taken to work as long as the mean one in each step",
+            is_upper_bound=True,
         )
 
 

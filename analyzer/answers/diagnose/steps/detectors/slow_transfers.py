@@ -308,7 +308,8 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         evidence=longest_events(
             view, view.which(lambda operation: operation.transfer.direction is Direction.FROM_SERVER), 3
         ),
-        caveat="upper bound: assumes servers that take no time",
+        caveat="assumes servers that take no time",
+        is_upper_bound=True,
     )
 
 
