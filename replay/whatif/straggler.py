@@ -99,7 +99,8 @@ def why_none(recording: Recording) -> str:
         why = f"no rank works {in_percent(THRESHOLD - 1)} longer than its peers in the median step"
         return "" if stragglers(recording) else why
     if any(op.role is Role.WAIT for op in recording.operations.kinds):
-        return "a Horovod timeline is that of rank 0 and does not tell the ranks' own work apart"
+        unknown = "a Horovod timeline is that of rank 0 and does not tell the ranks' own work apart"
+        return f"{unknown}; try rank1.ready=peers"
     return "only one rank is recorded, without a peer to compare it with"
 
 

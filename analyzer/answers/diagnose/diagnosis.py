@@ -164,7 +164,8 @@ def diagnose(
         above = search.edits
         edited = JobView(loaded, search.forecasts.as_simulated(above), network, view.job) if above else view
         for detector in level:
-            search.judge(detector(edited), above)
+            results = detector(edited)
+            search.judge(map(_without_others, results) if above else results, above)
     recording = view.as_recorded.recording
     never = dialects.named(loaded.files[0].dialect).never_shows
     return Diagnosis(
@@ -180,6 +181,14 @@ def diagnose(
         limit=limited_by,
         view=view,
     )
+
+
+def _without_others(result: Finding | Skipped) -> Finding | Skipped:
+    """Say that the numbers of a finding are those of the job without the findings before."""
+    if isinstance(result, Skipped):
+        return result
+    caveat = "the numbers are of a step without the more specific findings"
+    return replace(result, caveat="; ".join(filter(None, (result.caveat, caveat))))
 
 
 class _Search(Struct):

@@ -156,9 +156,10 @@ def _questions(args: Namespace, job: Job, forecasts: Forecasts) -> list[_Questio
 def _headline(forecast: Forecast) -> str:
     ahead = "" if forecast.interval_ns is None else f" ({in_range(*forecast.interval_ns)}, 95 %)"
     recorded_ns = forecast.recorded.recorded_ns or 0.0
-    with_outliers = forecast.before_ns < _ALIKE * recorded_ns
-    mean = f" ({in_ms(recorded_ns)} with outliers)" if with_outliers else ""
-    times = f"{in_ms(forecast.after_ns)}{ahead} instead of {in_ms(forecast.before_ns)}{mean}"
+    before, recorded = in_ms(forecast.before_ns), in_ms(recorded_ns)
+    with_outliers = forecast.before_ns < _ALIKE * recorded_ns and before != recorded
+    mean = f" ({recorded} with outliers)" if with_outliers else ""
+    times = f"{in_ms(forecast.after_ns)}{ahead} instead of {before}{mean}"
     change = in_percent(forecast.ratio - 1, 1, sign="+")
     edit = "Without the straggler" if forecast.name == "straggler=none" else f"With {brief(forecast.name)}"
     return f"{edit} a step takes {times}: {change}."
