@@ -70,10 +70,9 @@ def legal_in_xml(name: str) -> str:
 
 
 def test_csv_and_json_have_each_name_as_it_is(job: Path) -> None:
-    rows = csv.reader(
-        io.StringIO(run("--option", "statistic", "--path", job, "--format", "csv")), strict=True
-    )
-    in_csv = {cell for row in rows for cell in row}
+    text = run("--option", "statistic", "--path", job, "--format", "csv")
+    rows = csv.reader(io.StringIO(text.replace("\0", "NUL")), strict=True)  # Python 3.10 reads no NUL
+    in_csv = {cell.replace("NUL", "\0") for row in rows for cell in row}
     document = json.loads(run("--option", "statistic", "--path", job, "--format", "json"))
     in_json = {row["name"] for row in document["operations"]}
     for name in map(mended, NAMES):

@@ -60,7 +60,7 @@ def connected(address: str) -> Iterator[Elsewhere]:
     with client:
         try:
             client.wait_for_workers(1, timeout=_WORKER_SECONDS)
-        except TimeoutError as error:
+        except asyncio.TimeoutError as error:  # of its own in Python 3.10
             raise AnalyzeError(
                 f"--cluster {address}: no worker for {_WORKER_SECONDS} s; start one (dask worker ADDRESS)"
             ) from error
@@ -83,7 +83,7 @@ def _map(
         KilledWorker: "the workers that read a file were killed, one after the other (memory?)",
         CommClosedError: lost,
         CancelledError: lost,
-        TimeoutError: f"no result for {_STUCK_SECONDS} s; has a worker stopped?",
+        asyncio.TimeoutError: f"no result for {_STUCK_SECONDS} s; has a worker stopped?",
     }
     run, tasks = _run_on_worker(), [pickle.dumps((work, part)) for part in parts]
     try:

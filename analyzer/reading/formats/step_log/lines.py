@@ -153,9 +153,10 @@ class Form:
             columns = {f"h{i}": "VARCHAR" for i in range(len(self.header))}
             text = (
                 "read_csv(?, delim = ?, columns = ?, header = false, auto_detect = false, quote = '\"', "
-                "escape = '\"', ignore_errors = true, store_rejects = true, max_line_size = ?)"
+                "escape = '\"', ignore_errors = true, store_rejects = true, max_line_size = ?, "
+                "buffer_size = ?)"
             )
-            return text, [str(path), self.delimiter, columns, _LONGEST_ROW]
+            return text, [str(path), self.delimiter, columns, _LONGEST_ROW, 2 * _LONGEST_ROW]
         text = "read_ndjson_objects(?, ignore_errors = true, maximum_object_size = ?)"
         return text, [str(path), _LONGEST_ROW]
 

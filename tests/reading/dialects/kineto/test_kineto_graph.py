@@ -461,7 +461,9 @@ def assert_lawful(step: RankStep) -> None:
     leaves_ns = np.where(from_start, step.start_ns[source], step.end_ns[source])
     limit_ns = np.where(to_body, step.end_ns[target], step.start_ns[target])
     assert (leaves_ns <= limit_ns + _TOLERANCE_NS).all()
-    waits = TopologicalSorter[int]({2 * event + 1: [2 * event] for event in range(len(step))})
+    waits: TopologicalSorter[int] = TopologicalSorter(
+        {2 * event + 1: [2 * event] for event in range(len(step))}
+    )
     ends = ((2 * target + to_body).tolist(), (2 * source + ~from_start).tolist())
     for after, before in zip(*ends, strict=True):
         waits.add(after, before)
