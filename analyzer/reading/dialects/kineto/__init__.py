@@ -110,7 +110,8 @@ class Kineto(System):
 
     def timed(self, trace: Trace) -> Trace:
         """Leave out spans such as ``PyTorch Profiler (0)``; correct impossible device work, with notes."""
-        return super().timed(launches.with_sound_durations(without_recording(trace)))
+        trace = launches.without_untimed(without_recording(trace))
+        return super().timed(launches.with_sound_durations(trace, collectives.collective_kernels(trace)))
 
     def lost_work(self, trace: Trace) -> str:
         return launches.lost_work(trace)
@@ -237,9 +238,7 @@ class Kineto(System):
         return collectives.grouped(super().sync_points(trace), trace.header)
 
     def collectives(self, rank: RankTrace) -> Collectives:
-        from analyzer.reading.dialects.kineto.kineto_sizes import recorded_collectives
-
-        return recorded_collectives(rank, self.roles(rank.trace))
+        return collectives.recorded_collectives(rank, self.roles(rank.trace))
 
     def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
         """Move each sample of the host into the same step of the device."""

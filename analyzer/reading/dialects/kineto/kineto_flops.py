@@ -17,8 +17,7 @@ import numpy as np
 from analyzer.base.arrays import Float64, Int64, Mask, NDArray
 from analyzer.base.arrays.intervals import innermost
 from analyzer.reading.dialects.kineto.attribution import around, forward_operators
-from analyzer.reading.dialects.kineto.collectives import ENGINE, SHAPE_ARGS
-from analyzer.reading.dialects.kineto.kineto_sizes import bytes_of_inputs, item_bytes
+from analyzer.reading.dialects.kineto.collectives import ENGINE, SHAPE_ARGS, bytes_of_inputs, item_bytes
 from analyzer.reading.dialects.kineto.launches import calls_of, integers
 from analyzer.reading.dialects.name_rules import OTHER, PRODUCTS
 from analyzer.reading.dialects.roles import by_cat, by_name

@@ -398,9 +398,8 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
     for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
         row = int(rows[event])
         args = {key: column.get(row) for key, column in columns.items()}
-        name = trace.names[trace.name_id[row]]
-        part = collectives.collective(name, trace.cats[trace.cat_id[row]], args, is_known=True)
-        known_meeting = None if part is None else collectives.meeting(part.key, name, trace.rank, group)
+        name, cat = trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]]
+        known_meeting = collectives.meeting(name, cat, args, trace.rank, group)
         if known_meeting is not None:
             key, rule = known_meeting
             if step[event] >= 0:

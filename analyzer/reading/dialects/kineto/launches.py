@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from analyzer.base.arrays import Int64, Mask
 from analyzer.base.arrays.numbering import as_of, unique
-from analyzer.reading.dialects.kineto.collectives import collective_kernels
 from analyzer.reading.dialects.name_rules import is_capture_begin, is_capture_end, is_launch
 from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.system import DEVICE_CATS, RUNTIME_CATS
@@ -138,13 +137,12 @@ def _captured(trace: Trace, rows: Int64, is_call: Mask) -> Mask:
 # ---- durations that cannot be true
 
 
-def with_sound_durations(trace: Trace) -> Trace:
+def with_sound_durations(trace: Trace, collectives: Mask) -> Trace:
     """Cut device work where the next one of its stream begins; leave out work that outlasts the recording.
 
     A stream runs one thing at a time. Overlaps stay if clocks jitter, or if branches of a graph share a
-    stream: a lane in which most works overlap is no stream.
+    stream: a lane in which most works overlap is no stream. `collectives` (n,) may wait for ranks that hang.
     """
-    trace = _without_untimed(trace)
     rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
     rows = rows[np.lexsort((trace.ts_ns[rows], trace.track_id[rows]))]
     if len(rows) < 2:
@@ -158,7 +156,7 @@ def with_sound_durations(trace: Trace) -> Trace:
     dur_ns = trace.dur_ns.copy()
     dur_ns[rows[too_long]] = (following_ns - trace.ts_ns[rows])[too_long]
     cut = replace(trace, dur_ns=dur_ns)
-    endless = _endless(cut, rows[~has_next])
+    endless = _endless(cut, rows[~has_next & ~collectives[rows]])
     notes = []
     if n_cut := int(too_long.sum()):
         notes.append(f"{_works(n_cut, 'runs', 'run')} into the next one of the stream: cut there")
@@ -168,7 +166,7 @@ def with_sound_durations(trace: Trace) -> Trace:
     return replace(cut, repairs=[*trace.repairs, *notes]) if notes else trace
 
 
-def _without_untimed(trace: Trace) -> Trace:
+def without_untimed(trace: Trace) -> Trace:
     """Leave out device work of no length before the recording: CUPTI writes 0 for unknown times."""
     works = by_cat(trace, DEVICE_CATS.__contains__)
     untimed = works & (trace.dur_ns == 0) & (trace.ts_ns < trace.ts_ns[~works].min(initial=FARTHEST_NS))
@@ -183,13 +181,13 @@ def _works(n: int, verb: str, verb_of_many: str) -> str:
 
 
 def _endless(trace: Trace, lasts: Int64) -> Int64:
-    """List the last work of a stream if it takes longer than all other work of the trace.
+    """List the one of the `lasts` of streams that takes longer than all other work of the trace, if any.
 
-    A collective may, as it waits for ranks that hang, and any work if the host is not recorded.
+    Any work may if the host is not recorded.
     """
     longest = int(trace.end_ns.argmax())
     is_call = by_cat(trace, RUNTIME_CATS.__contains__)
-    if longest not in lasts or not is_call.any() or collective_kernels(trace)[longest]:
+    if longest not in lasts or not is_call.any():
         return lasts[:0]
     others = np.arange(len(trace)) != longest
     end_ns = trace.end_ns[others].max()
