@@ -238,7 +238,8 @@ class Kineto(System):
         return collectives.grouped(super().sync_points(trace), trace.header)
 
     def collectives(self, rank: RankTrace) -> Collectives:
-        return collectives.recorded_collectives(rank, self.roles(rank.trace))
+        steps = step_table(self.marked_steps(rank.trace).whole)
+        return collectives.recorded_collectives(rank, self.roles(rank.trace), steps)
 
     def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
         """Move each sample of the host into the same step of the device."""

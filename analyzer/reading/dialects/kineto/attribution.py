@@ -18,6 +18,7 @@ from analyzer.base.arrays import Int64
 from analyzer.base.arrays.intervals import innermost, lies_inside
 from analyzer.base.arrays.numbering import as_of, numbered, unique
 from analyzer.reading.dialects.kineto.collectives import ENGINE, is_step_mark
+from analyzer.reading.dialects.kineto.kineto_steps import places
 from analyzer.reading.dialects.kineto.launches import calls_of, integers
 from analyzer.reading.dialects.roles import by_cat, by_name
 from analyzer.reading.dialects.system import CPU_OP_CATS, MEMORY_PHASES, MemorySamples, with_names
@@ -234,9 +235,7 @@ def of_events(
     labels, phases = origins(trace, trace.points.track_id[rows].astype(np.int64), at_ns)
     holders, holder = numbered(label or "(no operator around it)" for label in labels)
     phase = np.array([MEMORY_PHASES.index(name) for name in phases], np.int64)
-    number, begin, end = np.append(steps[np.argsort(steps[:, 1])], [[-1, 0, 0]], axis=0).T
-    last = np.searchsorted(begin[:-1], at_ns, "right") - 1
-    step = np.where(end[last] > at_ns, number[last], -1)
+    step = np.append(steps[:, 0], -1)[places(steps, at_ns)]
     made = []
     for kind, device in unique(columns[:, :2], axis=0).tolist():
         own = np.flatnonzero((columns[:, 0] == kind) & (columns[:, 1] == device))

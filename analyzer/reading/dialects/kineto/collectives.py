@@ -274,8 +274,8 @@ def _all_ranks(key: Hashable, name: str) -> SyncPart:
 # ---- sizes and groups
 
 
-def recorded_collectives(rank: RankTrace, roles: NDArray[np.int8]) -> Collectives:
-    """List the collectives of a rank whose slices have `roles` (n,).
+def recorded_collectives(rank: RankTrace, roles: NDArray[np.int8], steps: Int64) -> Collectives:
+    """List the collectives of a rank whose slices have `roles` (n,), and number them by its `steps` (m, 3).
 
     Kernels of newer PyTorch have sizes in their args. For others, and for collectives of the host
     (``gloo:all_reduce``), the annotation around the launch (``nccl:all_reduce``) has the shapes of the inputs
@@ -288,7 +288,9 @@ def recorded_collectives(rank: RankTrace, roles: NDArray[np.int8]) -> Collective
     if not len(rows):
         return NO_COLLECTIVES
     calls, sequence, requested_ns = _of_device(rank, rows) if on_device.any() else _of_host(rank, rows)
-    base = np.where(sequence >= 0, sequence, _steps(trace, requested_ns)) % _MOST_NUMBER
+    begun = np.searchsorted(steps[:, 1], requested_ns, side="right") - 1
+    number = np.append(steps[:, 0], steps[0, 0] - 1 if len(steps) else 0)[begun]
+    base = np.where(sequence >= 0, sequence, number) % _MOST_NUMBER
     return Collectives.of(rows, calls, base, trace.ts_ns[rows])
 
 
@@ -418,17 +420,6 @@ def _args_of_rows(rank: RankTrace, rows: Int64) -> dict[int, Mapping[str, Any]]:
     args = rank.args_of(names) if names else ()
     # of several files of a rank only one is read
     return dict(zip(alike.tolist(), args, strict=True)) if len(args) == len(alike) else {}
-
-
-def _steps(trace: Trace, moments: Int64) -> Int64:
-    """Find the number of the step around each moment (k,); 0 without marked steps."""
-    rows = np.flatnonzero(by_name(trace, is_step_mark) & ~by_cat(trace, "gpu_user_annotation".__eq__))
-    if not len(rows):
-        return np.zeros(len(moments), np.int64)
-    rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
-    numbers = [step_number(trace.names[i]) or 0 for i in trace.name_id[rows].tolist()]
-    step = np.searchsorted(trace.ts_ns[rows], moments, side="right")
-    return np.array([numbers[0] - 1, *numbers], np.int64)[step]
 
 
 def bytes_of_inputs(args: Mapping[str, Any]) -> int:

@@ -389,7 +389,7 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
     keys = [key for key in collectives.SYNC_ARGS if key in trace.args]
     columns = {key: trace.args[key].as_dict() for key in keys}
     requested_ns = np.append(start_ns[: rank.first_work], works.call_start_ns)
-    step = np.searchsorted(rank.steps[:, 1], requested_ns, side="right") - 1
+    step = places(rank.steps, requested_ns)
     step[rank.first_work :][works.call < 0] = -1
     latest: dict[Hashable, int] = {}  # the number of the last step of each key
     count: Counter[Hashable] = Counter()
