@@ -14,6 +14,7 @@ from analyzer.base.arrays import Mask, NDArray
 from analyzer.base.arrays.numbering import numbered
 from analyzer.reading.dialects.byteps import BytePS
 from analyzer.reading.dialects.composer import Composer
+from analyzer.reading.dialects.dataflow import without_repeated_lanes
 from analyzer.reading.dialects.horovod import Horovod
 from analyzer.reading.dialects.kineto import Kineto
 from analyzer.reading.dialects.owners import Owned, process_names, processes_like_ranks, split_by_field
@@ -54,8 +55,6 @@ class Chrome(System):
 
     def finished(self, trace: Trace) -> Trace:
         """Leave out the lanes that repeat or sum up others."""
-        from analyzer.reading.dialects.repeated_lanes import without_repeated_lanes
-
         return without_repeated_lanes(trace)
 
     def split(self, trace: Trace) -> Sequence[Owned]:
@@ -103,8 +102,6 @@ class Ascend(System):
 
     def finished(self, trace: Trace) -> Trace:
         """Leave out the lanes that sum up others; strip the number of the call from names of collectives."""
-        from analyzer.reading.dialects.repeated_lanes import without_repeated_lanes
-
         trace = without_repeated_lanes(trace)
         names, index = numbered(_COLLECTIVE.sub(r"\1", name) for name in trace.names)
         points = replace(trace.points, name_id=index[trace.points.name_id])
