@@ -27,7 +27,7 @@ from analyzer.answers.diagnose.finding import (
     StepSpan,
 )
 from analyzer.answers.diagnose.step_logs.log_steps import BETWEEN, REST, LogSteps, frontier
-from analyzer.answers.diagnose.step_logs.slow_spans import AROUND, SlowSpan, beside, covered, slow_spans
+from analyzer.answers.diagnose.step_logs.slow_spans import AROUND, FEW, SlowSpan, beside, covered, slow_spans
 from analyzer.base.arrays import Float64, Int64, Mask
 from analyzer.base.arrays.change_points import LEAST_STEPS, around, spread_of
 from analyzer.base.arrays.intervals import stretches
@@ -115,6 +115,10 @@ def _of_stalls(log: LogSteps, more: Float64, stalls: Int64, usual: Mask) -> Iter
     groups: dict[tuple[int, bool], list[int]] = {}
     for row in stalls.tolist():
         groups.setdefault(_stalling_rank(log, row, float(more[row]), usual), []).append(row)
+    lost = {key: float(more[rows].sum()) for key, rows in groups.items() if key[0] >= 0 and not key[1]}
+    if len(lost) > FEW:  # stalls are common here: name only a rank with more than all others
+        for key in [key for key, cost in lost.items() if cost < HALF * sum(lost.values())]:
+            groups.setdefault((-1, False), []).extend(groups.pop(key))
     for (rank, between), rows in groups.items():
         yield _stall(log, np.sort(rows), more, log.ranks[rank] if rank >= 0 else "", between=between)
 
