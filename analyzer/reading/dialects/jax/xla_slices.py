@@ -24,6 +24,7 @@ from analyzer.reading.dialects.steps import (
     spans,
 )
 from analyzer.reading.dialects.system import int_or_zero
+from analyzer.reading.dialects.tolerances import ROUNDED_NS
 from analyzer.reading.formats.columns import Trace
 
 #: By XLA's names (all-reduce.1), JAX's of the same (psum_invariant.49), and those of NCCL's kernels.
@@ -288,7 +289,7 @@ def steps_of_device(trace: Trace) -> Steps:
         return NO_STEPS
     rows = in_first_process(trace, rows)
     numbers = [int(trace.names[i][:18]) for i in trace.name_id[rows].tolist()]
-    return _to_completion(spans(trace, rows, numbers), "the device's steps")
+    return _to_completion(trace, spans(trace, rows, numbers), "the device's steps")
 
 
 def runs(trace: Trace) -> Steps:
@@ -312,7 +313,7 @@ def runs(trace: Trace) -> Steps:
     if len(ordered) < 2:
         return NO_STEPS
     steps = [Step(i, *times) for i, times in enumerate(ordered, 1)]
-    return _to_completion(steps, f"runs of {main}")
+    return _to_completion(trace, steps, f"runs of {main}")
 
 
 _CALL = re.compile(r"PjitFunction\((.*)\)")
@@ -346,7 +347,7 @@ def calls(trace: Trace, marks: Sequence[Step] = ()) -> Steps:
     if len(work) % len(numbers) == 0:
         calls = work.reshape(len(numbers), -1)
         bounds = np.column_stack((numbers, trace.ts_ns[calls].min(axis=1), trace.end_ns[calls].max(axis=1)))
-        return _to_completion(list(map(Step._make, bounds.tolist())), f"calls of {programs[main]}")
+        return _to_completion(trace, list(map(Step._make, bounds.tolist())), f"calls of {programs[main]}")
     if marks:
         return NO_STEPS
     end_ns = max(int(trace.end_ns[host[-1]]), int(trace.end_ns[work].max()))
@@ -364,11 +365,16 @@ def _program_of(call: str) -> str:
     return "jit_" + re.sub(r"\W+", "_", match[1].rstrip(">")) if match else ""
 
 
-def _to_completion(steps: Sequence[Step], how: str) -> Steps:
+def _to_completion(trace: Trace, steps: Sequence[Step], how: str) -> Steps:
     """Extend a device's steps, in order, from completion to completion.
 
-    The begin of the first is not recorded.
+    The begin of the first is not recorded. The end of a step's last operation may be rounded differently.
     """
+    done = np.sort(trace.end_ns[operations(trace)])
+    ends = np.array([step.end_ns for step in steps], np.int64)
+    last = np.append(done, 0)[np.searchsorted(done, ends + ROUNDED_NS, side="right") - 1]
+    ends = np.maximum(ends, last)
+    steps = [step._replace(end_ns=end) for step, end in zip(steps, ends.tolist(), strict=True)]
     following = [
         step._replace(start_ns=before.end_ns)
         if step.label == before.label + 1 and before.end_ns < step.end_ns
