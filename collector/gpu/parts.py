@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -39,8 +39,8 @@ def part_of(event: Event) -> PartName | None:
     return None if op.cat is None else "io" if op.cat == "I/O" else "operator"
 
 
-def of_category(events: Iterable[Event], cat: str) -> tuple[list[Event], list[str]]:
-    """Select the complete events (X with name and times) of one category; also warnings."""
+def _complete(events: Iterable[Event]) -> tuple[list[Event], list[str]]:
+    """Select the X events with name and times; warn about others."""
     candidates = [event for event in events if event.get("ph") != "M"]
     kept = [
         event
@@ -48,12 +48,18 @@ def of_category(events: Iterable[Event], cat: str) -> tuple[list[Event], list[st
         if event.get("ph") == "X" and isinstance(event.get("name"), str)
         if None not in (time_of(event), time_of(event, "dur"))
     ]
+    n_dropped = len(candidates) - len(kept)
+    warning = f"{counted(n_dropped, 'event')} left out: not complete (X with ts and dur)"
+    return kept, [warning] if n_dropped else []
+
+
+def of_category(events: Iterable[Event], cat: str) -> tuple[list[Event], list[str]]:
+    """Select the complete events of one category; also warnings."""
+    kept, warnings = _complete(events)
     chosen = [event for event in kept if OpName.parse(str(event["name"])).cat == cat]
-    left_out = {
-        "left out: not complete (X with ts and dur)": len(candidates) - len(kept),
-        f"ignored: no {cat}": len(kept) - len(chosen),
-    }
-    return chosen, [f"{counted(n, 'event')} {why}" for why, n in left_out.items() if n]
+    if len(chosen) < len(kept):
+        warnings.append(f"{counted(len(kept) - len(chosen), 'event')} ignored: no {cat}")
+    return chosen, warnings
 
 
 def count_by_cat(events: Iterable[Event]) -> dict[str, int]:
@@ -80,21 +86,19 @@ def collect_comm(
 
     They get the parameters' names (BytePS's own without `names`) and their inputs in the DAG.
     """
-    comms, warnings = of_category(events, "Comm")
-    tensors = {_main(event).removeprefix("Comm.") for event in comms}
-    unnamed = [t for t in tensors if gradient_index(t) is not None and not (names and names.parameter(t))]
-    if unnamed:
-        why = "no list of gradient names" if names is None else f"{names.path.name} is too short"
-        warnings.append(f"{why}: {counted(len(unnamed), 'gradient')} keep BytePS's names")
-    renamed = [_renamed(event, names, inputs) for event in comms]
+    whole, warnings = _complete(events)
+    comms = [(event, main) for event in whole if OpName.parse(main := _main(event)).is_comm]
+    if len(comms) < len(whole):
+        warnings.append(f"{counted(len(whole) - len(comms), 'event')} ignored: no Comm")
+    renamed = [_renamed(event, main, names, inputs) for event, main in comms]
+    warnings += _about_names({main for _, main in comms}, names)
     missing = Counter(main for main in map(_main, renamed) if inputs and main not in inputs)
     if missing:
         warnings.append(f"{len(missing)} tensor(s) not in the DAG, without inputs: {counted_names(missing)}")
     return renamed, warnings
 
 
-def _renamed(event: Event, names: GradientNames | None, inputs: Inputs) -> Event:
-    main = _main(event)
+def _renamed(event: Event, main: str, names: GradientNames | None, inputs: Inputs) -> Event:
     parameter = names.parameter(main.removeprefix("Comm.")) if names else None
     new = main if parameter is None else f"Comm.{parameter}"
     args = event.get("args")
@@ -107,6 +111,23 @@ def _renamed(event: Event, names: GradientNames | None, inputs: Inputs) -> Event
 def _main(event: Event) -> str:
     """Name the whole communication of a main task or sub-task."""
     return str(OpName.parse(str(event["name"])).main)
+
+
+def _about_names(tensors: Collection[str], names: GradientNames | None) -> list[str]:
+    indices = {
+        index
+        for name in tensors
+        if (index := gradient_index(name.removeprefix("Comm."))) is not None
+        and (names is None or index >= len(names.names))
+    }
+    if not indices:
+        return []
+    if names is None:
+        return [f"no list of gradient names: {len(indices)} gradients keep BytePS's names"]
+    return [
+        f"{names.path.name} has {len(names.names)} names, but there is gradient_{max(indices)}: "
+        f"{len(indices)} gradients keep BytePS's names"
+    ]
 
 
 # ---- the operators of MXNet's profile
@@ -138,9 +159,13 @@ def collect_operators(profile: Trace, inputs: Inputs) -> tuple[list[Event], list
         start, end = int(profile.ts_ns[update].min()), int(profile.end_ns[update].max())
         step = {"name": "STEP", "ts": _us(start), "dur": _us(end - start), "ph": "X", "cat": "operator"}
         events.append({**step, "pid": process, "args": {"name": "STEP"}})
+    forward = {node for node in inputs if OpName.parse(node).cat == "FW"}
+    n_met = len(forward & set(nodes))
+    doubt = f"only {n_met} of the DAG's {len(forward)} forward operations occur: another model's DAG?"
+    doubts = [doubt] if 2 * n_met < len(forward) else []
     outside = Counter(profile.names[i] for i in profile.name_id.tolist() if nodes[i] is None)
     note = f"{outside.total()} events of {len(outside)} operations outside the DAG: {counted_names(outside)}"
-    return events, [], [note] if outside else []
+    return events, doubts, [note] if outside else []
 
 
 def node_of(name: str, nodes: Inputs) -> str | None:

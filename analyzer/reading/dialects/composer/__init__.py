@@ -208,8 +208,9 @@ def tie_axes(trace: Trace) -> Trace:
 def second_axis(trace: Trace, rows: Mask) -> SecondAxis | None:
     """Find the second axis of the slices `rows` (n,) of a process; None if they have one axis or no steps.
 
-    The offset is the median, over the profiler's last steps, from the start of a step to the end of the
-    callback in which it begins (without callbacks: to the end of the batch before).
+    The offset is the median, over the profiler's steps, from the start of a step to the end of the callback
+    in which it begins (without callbacks: to the end of the batch before). The pairs with the smallest spread
+    of offsets are taken; of equal ones, the last.
     """
     end_ns = trace.end_ns
     calls = end_ns[rows & by_name(trace, _PROFILER_CALLED.__eq__)]
@@ -218,7 +219,9 @@ def second_axis(trace: Trace, rows: Mask) -> SecondAxis | None:
     if not len(begins) or not len(ends) or int(ends[0]) - int(begins[0]) < _APART_NS:
         return None
     n = min(len(begins), len(ends))
-    offsets = ends[-n:] - begins[-n:]
+    firsts = [(i, j) for i in range(len(begins) - n + 1) for j in range(len(ends) - n + 1)]
+    candidates = [ends[j : j + n] - begins[i : i + n] for i, j in firsts]
+    offsets = min(reversed(candidates), key=lambda offsets: int(np.ptp(offsets)))
     offset = int(np.median(offsets))
     remark = (
         f"the clock of PyTorch's profiler lay {offset / _YEAR_NS:.1f} years from Composer's; tied by "

@@ -122,9 +122,15 @@ def _tasks(trace: Trace) -> list[_Task]:
 
 
 def _run_before(tasks: Sequence[_Task], runs: Sequence[int], task: _Task) -> int | None:
-    """Find the run of a dependency that ended last before the task began."""
-    last = bisect_right([tasks[run].end_ns for run in runs], task.start_ns + LATE_RESULT_NS) - 1
-    return runs[last] if last >= 0 else None
+    """Find the run of a dependency that ended last before the task began.
+
+    If none did, the first that began before it: the clocks of two workers may differ a little.
+    """
+    ends = [tasks[run].end_ns for run in runs]
+    last = bisect_right(ends, task.start_ns + LATE_RESULT_NS) - 1
+    if last >= 0:
+        return runs[last]
+    return next((run for run in runs if tasks[run].start_ns < task.start_ns), None)
 
 
 def _notes(runs: dict[str, list[int]], elsewhere: set[str]) -> list[str]:

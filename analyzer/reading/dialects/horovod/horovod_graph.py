@@ -26,6 +26,7 @@ from analyzer.reading.dialects.tolerances import AT_ONCE_NS, CLEARLY_LAST, CYCLE
 from analyzer.reading.formats.columns import Id, Trace, Track
 
 _NEGOTIATE = "NEGOTIATE_"
+_NEVER_NS = np.iinfo(np.int64).max
 
 
 class _Collective(Struct):
@@ -63,7 +64,8 @@ def record(name: str, trace: Trace, marked: Steps) -> RankSteps:
 def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> tuple[Mapping[str, int], Mask]:
     """Index the tensors, and mask pairs [reduced, ready] of which the second did not wait for the first.
 
-    In some step a rank was ready with the second before the first was reduced.
+    In some step a rank was ready with the second before the first was reduced. Then it did not wait for the
+    first either with tensors that came later, long after it had requested the first.
     """
     tensors = dict.fromkeys(collective.tensor for in_step in rounds for collective in in_step)
     number = {tensor: i for i, tensor in enumerate(tensors)}
@@ -76,6 +78,9 @@ def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> tuple
         firsts = [b if a is None else a for a, b in zip(negotiations, reductions, strict=True)]
         asked, reduced = trace.ts_ns[firsts], end_ns[reductions]
         is_known[np.ix_(ids, ids)] |= asked[None, :] < reduced[:, None]
+        goes_on = (asked[None, :] > asked[:, None] + CYCLE_NS) & (asked[None, :] < reduced[:, None])
+        since = np.where(goes_on, asked[None, :], _NEVER_NS).min(axis=1, initial=_NEVER_NS)
+        is_known[np.ix_(ids, ids)] |= asked[None, :] >= since[:, None]
     return number, is_known
 
 
@@ -108,7 +113,9 @@ def _of_tensor(
     for row in rows:
         name = trace.names[trace.name_id[row]]
         if name.startswith(_NEGOTIATE):
-            first, last = (bisect_left(ticks, (int(ns), "")) for ns in (trace.ts_ns[row], end_ns[row] + 1))
+            first, last = (
+                bisect_left(ticks, (int(index), "")) for index in (trace.ts_ns[row], end_ns[row] + 1)
+            )
             negotiation, ready = row, {rank: index for index, rank in ticks[first:last]}
         elif name in kinds:
             collectives.append(_Collective(tensor, row, negotiation, ready))

@@ -18,7 +18,6 @@ from analyzer.reading import dialects
 from analyzer.reading.dialects.horovod.horovod_graph import record as record_found
 from analyzer.reading.dialects.step_parts import RankSteps, RankTrace
 from analyzer.reading.formats.columns import Trace
-from conftest import ask
 from make import path_of, span, stretches_of, write
 from trace_utils import read_trace
 
@@ -106,6 +105,23 @@ def test_computation_waits_only_for_reductions_that_it_never_overtook(tmp_path: 
     assert ("computation", "", 2000) in path_of(job, 1)[3:]  # from b's reduction to the loss
 
 
+def test_a_rank_that_overtook_a_reduction_does_not_wait_for_it_later(tmp_path: Path) -> None:
+    # b is ready while a is reduced, and c after that: 3,000 after b, whatever became of a
+    start_up: list[Tensor] = [(name, 0, 10, (), 50, 100) for name in ("a", "b", "c")]
+    steps: list[Tensor] = [
+        ("a", 2100, 2110, (), 2110, 6110), ("b", 5100, 5110, (), 6110, 8200),
+        ("c", 8100, 8110, (), 8300, 8400),
+    ]  # fmt: skip
+    job = join([record("rank0", timeline(tmp_path, *start_up, *steps))])
+    step = job.steps[0]
+    computed = [
+        int(work) // 1000
+        for operation, work in zip(step.operation, step.work_ns, strict=True)
+        if job.operations[int(operation)].label == "computation"
+    ]
+    assert sorted(computed) == [2000, 3000, 3000]
+
+
 def test_a_timeline_without_reductions_has_no_steps(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text('[{"ph": "X", "name": "NEGOTIATE_BROADCAST", "pid": 1, "ts": 1, "dur": 2}]')
@@ -167,17 +183,3 @@ def test_fused_tensors_are_one_reduction_of_their_bytes(tmp_path: Path) -> None:
     assert [sizes.calls[i].n_ranks for i in sizes.call] == [3, 3, 3]
     assert sizes.number.tolist() == [0, 0, 1]  # a and b are one
     assert trace.ts_ns[sizes.row].tolist() == [10_000, 11_000, 30_000]
-
-
-def test_a_recorded_fragment_has_its_whole_rounds(shared_data: Path) -> None:
-    path = shared_data / "cases" / "headless-horovod" / "timeline.json"
-    rows = ask("--option", "statistic", "--sub_option", "breakdown", "--path", path)["breakdown"]
-    times = [(row["wall_ms"], row["comm_ms"]) for row in rows]
-    assert times == [pytest.approx((100.0, 24.0), rel=0.01)] * 2
-
-
-def test_no_saving_where_only_communication_is_recorded(shared_data: Path) -> None:
-    findings = ask("--path", shared_data / "cases" / "horovod-overlap-unknown" / "timeline.json")["findings"]
-    (finding,) = (finding for finding in findings if finding["kind"] == "exposed_communication")
-    assert finding["title"] == "communication takes 24 % of the step; its overlap is not recorded"
-    assert finding["gain_ms"]["mid"] is None
