@@ -167,9 +167,16 @@ def _events(
         drawn,
         *_waits(trace, row, start, end, meaning),
     ]
-    leads = np.zeros(len(row), np.bool_)
-    columns = (kind, start, end, start, leads, np.concatenate(edges), meetings_table(meetings))
-    return step_windows.RecordedEvents(kinds, *columns)
+    return step_windows.RecordedEvents(
+        kinds=kinds,
+        kind=kind,
+        start_ns=start,
+        end_ns=end,
+        issued_ns=start,
+        leads=np.zeros(len(row), np.bool_),
+        edges=np.concatenate(edges),
+        meetings=meetings_table(meetings),
+    )
 
 
 def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operation], Int64]:
@@ -182,12 +189,16 @@ def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operat
     operations = []
     for i in row[first].tolist():
         name, role = trace.names[trace.name_id[i]], Role(meaning.roles[i])
-        cat, track = meaning.category(name, trace.cats[trace.cat_id[i]]), trace.tracks[trace.track_id[i]]
-        phase = Phase.INPUT if role is Role.INPUT else meaning.phases.get(name, Phase.NONE)
-        on_device = meaning.on_device is not None and bool(meaning.on_device[i])
-        is_collective = bool(meaning.collective[i])
         operations.append(
-            Operation(name, cat, track, role, phase, is_collective=is_collective, on_device=on_device)
+            Operation(
+                name=name,
+                cat=meaning.category(name, trace.cats[trace.cat_id[i]]),
+                track=trace.tracks[trace.track_id[i]],
+                role=role,
+                phase=Phase.INPUT if role is Role.INPUT else meaning.phases.get(name, Phase.NONE),
+                is_collective=bool(meaning.collective[i]),
+                on_device=meaning.on_device is not None and bool(meaning.on_device[i]),
+            )
         )
     return operations, numbers.reshape(-1)
 

@@ -347,11 +347,11 @@ def waiting_for_room(works: Works, low: int, high: int) -> Int64:
     return np.array([low + sources, np.concatenate([calls[blocked], calls[later]])])
 
 
-def polled(works: Works, start_ns: Int64, end_ns: Int64) -> Int64:
+def polled(works: Works, start_ns: Int64, end_ns: Int64, is_waiting: Mask) -> Int64:
     """Find the work that a host polls for in intervals (k,) without launches; -1 for none.
 
     A stream's candidate is the work launched last before the interval and done within it, shortly before its
-    end: at most `SHORTLY` of the time that the host waited.
+    end: at most as long as the host waited if its operation `is_waiting` (k,), else `SHORTLY` of that.
     """
     work, done_ns = np.full(len(start_ns), -1, np.int64), start_ns.copy()
     for _, low, high in works.by_stream():
@@ -364,5 +364,6 @@ def polled(works: Works, start_ns: Int64, end_ns: Int64) -> Int64:
             & (end <= end_ns + tolerances.TOLERANCE_NS)
         )
         work[later], done_ns[later] = last[later], end[later]
-    is_soon = end_ns - done_ns <= tolerances.SHORTLY * (done_ns - start_ns)
+    waited = done_ns - start_ns
+    is_soon = end_ns - done_ns <= np.where(is_waiting, 1.0, tolerances.SHORTLY) * waited
     return np.where((end_ns - start_ns >= tolerances.POLLS_NS) & is_soon, work, -1)

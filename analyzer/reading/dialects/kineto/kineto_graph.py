@@ -52,6 +52,8 @@ _UNKNOWN_GROUP = Note(
     "ranks are in several groups, and no call of the host names its own: who waited for whom in these calls "
     "is not known"
 )
+#: Python functions that wait for a result.
+_PYTHON_WAITS = re.compile(r"(?:.*: |<built-in method )(?:block_until_ready|wait|result|synchronize)\b.*")
 
 
 class _Rank(Struct, frozen=True):
@@ -427,18 +429,25 @@ def _handed_on(rank: _Rank, last: Int64) -> Int64:
 
 
 def _polls(rank: _Rank) -> list[Int64]:
-    """Link work to the host that polls for it: in an operation without calls, or between operations."""
-    host = rank.host
+    """Link work to the host that polls for it: in an operation without calls, or between operations.
+
+    Between operations a Python function that waits by its name may poll.
+    """
+    host, trace, works = rank.host, rank.trace, rank.works
     is_main = host.thread == host.main
-    is_call = by_cat(rank.trace, RUNTIME_CATS.__contains__)[host.row]
+    is_call = by_cat(trace, RUNTIME_CATS.__contains__)[host.row]
     inside = np.flatnonzero(is_main & ~is_call)
     after = np.flatnonzero(is_main[1:] & is_main[:-1]) + 1
+    waits = np.flatnonzero(by_name(trace, _PYTHON_WAITS.fullmatch) & (trace.dur_ns > 0))
+    waits = waits[np.argsort(trace.ts_ns[waits], kind="stable")]
+    last = np.searchsorted(trace.ts_ns[waits], host.start_ns[after]) - 1
+    waits_between = (last >= 0) & (np.append(rank.end_ns[waits], 0)[last] > host.end_ns[after - 1])
     edges = []
-    for targets, start, end, joint in (
-        (inside, host.start_ns, host.end_ns, Joint.END_TO_BODY),
-        (after, np.roll(host.end_ns, 1), host.start_ns, Joint.END_TO_HEAD),
+    for targets, start, end, joint, is_waiting in (
+        (inside, host.start_ns, host.end_ns, Joint.END_TO_BODY, np.zeros(len(inside), np.bool_)),
+        (after, np.roll(host.end_ns, 1), host.start_ns, Joint.END_TO_HEAD, waits_between),
     ):
-        sources = kineto_events.polled(rank.works, start[targets], end[targets])
+        sources = kineto_events.polled(works, start[targets], end[targets], is_waiting)
         known = sources >= 0
         edges.append(edge_rows(rank.first_work + sources[known], targets[known], joint, Rule.POLLED))
     return edges
