@@ -40,6 +40,9 @@ def columns_by_rank(rows: Sequence[Mapping[str, Any]]) -> Mapping[int, Mapping[s
     return by_rank if len(by_rank) > 1 and len(names) == 1 and any(map(duration_of, *names)) else {}
 
 
+_SAMPLE_ROWS = 100_000  # rows by which the whole step is recognised
+
+
 class RowsByRank:
     """The numbers in rows of a log: `columns` (n,), sorted by rank, else in the order of the file.
 
@@ -116,6 +119,10 @@ class RowsByRank:
         told = f"ranks are told apart by {' and '.join(self.labels)}: {', '.join(ends)}"
         return [Note(told, NoteKind.WHOLE)]
 
+    def sample(self) -> dict[str, Float64]:
+        """Columns of a sample of all ranks' rows: the first rank may be unlike the others."""
+        return {name: column[:: 1 + self.n // _SAMPLE_ROWS] for name, column in self.columns.items()}
+
     def of(self, rank: int) -> dict[str, Float64]:
         """Columns of a rank's rows, in the order of the file."""
         return {name: column[self._rows_of[rank]] for name, column in self.columns.items()}
@@ -184,6 +191,10 @@ class Metrics(RowsByRank):
         in_file = np.argsort(last)
         of_steps = {name: column[last[in_file]] for name, column in columns.items()}
         return of_steps | dict(zip(self.metrics(), table[:, in_file], strict=True))
+
+    def sample(self) -> dict[str, Float64]:
+        """Columns of the first rank."""
+        return self.of(self.ranks()[0])
 
 
 def _select(columns: dict[str, Float64], rows: NDArray[Any]) -> None:
