@@ -32,6 +32,7 @@ CROWDED = 0.3
 EXTRAPOLATED = 0.05
 
 _DRAWS = 2000
+_AT_ONCE = 1 << 20  # values that are drawn together
 #: So many successive steps count as one independent step: load from other programs lasts longer than a step.
 #: (The correlation of successive steps is 0.4 in long recordings, so a mean varies like one of half as many
 #: steps.)
@@ -84,8 +85,13 @@ def paired_change(before: Float64, after: Float64) -> tuple[float, float] | None
 
 def _means_of_draws(size: int, draw: np.random.Generator, *values: Float64) -> list[Float64]:
     """Bootstrap means (draws,) of each of the values (n,), with the same draws of `size` for all."""
-    chosen = draw.integers(0, len(values[0]), (_DRAWS, size))
-    return [column[chosen].mean(axis=1) for column in values]
+    means: list[list[Float64]] = [[] for _ in values]
+    n_rows = max(1, _AT_ONCE // size)
+    for first in range(0, _DRAWS, n_rows):
+        chosen = draw.integers(0, len(values[0]), (min(n_rows, _DRAWS - first), size))
+        for parts, column in zip(means, values, strict=True):
+            parts.append(column[chosen].mean(axis=1))
+    return [np.concatenate(parts) for parts in means]
 
 
 def _wider(n: int) -> float:

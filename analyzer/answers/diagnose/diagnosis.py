@@ -220,7 +220,8 @@ class _Search(Struct):
                     unknown = replace(result, edits=(), caveat=f"no saving is claimed: {why}")
                     self.known.append((replace(unknown, place=ListPlace.BY_GAIN), None))
             elif not result.edits:
-                self.known.append((result, None))
+                place = ListPlace.BY_GAIN if self._is_of_a_rank(result) else result.place
+                self.known.append((replace(result, place=place), None))
             elif (forecast := self._forecast(result, above)) is not None:
                 # Where most of the simulated saving is not the job's, nothing is claimed of the rest.
                 if self.most_ns(result) < max(NEGLIGIBLE * forecast.before_ns, HALF * forecast.saved_ns):
@@ -237,6 +238,14 @@ class _Search(Struct):
             return self.loaded.recording.untied(finding.scope.ranks)
         is_of_host = self.is_undecided and finding.kind in _OF_THE_HOST
         return "without the profiler the device may be the limit" if is_of_host else ""
+
+    def _is_of_a_rank(self, finding: Finding) -> bool:
+        """Check whether most of a finding's time belongs to a late rank, which has a finding of its own."""
+        return any(
+            forecast.saved_ns > HALF * finding.weight * forecast.before_ns
+            for other, forecast in self.known
+            if forecast is not None and other.kind == "late_rank"
+        )
 
     def _forecast(self, finding: Finding, above: Sequence[EditRequest]) -> Forecast | None:
         """Return the saving of a finding; None, and count it, if that is too little or not significant.

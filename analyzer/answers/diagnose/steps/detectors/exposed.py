@@ -26,10 +26,14 @@ from analyzer.answers.diagnose.steps.job_view import (
     busy_step,
     is_no_chance,
     is_python_gap,
+    last_arrivals,
+    longest_awaited,
     longest_events,
+    longest_gaps,
     names_of,
 )
 from analyzer.base.arrays import Float64, Mask
+from analyzer.base.arrays.distributions import FEWEST
 from analyzer.base.names import brief, named
 from analyzer.base.units import in_ms, in_percent
 from analyzer.reading.dialects.roles import Phase, Role
@@ -274,6 +278,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     transfers = view.is_communication
     if not transfers.any():
         yield Skipped("exposed_communication", NO_COMMUNICATION)
+    yield from _pauses_in_turn(view)
     on_path = view.path_work_ns(transfers)
     waiting = _above_mean(view, view.owner_work_ns(~view.is_communication))
     if on_path + waiting < EXPOSED * view.step_ns:
@@ -346,6 +351,25 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
         caveat="no gain is claimed: how a step is cut into micro-batches is not recorded",
         look=("statistic", "--sub_option", "bubbles"),
         weight=1 - share,
+    )
+
+
+def _pauses_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find pauses that delay the others, each time on a different rank."""
+    gaps, arrivals = view.owner_gap_ns(~view.is_communication), last_arrivals(view)
+    more_ns, meets = _above_mean(view, gaps), [len(owner) > 0 for owner, _ in arrivals]
+    is_last = gaps.argmax(axis=1)[meets] == longest_awaited(arrivals)
+    if len(gaps) < FEWEST or more_ns < EXPOSED * view.step_ns or is_last.sum() <= len(gaps) / 2:
+        return
+    yield Finding(
+        kind="exposed_communication",
+        title="a different rank pauses in every step",
+        cause=f"the rank with the longest gaps in a step has {in_ms(more_ns)} more of them than the mean",
+        action="look at what ranks do in turn: logging, garbage collection, checkpoints, other processes",
+        edits=[edit("gap", "even")],
+        evidence=longest_gaps(view, ~view.is_communication),
+        caveat="every rank is taken to pause as long as the mean one in each step",
+        is_upper_bound=True,
     )
 
 

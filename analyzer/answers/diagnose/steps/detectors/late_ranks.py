@@ -171,6 +171,20 @@ def compared_operations(view: JobView) -> Mask:
     return is_own_work(view.recording) & done_by_all(view.recording)
 
 
+def _begun(view: JobView) -> Mask:
+    """Mark the operations (n,) that an owner begins itself: in a gap before them this owner is late.
+
+    Of a tensor's partitions, which it hands over together, that is the first.
+    """
+    begun, seen = begun_by_owners(view.recording), set[tuple[int, str, str]]()
+    for i in np.flatnonzero(begun & view.is_communication).tolist():
+        operation = view.recording.operations[i]
+        tensor = operation.owner, operation.main, operation.transfer.stage
+        begun[i] = operation.transfer.key is None or tensor not in seen
+        seen.add(tensor)
+    return begun
+
+
 # ---- signals
 
 
@@ -339,7 +353,7 @@ def _pauses(view: JobView) -> _LateCause | None:
     """
     if len(view.rows) < FEWEST:
         return None
-    begun = begun_by_owners(view.recording)
+    begun = _begun(view)
     gaps = view.owner_gap_ns(begun)
     late = behind_peers(view, gaps)
     awaited = longest_awaited(last_arrivals(view, among=late))
