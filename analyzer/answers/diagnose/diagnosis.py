@@ -187,7 +187,7 @@ def _without_others(result: Finding | Skipped) -> Finding | Skipped:
     """Say that the numbers of a finding are those of the job without the findings before."""
     if isinstance(result, Skipped):
         return result
-    caveat = "the numbers are of a step without the more specific findings"
+    caveat = "once the specific causes are fixed"
     return replace(result, caveat="; ".join(filter(None, (result.caveat, caveat))))
 
 
