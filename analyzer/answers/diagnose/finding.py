@@ -34,11 +34,11 @@ LIMIT = 0.7
 #: logs are from 0.4 to 13 steps long, other steps up to 0.2 (docs/step-logs.md).
 STALL = 0.4
 #: Of the largest excess of a rank in a span of steps: the ranks that share the blame for it. With 0.4 or 0.8
-#: the same ranks are named (docs/dev/accuracy.md, 9).
+#: the same ranks are named (docs/dev/accuracy.md, 6).
 SHARED_BLAME = 0.6
 #: Of what steps are longer by: the part of it that the rows of the rank to blame show, as where others wait
 #: in the backward pass, and only its forward pass, a third of both, tells. With 0.5 two of
-#: 21 late ranks are no longer found, with 0.12 none more (docs/dev/accuracy.md, 9).
+#: 21 late ranks are no longer found, with 0.12 none more (docs/dev/accuracy.md, 6).
 VISIBLE = 0.25
 #: What stands for the whole: a device's busy time for the step, an operation for its phase.
 NEARLY_ALL = 0.9

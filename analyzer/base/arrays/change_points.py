@@ -8,10 +8,10 @@ from analyzer.base.arrays import Float64
 from analyzer.base.arrays.distributions import MAD_TO_SD, MEDIAN_TO_MEAN
 
 #: Most points of a search (7 ms); a longer series is reduced to means of this many stretches. Half or twice
-#: the number finds the same faults (docs/dev/accuracy.md, 9).
+#: the number finds the same faults (docs/dev/accuracy.md, 6).
 _MOST_POINTS = 500
 #: Most standard deviations of a point from the median, so that a few outliers do not make a span. With 3, one
-#: of 26 faults is missed; 8 finds no more (docs/dev/accuracy.md, 9).
+#: of 26 faults is missed; 8 finds no more (docs/dev/accuracy.md, 6).
 _CLIPPED = 5.0
 _LEAST_BLOCKS = 10
 _SMOOTHED = 5  # values of each median: twice the most single outliers in a row, and one

@@ -21,7 +21,7 @@ from analyzer.base.arrays.change_points import (
 from analyzer.reading.dialects import Role
 from replay.answer import Z_95
 
-#: Steps around a step; with 11 or 41 the same is found (docs/dev/accuracy.md, 9).
+#: Steps around a step; with 11 or 41 the same is found (docs/dev/accuracy.md, 6).
 AROUND = 21
 #: Ranks that may be late in one job.
 FEW = 3
