@@ -174,7 +174,7 @@ class Finding(Struct, frozen=True):
     look: Sequence[str] = ()
     weight: float = 0.0
     place: ListPlace = ListPlace.BY_GAIN
-    is_upper_bound: bool = False  # the saving is that of a job without the cause, which `caveat` describes
+    is_upper_bound: bool = False  # the saving assumes that the cause costs nothing, as `caveat` says
 
     @property
     def compares_ranks(self) -> bool:

@@ -335,7 +335,8 @@ def _steps(job: JobFigures, *, is_whole: bool) -> Table:
     labels = [step for part in parts for step in part.step]
     columns = ("wall_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", "idle_ns")
     ms = np.concatenate([np.column_stack([getattr(part, name) for name in columns]) for part in parts]) / 1e6
-    ms[:, 1:] += math.nan if is_whole else 0.0
+    if is_whole:
+        ms[:, 1:] = math.nan
     rows = LazySequence(range(len(labels)), lambda row: (names[row], labels[row], *ms[row].tolist()))
     return Table("breakdown", "Time of each step", _BREAKDOWN, rows, order=(-ms[:, 0]).tolist())
 

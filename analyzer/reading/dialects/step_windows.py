@@ -246,15 +246,17 @@ class _Cutter:
 
 
 def still_open(items: Int64, end_ns: Int64, begins: Sequence[int], lows: Sequence[int]) -> Iterator[Int64]:
-    """Yield the items open at the begin of each window, in order: among the first `low`, and not over.
+    """Yield the items open at the begin of each window: among the first `low`, and not over.
 
     `items` are in order of start, `end_ns` are by item.
     """
-    seen, running = 0, items[:0]
+    seen, since_ns, running = 0, np.iinfo(np.int64).min, items[:0]
     for begin_ns, low in zip(begins, lows, strict=True):
+        if begin_ns < since_ns or low < seen:  # windows out of order
+            seen, running = 0, items[:0]
         running = np.concatenate([running, items[seen:low]])
         running = running[end_ns[running] > begin_ns]
-        seen = low
+        seen, since_ns = low, begin_ns
         yield running
 
 

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from analyzer.base.errors import TraceError
 from analyzer.reading.dialects.edge_rules import Rule
 from analyzer.reading.dialects.step_parts import Joint, Operation
-from analyzer.reading.dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, sampled
+from analyzer.reading.dialects.step_windows import (
+    RecordedEvents,
+    check_sizes,
+    cut_into_steps,
+    sampled,
+    still_open,
+)
 from analyzer.reading.formats.columns import Track
 
 
@@ -67,3 +73,9 @@ def test_ranks_with_fewer_steps_sample_the_same_ones(n: int, fewer: int, most: i
     whole, part = ({*own[sampled(own, most)[0], 0].tolist()} for own in (steps, steps[fewer:]))
     assert {label for label in whole if label >= fewer} <= part
     assert len(whole) <= most + 16
+
+
+def test_what_is_open_at_the_begin_of_a_window_does_not_depend_on_the_order_of_windows() -> None:
+    items, end_ns = np.array([0, 1]), np.array([5, 30])  # the second starts within the later window alone
+    assert [run.tolist() for run in still_open(items, end_ns, begins=[20, 0], lows=[2, 1])] == [[1], [0]]
+    assert [run.tolist() for run in still_open(items, end_ns, begins=[0, 20], lows=[1, 2])] == [[0], [1]]

@@ -322,17 +322,14 @@ class Waits:
             return sorted(rank for ranks in by.values() if len(ranks) < sizes[-1] for rank in ranks)
         role = _role(next(iter(self.lanes[key].values())).group)
         similar = [
-            lanes
+            (rank, call)
             for other, lanes in self.lanes.items()
-            if other[1] and _role(next(iter(lanes.values())).group) == role
+            for rank, call in (_calls(lanes) if other[1] else ())
+            if _role(call.group) == role
         ]
-        n_groups = Counter(rank for lanes in similar for rank in lanes)  # in two of them a rank tells nothing
-        usual = {
-            call.signature
-            for lanes in similar
-            for rank, call in _calls(lanes)
-            if call.number == number and n_groups[rank] == 1 and rank not in key[1]
-        }
+        n_calls = Counter((rank, call.number) for rank, call in similar)
+        unclear = {*key[1], *(rank for (rank, _), n in n_calls.items() if n > 1)}  # in two similar groups
+        usual = {call.signature for rank, call in similar if call.number == number and rank not in unclear}
         if len(usual & by.keys()) == 1:
             return sorted(rank for words, ranks in by.items() if words not in usual for rank in ranks)
         return sorted(rank for ranks in by.values() for rank in ranks) if is_whole else ()

@@ -21,7 +21,7 @@ from replay.real_step import RealJob
 
 
 class _Cause(NamedTuple):
-    """A cause, shown by at least so many events of a rank in a step, and its advice."""
+    """A cause, the fewest events of a rank in a step that show it, and its advice."""
 
     shows: Callable[[Operation], object]
     least: float

@@ -116,8 +116,8 @@ class RowsByRank:
         elif len(texts) > 1 or any(texts):
             self.known = {rank: index for index, rank in enumerate(ranks)}
         ends = (f"rank {self.known.get(rank, rank)} is {label(rank)}" for rank in (ranks[0], ranks[-1]))
-        told = f"ranks are told apart by {' and '.join(self.labels)}: {', '.join(ends)}"
-        return [Note(told, NoteKind.WHOLE)]
+        note = f"ranks are told apart by {' and '.join(self.labels)}: {', '.join(ends)}"
+        return [Note(note, NoteKind.WHOLE)]
 
     def sample(self) -> dict[str, Float64]:
         """Columns of a sample of all ranks' rows: the first rank may be unlike the others."""
