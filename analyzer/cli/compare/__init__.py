@@ -169,8 +169,8 @@ _RECORD = (
 def _figures(pair: Comparison) -> list[tuple[str, str]]:
     """Name both runs, and count the operations that changed."""
     changed = sum(op.average.significant for op in pair.operations)
-    counts = f"{changed:,} of {len(pair.operations):,} in common"
-    return [*zip(("base", "new"), pair.names, strict=True), ("changed operations", counts)]
+    counts = f"{changed:,} of {len(pair.operations):,} operations in common"
+    return [*zip(("base", "new"), pair.names, strict=True), ("changed averages", counts)]
 
 
 def _notes(pair: Comparison, *, alone: bool) -> list[str]:

@@ -104,21 +104,17 @@ _RUNS = (
 
 _NAME, _CAT = Column("name", "operation"), Column("cat", "category")
 _EXPLAINED = ms_column("explained_ms", "explains of the step", "explained.ns", scale="diverging")
+_SURELY = Column("explains", "significantly", "bool", value=attrgetter("explained.significant"))
 _TESTED = tested_columns()
 _OPERATIONS = (
-    _NAME, _CAT, *_sides("avg_*_ms", "avg", "average"), *_TESTED[:2], _EXPLAINED, *_TESTED[2:], *_COUNTS,
+    _NAME, _CAT, *_sides("avg_*_ms", "avg", "average"), *_TESTED, _EXPLAINED, _SURELY, *_COUNTS,
 )  # fmt: skip
 _EXPLAINING = (
     _NAME,
     _EXPLAINED,
+    # without steps, of the average
+    _SURELY._replace(value=lambda op: (op.average if op.explained.p is None else op.explained).significant),
     *_sides("avg_*_ms", "avg", "average"),
-    # of the average, or of the step if only one run has the operation
-    Column(
-        "significant",
-        "significant",
-        "bool",
-        value=lambda op: (op.average if all(op.count) else op.explained).significant,
-    ),
 )
 
 
@@ -139,7 +135,7 @@ def _operations(pair: Comparison) -> list[Table]:
         certain="significant", full=True,
     )  # fmt: skip
     brief = Table.of(
-        "operations", _MOST, _EXPLAINING, _explaining(pair), certain="significant", brief=True, full=False
+        "operations", _MOST, _EXPLAINING, _explaining(pair), certain="explains", brief=True, full=False
     )
     return [whole, brief] if brief.rows else [whole]
 
@@ -155,9 +151,8 @@ def _categories(pair: Comparison) -> list[Table]:
     category = Column("cat", "category", value=lambda change: change.cat or "(none)")
     sides = _sides("step_*_ms", "step", "explained")
     explains = _EXPLAINED._replace(title="explains (ms)")
-    certain = Column("explains", "significantly", "bool", value=attrgetter("explained.significant"))
     averages = _sides("avg_*_ms", "avg", "average")
-    columns = (category, *sides, explains, certain, *_COUNTS, *averages, *_TESTED)
+    columns = (category, *sides, explains, _SURELY, *_COUNTS, *averages, *_TESTED)
     note = (
         "Overlapping time is counted once: computation first, then communication, then the rest. "
         "So the columns of the step add up to the iteration time."
@@ -169,7 +164,7 @@ def _categories(pair: Comparison) -> list[Table]:
         columns = (category, *_COUNTS, *averages, *_TESTED)
         return [Table.of("categories", "Categories", columns, categories, certain="significant")]
     large = [change for change in categories if abs(change.explained.ns or 0.0) > _LEAST_SHOWN * base]
-    few = (category, explains, *sides, certain._replace(title="significant"))
+    few = (category, explains, _SURELY, *sides)
     brief = Table.of("categories", _EXPLAINS, few, large, certain="explains", brief=True, full=False)
     return [whole._replace(full=True), *([brief] if large else [])]
 

@@ -105,7 +105,7 @@ def run(args: Namespace) -> Result:
 def _of_dumps(args: Namespace) -> Result:
     """Explain a hang from the flight-recorder dumps of its ranks."""
     from analyzer.answers.diagnose.hangs.find_hang import find_hang, hang_diagnosis, standing_of
-    from analyzer.cli.diagnose.hang_tables import hang_tables
+    from analyzer.cli.diagnose.hang_tables import hang_tables, without_date
     from trace_utils import Request, read_ranks
 
     refuse(args, "has no effect on the dumps of a job that hangs", *READING, *REAL)
@@ -125,7 +125,11 @@ def _of_dumps(args: Namespace) -> Result:
     waits, groups = hang_tables(hang, ranks, paths)
     return result._replace(
         document={**result.document, "waits": waits},
-        tables=[waits, groups._replace(full=True)],
+        tables=[
+            waits._replace(detail=True),
+            without_date(waits)._replace(brief=True),
+            groups._replace(full=True),
+        ],
         notes=[*result.notes, *([] if args.full else [command(args, "diagnose", "--full")])],
     )
 

@@ -43,6 +43,16 @@ def hang_tables(hang: Hang, ranks: Mapping[int, Standing], paths: Mapping[int, s
     return [Table("ranks", "Who waits for whom", _RANKS, rows), _groups(order, ranks)]
 
 
+def without_date(waits: Table) -> Table:
+    """Move the date of all times to a note, so that the table fits a terminal."""
+    times = [i for i, column in enumerate(waits.columns) if column.key in ("since", "last")]
+    dates = {str(row[i])[:10] for row in waits.rows for i in times if row[i]}
+    if len(dates) != 1:
+        return waits
+    rows = [[str(cell)[11:23] if i in times else cell for i, cell in enumerate(row)] for row in waits.rows]
+    return waits._replace(rows=rows, note=f"Times are those of {dates.pop()}, UTC.")
+
+
 def _groups(order: Sequence[int], ranks: Mapping[int, Standing]) -> Table:
     """List the last completed and the last called collective of each rank, in groups with open calls."""
     last: dict[Group, int] = defaultdict(int)  # called by any member

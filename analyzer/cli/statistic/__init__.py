@@ -342,7 +342,7 @@ def _steps(job: JobFigures, *, is_whole: bool) -> Table:
 
 
 def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
-    """State the length of a step and its exposed communication."""
+    """State the length of a step and its exposed communication, both as means over the ranks."""
     if not ranks:
         return "No step is recorded."
     lengths = job.iteration_ns
@@ -357,13 +357,16 @@ def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
     if not any(rank.comm_ns for rank in ranks):
         lost = [note.partition(":")[0] for file in job.files for note in file.lost_work]
         return f"{length}; {lost[0] if lost else 'no communication was recorded'}."
-    most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
-    share = in_percent(most.exposed_comm_ns / max(most.mean_ns, 1))
+    walls_ns = max(sum(rank.mean_ns for rank in ranks), 1)
     if not any(rank.compute_ns for rank in ranks):
+        comm_ns = sum(rank.comm_ns for rank in ranks)
         unknown = "is communication; no computation is recorded, so its overlap is unknown"
-        return f"{length}; {in_ms(most.comm_ns)} ({share}) {unknown}."
-    rank = f", most on {most.rank}" if len(ranks) > 1 else ""
-    return f"{length}; {in_ms(most.exposed_comm_ns)} ({share}) is exposed communication{rank}."
+        return f"{length}; {in_ms(comm_ns / len(ranks))} ({in_percent(comm_ns / walls_ns)}) {unknown}."
+    exposed_ns = sum(rank.exposed_comm_ns for rank in ranks)
+    most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
+    rank = f"; most on {most.rank}, {in_ms(most.exposed_comm_ns)}" if len(ranks) > 1 and exposed_ns else ""
+    exposed = f"{in_ms(exposed_ns / len(ranks))} ({in_percent(exposed_ns / walls_ns)})"
+    return f"{length}; {exposed} is exposed communication, waiting for other ranks included{rank}."
 
 
 def _mean_steps(ranks: Sequence[RankSummary]) -> Bars:

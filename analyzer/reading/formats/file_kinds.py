@@ -70,7 +70,7 @@ _SAFETENSORS = re.compile(rb'.{8}\{\s*"', re.DOTALL)
 _SUMMARIES = re.compile(
     rb"\"Time ?\(%\)\"|Time ?\(%\)\W{1,20}(?:Total )?Time|\bTotalDurationNs\b|Self CPU %"
     rb"|Self (?:CPU|CUDA) time total"
-    rb"|(?:FIT |[A-Z]\w+ )?Profiler Report\b|Mean duration \(s\)|DeepSpeed Flops Profiler"
+    rb"|Profiler Report\b|Mean duration \(s\)|DeepSpeed Flops Profiler"
     rb"|Environment Summary\s*\n\s*-|cProfile output|\d function calls (?:\([^)]*\) )?in [\d.]+ seconds"
 )
 _STATE = re.compile(rb'"log_history"\s*:\s*\[')

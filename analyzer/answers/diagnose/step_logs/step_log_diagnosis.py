@@ -49,10 +49,13 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
     near = around(log.step_ns, AROUND)
     stalls = _stalls(log, near)
     spans = slow_spans(log, ~stalls)
-    in_span = covered(spans, len(stalls))
-    usual = ~stalls & ~in_span
-    spanning = [_of_span(log, span, usual) for span in spans]
-    stalled = list(_of_stalls(log, log.step_ns - near, np.flatnonzero(stalls & ~in_span), usual))
+    usual = ~stalls & ~covered(spans, len(stalls))
+    for span in spans:  # stalls that are many there are the span's own work
+        if stalls[span.begin : span.end].mean() > 1 / LEAST_STEPS:
+            stalls[span.begin : span.end] = False
+    steady_ns = np.where(stalls, near, log.step_ns)
+    spanning = [_of_span(log, span, usual, steady_ns) for span in spans]
+    stalled = list(_of_stalls(log, log.step_ns - near, np.flatnonzero(stalls), ~stalls))
     least_ns = NEGLIGIBLE * float(log.step_ns.sum())
     shown = [*spanning, *(ranked for ranked in stalled if _lost_ns(ranked) >= least_ns)]
     examined = _EXAMINED.union(dialects.named(job.files[0].dialect).never_shows)
@@ -181,12 +184,12 @@ class _Change(NamedTuple):
     new: float
 
 
-def _of_span(log: LogSteps, span: SlowSpan, usual: Mask) -> Ranked:
-    """Make the finding of a span."""
+def _of_span(log: LogSteps, span: SlowSpan, usual: Mask, steady_ns: Float64) -> Ranked:
+    """Make the finding of a span; `steady_ns` (k,) are the steps without their stalls."""
     outside = beside(usual, span.begin, span.end)
     always = len(outside) < LEAST_STEPS
     base_ns = float(np.median(log.step_ns) - span.cost_ns if always else np.median(log.step_ns[outside]))
-    more_ns = log.step_ns[span.begin : span.end] - base_ns
+    more_ns = steady_ns[span.begin : span.end] - base_ns
     mean_ns = float(around(more_ns, LEAST_STEPS).mean()) if span.grows else float(np.median(more_ns))
     lost_ns = float(more_ns.sum())
     numbers = int(log.number[span.begin]), int(log.number[span.end - 1])

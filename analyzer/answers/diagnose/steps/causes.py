@@ -15,7 +15,7 @@ from analyzer.answers.diagnose.steps.job_view import JobView, mean_path_times
 from analyzer.base.arrays import Float64, Mask
 from analyzer.base.arrays.distributions import median
 from analyzer.reading.dialects.name_rules import is_launch
-from analyzer.reading.dialects.roles import Phase
+from analyzer.reading.dialects.roles import Phase, Role
 from analyzer.reading.dialects.step_parts import Operation
 from replay.real_step import RealJob
 
@@ -216,4 +216,6 @@ def _part(operation: Operation, has_device: bool) -> Limit:
         return "communication"
     if operation.phase is Phase.INPUT:
         return "input"
+    if operation.role is Role.UNTRACED:
+        return "undecided"
     return "device" if operation.on_device or (operation.is_compute and not has_device) else "host"

@@ -94,6 +94,21 @@ def test_the_cost_of_a_late_rank_is_the_median_of_its_span(tmp_path: Path) -> No
     assert finding["gain_ms"]["mid"] == pytest.approx(30)
 
 
+def test_a_stall_of_another_rank_in_a_span_is_named(tmp_path: Path) -> None:
+    """Rank 2 loads 30 ms longer in steps 40 to 89; in steps 20 and 60 rank 0 writes a checkpoint for 300 ms."""
+    late = held_up(2, lambda step: 30 * (40 <= step < 90))
+    stalling = held_up(0, lambda step: 300 * (step in (20, 60)))
+
+    def times(step: int, rank: int) -> Times:
+        both, usual = stalling(step, rank), even(step, rank)
+        return {name: ms + both[name] - usual[name] for name, ms in late(step, rank).items()}
+
+    by_kind = {finding["kind"]: finding for finding in diagnosis(write(tmp_path / "job", times))["findings"]}
+    stall = by_kind["outlier_steps"]["scope"]
+    assert (stall["ranks"], stall["steps"]) == (["rank0"], [20, 60])
+    assert by_kind["late_rank"]["lost_s"] == pytest.approx(50 * 0.030, rel=0.02)
+
+
 def test_slow_steps_as_long_as_stalls_are_one_span(tmp_path: Path) -> None:
     """Rank 2 loads 30 to 50 ms longer in steps 60 to 67; from 40 ms on a step alone would be a stall."""
     more = dict(enumerate((50, 45, 50, 50, 35, 30, 33, 50), 60))
