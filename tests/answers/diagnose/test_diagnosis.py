@@ -10,13 +10,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 import pytest
 from answers import diagnosed, holds, kinds, titles, winning
 from made_cells import WITH_WORK
 from made_jobs import WRITERS, Job, composer, moments
 
 from analyzer.answers.diagnose.diagnosis import _order, _Search, headline
-from analyzer.answers.diagnose.finding import Finding, FindingKind, FindingScope, edit
+from analyzer.answers.diagnose.finding import CHANCE, Finding, FindingKind, FindingScope, edit
+from analyzer.answers.diagnose.steps.detectors.late_ranks import behind_peers, late_ranks
 from conftest import THOROUGH, few, run_cli
 from make import span, step, write
 
@@ -31,6 +33,19 @@ WITH_INPUT = [system for system in WITH_WORK if system != "chrome"]
 def test_even_ranks_with_noise_are_not_late(tmp_path: Path, system: str, ranks: int, jitter: float) -> None:
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, ranks=ranks, jitter=jitter)))
     assert kinds(diagnosis) == []
+    assert diagnosis.view is not None
+    assert not any(isinstance(answer, Finding) for answer in late_ranks(diagnosis.view))
+
+
+@pytest.mark.parametrize(("ranks", "stages"), [(4, 1), (8, 2)])
+def test_ranks_alike_are_late_no_more_often_than_by_chance(ranks: int, stages: int) -> None:
+    """The detector is asked, before small gains are left out: its test is of 5 %."""
+    view: Any = SimpleNamespace(stage=np.arange(ranks) % stages, step_ns=1e8)
+    noise = np.random.default_rng(0).normal(size=(200, 10, ranks))
+    # by chance; certain, but negligible; certain, but no rank stands out
+    for differ, jitter, most in ((0.0, 0.05, 1.5 * CHANCE), (0.005, 0.0005, 0), (0.04, 0.001, 0)):
+        works = 9e7 * (1 + view.stage) * np.linspace(1, 1 + differ, ranks) * np.exp(jitter * noise)
+        assert np.mean([bool(behind_peers(view, work)) for work in works]) <= most
 
 
 #: Jobs of one seed each, as unlike as machines: how many ranks, how noisy, how often a rank is disturbed.

@@ -45,6 +45,7 @@ class LogSteps:
         self.roles: dict[str, Role] = {}
         for log in logs:
             self.roles |= dict(zip(_parts(log), [*log.roles, Role.FRAME], strict=True))
+        self.roles[REST] = self.roles.pop(REST)  # the last part of a step
         if len(logs) > 2:  # else there is no median rank
             self.roles[BETWEEN] = Role.FRAME
         self.parts = list(self.roles)
@@ -182,7 +183,6 @@ def frontier(log: LogSteps) -> list[FrontierPart]:
     late rank counts where it is late, and waiting for it nowhere, as the last rank waits for nobody.
     """
     kept = [index for index, part in enumerate(log.parts) if part != BETWEEN]
-    kept.sort(key=lambda index: log.parts[index] == REST)  # last
     parts = [log.parts[index] for index in kept]
     n_parts, n_ranks, k = len(parts), len(log.ranks), len(log.number)
     spent, ahead, last = np.zeros(n_parts), np.zeros((n_parts, n_ranks)), np.zeros((n_parts, n_ranks))

@@ -17,6 +17,7 @@ from analyzer.base.arrays.change_points import (
     difference_error,
     higher_spans,
     level_error,
+    spread_of,
 )
 from analyzer.reading.dialects import Role
 from replay.answer import Z_95
@@ -271,7 +272,7 @@ def _elsewhere(log: LogSteps, free: Mask, part: int, late: Int64, begin: int, en
 def _always_late(log: LogSteps, kept: Int64) -> list[SlowSpan]:
     """Find a rank that is late in all `kept` steps, which are in no other span.
 
-    It is longer in one part than all others, which wait in another part, recognised by its name.
+    It is longer in one part than all others, which wait in another part, as names or meetings there show.
     """
     n = len(log.ranks)
     if n < 4 or len(kept) < 2 * LEAST_STEPS:
@@ -285,12 +286,26 @@ def _always_late(log: LogSteps, kept: Int64) -> list[SlowSpan]:
     others = np.arange(n) != rank
     if work[part, rank] < NOTICEABLE * step or work[part, others].max() > HALF * work[part, rank]:
         return []
-    if roles[waits_in] not in (Role.WAIT, Role.COMM) and roles[part] is not Role.INPUT:
-        return []
     sampled = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_SAMPLED)).astype(np.int64)]
+    is_named = roles[waits_in] in (Role.WAIT, Role.COMM) or roles[part] is Role.INPUT
+    if not is_named and not _meets_after(log, rank, waits_in, part, sampled[sampled > 0]):
+        return []
     waits = log.cells(sampled)[waits_in]
     less = waits[others].min(0) - waits[rank]  # delay after the last of all others
     cost, error = float(np.median(less)), Z_95 * level_error(less, len(less))
     if cost < max(NOTICEABLE * step, error):
         return []
     return [SlowSpan(0, len(log.step_ns), cost, error, part, float(work[part, rank]), [rank])]
+
+
+def _meets_after(log: LogSteps, rank: int, waits_in: int, part: int, steps: Int64) -> bool:
+    """Check whether a rank meets the others at the end of one part, rather than of a `part` after it.
+
+    From one meeting to the next it takes as long as they do; at other moments its own work adds to the
+    scatter. Columns need not be in the order of time, but all parts of a step come before the next step.
+    """
+    before, after = log.cells(steps - 1)[:-1], log.cells(steps)[:-1]  # without `BETWEEN`
+    ends = (after[: end + 1].sum(0) + before[end + 1 :].sum(0) for end in (waits_in, part))
+    spread, spread_later = (spread_of(times[rank] - np.median(times, axis=0)) for times in ends)
+    # a ratio of 0.7 and more in made logs of a rank with less work, of at most 0.4 in most with a late one
+    return waits_in < part and spread < HALF * spread_later

@@ -126,16 +126,26 @@ def test_a_rank_that_is_late_in_all_steps_is_named(tmp_path: Path) -> None:
     assert finding["lost_s"] == pytest.approx(0.012 * N_STEPS, rel=0.06)
 
 
-def test_a_rank_with_less_work_that_waits_longer_is_not_late(tmp_path: Path) -> None:
-    """Rank 2 loads 12 ms less than the others, and so computes for longer, where all wait."""
+@pytest.mark.parametrize(("waits_in", "order"), [("backward", 1), ("update", 1), ("update", -1)])
+def test_a_rank_with_less_work_that_waits_is_not_late(tmp_path: Path, waits_in: str, order: int) -> None:
+    """Rank 2 is longer in update: the others wait in backward, or it has less to do there, and waits."""
+    rng = np.random.default_rng(0)
+    backward = rng.normal(70, 1, (N_RANKS, N_STEPS)) * rng.uniform(0.8, 1.2, N_STEPS)
+    update = rng.normal(10, 1, (N_RANKS, N_STEPS))
+    if waits_in == "backward":
+        update[2] += 30
+        before = np.roll(update, 1, axis=1)
+        backward = (before + backward).max(0) - before
+    else:
+        backward[2] -= 30
+        update = (backward + update).max(0) - backward
 
     def times(step: int, rank: int) -> Times:
-        fast = 12 * (rank == 2)
-        noise = ms(step, rank)
-        return {"data": 20.0 - fast, "compute": 75 + noise + fast, "step": 100 + noise}
+        parts = [("backward", float(backward[rank, step])), ("update", float(update[rank, step]))]
+        return {**dict(parts[::order]), "step": parts[0][1] + parts[1][1]}
 
-    found = diagnosis(write(tmp_path / "job", times))["findings"]
-    assert not any(one["scope"]["ranks"] for one in found)
+    findings = diagnosis(write(tmp_path / "job", times))["findings"]
+    assert [finding["scope"]["ranks"] for finding in findings] == [["rank2"]] * (waits_in == "backward")
 
 
 def test_rows_missing_on_single_ranks_are_no_missing_steps(tmp_path: Path) -> None:
