@@ -229,6 +229,23 @@ def test_a_signal_leaves_no_file_and_ends_with_its_number(tmp_path: Path, number
     assert (done.returncode, list(tmp_path.iterdir())) == (128 + number, [])
 
 
+@pytest.mark.parametrize("module", ["argparse", "datetime", "numpy.linalg"])
+def test_an_interrupt_during_an_import_ends_without_a_traceback(module: str) -> None:
+    script = (
+        f"import os, signal, sys; sys.path.insert(0, {str(REPO)!r})\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n"
+        "            sys.meta_path.remove(self)\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        f"sys.argv[1:] = ['statistic', {str(REPO / 'examples' / 'lenet')!r}]\n"
+        "import analyze\nanalyze.run_command()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (130, "", False)
+
+
 def test_worker_processes_end_with_a_killed_parent() -> None:
     script = (
         f"import sys, os, time; sys.path.insert(0, {str(REPO)!r})\n"
