@@ -28,6 +28,7 @@ _NUMBER = {action: number for number, action in enumerate(ACTIONS)}
 _IN_USE = "active_allocated"
 _MOST_BYTES = 4 << 30  # of a file
 _LARGEST = 1 << 40  # bytes of a block
+_MOST_DEVICES = 128  # of a process, in PyTorch
 
 
 def read(path: Path) -> Trace:
@@ -61,7 +62,7 @@ def read(path: Path) -> Trace:
     traces = enumerate(_listed(document.get("device_traces")))
     recorded = {number: columns for number, trace in traces if (columns := history.columns(trace)).size}
     devices = {}
-    for number in sorted({*recorded, *blocks}):
+    for number in sorted({*recorded, *blocks})[:_MOST_DEVICES]:
         of_device = np.array(blocks[number], np.int64).reshape(-1, 4).T
         devices[number] = recorded.get(number, np.empty((5, 0), np.int64)), of_device, reserved[number]
     if history.n_damaged:
