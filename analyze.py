@@ -21,8 +21,8 @@ except KeyboardInterrupt:  # without a traceback
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one option; return the process's exit code (0 done, 1 unusable data, 2 wrong usage)."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no matrix is multiplied here, so threads only cost
     try:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no matrix is multiplied, so threads only cost
         args = arguments.parse(sys.argv[1:] if argv is None else argv)
         _set_up_logging(args.logging_level)
         from analyzer.report.show import show
