@@ -175,16 +175,16 @@ def _from_json(path: Path, data: bytearray, repairs: list[str]) -> Any:
 def _closed_json(data: bytearray) -> bytearray:
     """Cut a text after its last closing bracket, and close the open ones."""
     opened: list[bytes] = []
-    best, closers = 0, b""
+    best = depth = 0
     for token in _TOKEN.finditer(data):
         mark = token[0]
         if mark in (b"{", b"["):
             opened.append(b"}" if mark == b"{" else b"]")
         elif mark in (b"}", b"]"):
-            if not opened or opened.pop() != mark:
+            if opened[-1:] != [mark]:
                 break
-            best, closers = token.end(), b"".join(reversed(opened))
-    return data[:best] + closers
+            best, _, depth = token.end(), opened.pop(), len(opened)
+    return data[:best] + b"".join(reversed(opened[:depth]))
 
 
 # ---- columns
