@@ -1,26 +1,28 @@
 #!/usr/bin/env python3
 """Analyse the traces of distributed training: parse the command line, run one option, show its result."""
 
-from __future__ import annotations
+try:
+    import atexit
+    import datetime  # noqa: F401  (a signal while msgspec imports it would end in a segmentation fault)
+    import gc
+    import logging
+    import os
+    import signal
+    import sys
+    from collections.abc import Sequence
+    from typing import NoReturn
 
-import atexit
-import gc
-import logging
-import os
-import signal
-import sys
-from collections.abc import Sequence
-from typing import NoReturn
-
-from analyzer import cli
-from analyzer.base.errors import AnalyzeError, one_line
-from analyzer.cli import arguments
+    from analyzer import cli
+    from analyzer.base.errors import AnalyzeError, one_line
+    from analyzer.cli import arguments
+except KeyboardInterrupt:  # without a traceback
+    raise SystemExit(130) from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one option; return the process's exit code (0 done, 1 unusable data, 2 wrong usage)."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no matrix is multiplied here, so threads only cost
     try:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no matrix is multiplied, so threads only cost
         args = arguments.parse(sys.argv[1:] if argv is None else argv)
         _set_up_logging(args.logging_level)
         from analyzer.report.show import show

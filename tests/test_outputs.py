@@ -216,17 +216,34 @@ def test_a_signal_leaves_no_file_and_ends_with_its_number(tmp_path: Path, number
         f"import os, signal, sys; sys.path.insert(0, {str(REPO)!r})\n"
         "import analyze\nfrom analyzer import cli\n"
         "from pathlib import Path\n"
-        "from analyzer.base.outputs.atomic import open_output\n"
+        "from analyzer.base.outputs.atomic import open_output, temporary_directory\n"
+        "def interrupted(*_, rmdir=os.rmdir, **__):\n"
+        "    os.rmdir = rmdir\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
         "def run(args):\n"
-        f"    with open_output(Path({str(tmp_path)!r}, 'a.json')) as file:\n"
+        f"    path = Path({str(tmp_path)!r}, 'a.json')\n"
+        "    with open_output(path) as file, temporary_directory(path):\n"
         "        file.write(b'half')\n"
-        f"        os.kill(os.getpid(), {int(number)})\n"
+        "        os.rmdir = interrupted\n"
         "cli.load('statistic').run = run\n"
         f"sys.argv[1:] = ['statistic', {str(REPO / 'examples' / 'lenet')!r}]\n"
         "analyze.run_command()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
     assert (done.returncode, list(tmp_path.iterdir())) == (128 + number, [])
+
+
+@pytest.mark.parametrize("module", ["argparse", "datetime", "numpy.linalg"])
+def test_an_interrupt_during_an_import_ends_without_a_traceback(module: str) -> None:
+    script = (
+        f"import os, signal, sys; sys.path.insert(0, {str(REPO)!r})\n"
+        "class Finder:\n    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r} and not sys.meta_path.remove(self): os.kill(os.getpid(), 2)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        f"sys.argv[1:] = [{str(REPO / 'examples' / 'lenet')!r}]; import analyze; analyze.run_command()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (130, "", False)
 
 
 def test_worker_processes_end_with_a_killed_parent() -> None:

@@ -5,10 +5,12 @@ Only JSON with this program's mark as first member is replaced, or any file with
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import os
 import re
+import shutil
 import stat
 import tempfile
 from argparse import Namespace
@@ -171,6 +173,7 @@ def temporary_directory(beside: Path | None = None) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(
         dir=parent, prefix=_prefix(beside or Path("work")), suffix=".tmp", ignore_cleanup_errors=True
     ) as name:
+        atexit.register(shutil.rmtree, name, ignore_errors=True)  # a signal may end the removal
         yield Path(name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import random
@@ -61,6 +62,15 @@ def test_a_hostile_pickle_is_refused_in_a_line(tmp_path: Path, content: bytes) -
 def test_nested_lists_need_no_recursion(tmp_path: Path, depth: int) -> None:
     code, _, error = answer(tmp_path / "rank0.pickle", TRACES + b"]" * depth + b"a" * (depth - 1) + b"u.")
     assert (code, error.count("\n")) == (1, 1)
+
+
+def test_a_list_is_read_once_and_devices_are_few(tmp_path: Path) -> None:
+    blocks = [{"size": 512, "state": "active_allocated"}]
+    history = [{"action": "alloc", "addr": 4096, "size": 1024}]
+    histories = [history] * 9 + [[history[0].copy()] for _ in range(200)]
+    document = {"segments": [{"blocks": blocks} for _ in range(9)], "device_traces": histories}
+    devices = json.loads(answer(tmp_path / "rank0.pickle", pickle.dumps(document))[1])["memory"]
+    assert ([device["peak_bytes"] for device in devices[:2]], len(devices)) == ([1536, 1024], 128)
 
 
 def test_huge_and_odd_numbers_are_no_bytes(tmp_path: Path) -> None:

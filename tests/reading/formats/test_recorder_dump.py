@@ -143,6 +143,19 @@ def test_a_repeated_text_or_list_is_read_once(tmp_path: Path) -> None:
     assert dialects.of(trace).standing(trace) is not None
 
 
+def test_a_small_file_may_repeat_one_long_value(tmp_path: Path) -> None:
+    long, ranks, digits = [[4]] * 10**5, [0] * 5 * 10**6, "1" * 10**7
+    common = {"process_group": long, "input_sizes": long, "time_created_ns": digits}
+    value = {
+        "entries": [{**entry(0), **common, "input_dtypes": [str(i)]} for i in range(10**4)],
+        "pg_config": {str(i): {"ranks": ranks} for i in range(10**4)},
+        "pg_status": {(digits, str(i)): {} for i in range(10**4)},
+    }
+    (tmp_path / "d").write_bytes(pickle.dumps(value))
+    trace = dialects.recognised(recorder_dump.read(tmp_path / "d", BYTES))
+    assert dialects.of(trace).standing(trace) is not None
+
+
 def _as_pytorch_writes(value: dict[str, Any]) -> bytes:
     """Return a pickle in which each text is written once, and only what comes again is remembered."""
     for one in value["entries"]:

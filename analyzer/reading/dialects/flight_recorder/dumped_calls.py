@@ -23,6 +23,7 @@ from analyzer.reading.formats.values import FARTHEST_NS
 _MOST = 16  # calls of each state that are kept of a lane, and tensors of a call
 _MOST_MESSAGES = 64
 _MOST_RANKS = 1 << 20
+_MOST_LISTED = 1 << 22  # characters or numbers that list the ranks of all groups
 _ALL_RANKS, _WORLDS = range(_MOST_RANKS), ("0", "#0")  # the group of all is made first
 _MOST_FRAMES = 3
 _DEEPEST_STACK = 256
@@ -112,12 +113,15 @@ def _with_launches(dump: Dump) -> tuple[Dump, Int64, Mask]:
 
 def groups_of(dump: Dump) -> dict[str, Group]:
     """Read the groups of a dump, by name."""
-    groups = {}
+    groups, n_listed = {}, 0
     for key, value in dump.config.items():
         if isinstance(key, str) and isinstance(value, dict):
             ranks = value.get("ranks")
+            n_listed += len(ranks) if isinstance(ranks, list | tuple | str) else 0
+            if n_listed > _MOST_LISTED:  # a small file may have one list in a million groups
+                ranks = None
             if isinstance(ranks, list | tuple):
-                ranks = ",".join(map(str, map(whole, ranks)))
+                ranks = str(list(map(whole, ranks)))
             name = text_of(key)
             groups[name] = Group(name, text_of(value.get("desc")), _members(text_of(ranks, None)))
     return groups
@@ -219,14 +223,15 @@ def _counters(dump: Dump, groups: Collection[str], lanes: Collection[str]) -> di
     for i, (name, _) in enumerate(dump.groups):
         first = int(np.argmax(dump.group_id == i))
         tied[str(whole(dump.entries[first].get("pg_id")))] = name
-    ids, names = _by_number(map(str, dump.status)), _by_number(groups)
-    if len(ids) == len(dump.status) == len(groups) == len(names):
+    status = {str(key): value for key, value in dump.status.items() if isinstance(key, str | int)}
+    ids, names = _by_number(status), _by_number(groups)
+    if len(ids) == len(status) == len(groups) == len(names):
         by_place = dict(zip(ids, names, strict=True))
         if all(by_place.get(key, name) == name for key, name in tied.items()):
             tied = by_place
     counters = {}
-    for key, value in dump.status.items():
-        name = tied.get(str(key), "")
+    for key, value in status.items():
+        name = tied.get(key, "")
         if isinstance(value, dict) and name in lanes:
             enqueued, completed = (
                 value.get("last_enqueued_collective"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -216,6 +217,7 @@ _PHASES = tuple(
         "forward": r"nn[/\\]modules[/\\]module\.py:_(?:wrapped_)?call_impl$",
     }.items()
 )
+_phase_of = lru_cache(1 << 14)(lambda text: next((n for n, rule in _PHASES if rule.search(text)), 0))
 
 
 def of_events(
@@ -311,7 +313,7 @@ def _origin(frames: Sequence[Any]) -> tuple[str, int]:
     frames = [frame for frame in frames if isinstance(frame, dict)] or [{}]
     files, names = ([text_of(frame.get(key)) for frame in frames] for key in ("filename", "name"))
     texts = [f"{file}:{name}" for file, name in zip(files, names, strict=True)]
-    matches = ((i, phase) for i, text in enumerate(texts) for phase, rule in _PHASES if rule.search(text))
+    matches = ((i, phase) for i, text in enumerate(texts) if (phase := _phase_of(text)))
     told, phase = next(matches, (0, 0))
     in_python = [i for i, file in enumerate(files) if file.endswith(".py")]
     shown = next((i for i in in_python if "/torch/" not in files[i]), next(iter(in_python), told))

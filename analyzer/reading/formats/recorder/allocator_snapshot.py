@@ -28,6 +28,7 @@ _NUMBER = {action: number for number, action in enumerate(ACTIONS)}
 _IN_USE = "active_allocated"
 _MOST_BYTES = 4 << 30  # of a file
 _LARGEST = 1 << 40  # bytes of a block
+_MOST_DEVICES = 128  # of a process, in PyTorch
 
 
 def read(path: Path) -> Trace:
@@ -57,10 +58,11 @@ def read(path: Path) -> Trace:
             used = _size(block.get("requested_size", size)) if block.get("state") == _IN_USE else -1
             blocks[number].append((address, used, history.stack(block.get("frames")), size))
             address += size
+        _listed(segment.get("blocks")).clear()  # a small file may have one list in a million segments
     traces = enumerate(_listed(document.get("device_traces")))
     recorded = {number: columns for number, trace in traces if (columns := history.columns(trace)).size}
     devices = {}
-    for number in sorted({*recorded, *blocks}):
+    for number in sorted({*recorded, *blocks})[:_MOST_DEVICES]:
         of_device = np.array(blocks[number], np.int64).reshape(-1, 4).T
         devices[number] = recorded.get(number, np.empty((5, 0), np.int64)), of_device, reserved[number]
     if history.n_damaged:
@@ -99,7 +101,7 @@ class _History:
     def columns(self, entries: Any) -> Int64:
         """Join the columns (5, n) of a device's list, in which entries may be left."""
         self.take(_listed(entries))
-        columns = np.concatenate([np.empty((5, 0), np.int64), *self._parts[id(entries)]], axis=1)
+        columns = np.concatenate([np.empty((5, 0), np.int64), *self._parts.pop(id(entries), [])], axis=1)
         columns[2] = np.where(columns[2] < _LARGEST, np.maximum(columns[2], 0), 0)
         return columns
 

@@ -125,7 +125,7 @@ def _hashed(values: Sequence[Any]) -> Sequence[Any]:
 def _plain(value: Any) -> Any:
     """Keep a number or a text, and a list of two texts as a pair; None for any other value."""
     if isinstance(value, list | tuple):
-        return tuple(value) if list(map(type, value)) == [str, str] else None
+        return tuple(value) if len(value) == 2 and type(value[0]) is type(value[1]) is str else None
     return value if isinstance(value, str | int | float) else None
 
 
@@ -175,16 +175,16 @@ def _from_json(path: Path, data: bytearray, repairs: list[str]) -> Any:
 def _closed_json(data: bytearray) -> bytearray:
     """Cut a text after its last closing bracket, and close the open ones."""
     opened: list[bytes] = []
-    best, closers = 0, b""
+    best = depth = 0
     for token in _TOKEN.finditer(data):
         mark = token[0]
         if mark in (b"{", b"["):
             opened.append(b"}" if mark == b"{" else b"]")
         elif mark in (b"}", b"]"):
-            if not opened or opened.pop() != mark:
+            if opened[-1:] != [mark]:
                 break
-            best, closers = token.end(), b"".join(reversed(opened))
-    return data[:best] + closers
+            best, _, depth = token.end(), opened.pop(), len(opened)
+    return data[:best] + b"".join(reversed(opened[:depth]))
 
 
 # ---- columns
@@ -236,16 +236,17 @@ def _args(dump: Dump, rows: Int64, wanted: Collection[str]) -> dict[str, ArgColu
 def _n_bytes(tensors: Sequence[Sequence[Any]]) -> list[int]:
     """Bytes of the tensors of calls (n,), from sizes and types; 0 where one is unknown."""
     known: dict[tuple[int, int], int] = {}  # by identity: a file may repeat one list a million times
+    counts_of: dict[int, list[int]] = {}
     totals = []
     for sizes, dtypes in tensors:
         key = (id(sizes), id(dtypes))
         if key not in known:
-            types = dtypes if isinstance(dtypes, list | tuple) else ()
-            items = [_ITEM_BYTES.get(text_of(dtype), 0) for dtype in types]
-            counts = list(map(math.prod, shapes_of(sizes, None)))
-            n_bytes = [count * item for count, item in zip(counts, items, strict=False)]
-            is_known = len(counts) == len(items) and min(n_bytes, default=0) > 0 and sum(n_bytes) < 1 << 62
-            known[key] = sum(n_bytes) if is_known else 0
+            if (counts := counts_of.get(id(sizes))) is None:
+                counts = counts_of[id(sizes)] = list(map(math.prod, shapes_of(sizes, None)))
+            is_even = isinstance(dtypes, list | tuple) and len(counts) == len(dtypes)
+            types = map(text_of, dtypes if is_even else ())
+            n_bytes = [n * _ITEM_BYTES.get(dtype, 0) for n, dtype in zip(counts, types, strict=False)]
+            known[key] = sum(n_bytes) if min(n_bytes, default=0) > 0 and sum(n_bytes) < 1 << 62 else 0
         totals.append(known[key])
     return totals
 
@@ -262,7 +263,7 @@ def _integers(values: Sequence[Any]) -> Int64:
 
 def whole(value: Any) -> int:
     """Read an integer, or a text of one, in the range of times; -1 for any other value."""
-    if type(value) is str and value.isdecimal() and len(value) < 19:
+    if type(value) is str and len(value) < 19 and value.isdecimal():
         value = int(value)
     return value if type(value) is int and 0 <= value <= FARTHEST_NS else -1
 
