@@ -79,5 +79,4 @@ def _check(args: Namespace) -> None:
     if args.set and "help" not in args.set and args.sub_option != WHAT_IF:
         raise UsageError(f"--set belongs to whatif: analyze.py whatif JOB {args.set[0]}")
     for flag in ("step_num", "output") if args.sub_option == WHAT_IF and not args.set else ():
-        if getattr(args, flag) is not None:
-            raise UsageError(f"--{flag} needs an edit: analyze.py whatif JOB bandwidth=2 --{flag} …")
+        refuse(args, f"needs an edit: analyze.py whatif JOB bandwidth=2 --{flag} …", flag)
