@@ -24,15 +24,8 @@ _WIDTH = 100
 #: Options that write a trace or a picture, and options whose only `--output` is a table.
 _WRITERS, _TABLES = ("combine", "collect", "graph", "3dcompare"), ("diagnose", "statistic", "compare")
 #: Defaults of flags that only some options declare but shared code reads.
-_NOT_GIVEN: dict[str, Any] = {
-    **dict.fromkeys(
-        ("step_by", "rank_by", "sub_option", "group_by", "head", "output", "save", "picture", "real_step")
-    ),
-    PARQUET: None,
-    "filter": (),
-    "comm": [],
-    **dict.fromkeys(("sort", "as_recorded"), False),
-}
+_NOT_GIVEN: dict[str, Any] = {flag: False if "action" in how else None for flag, how in cli.SHARED.items()}
+_NOT_GIVEN |= {"sub_option": None, PARQUET: None, "filter": (), "comm": []}
 
 _BRIEF = """\
 analyze.py says where the milliseconds of a distributed training step go, and what would save some.

@@ -27,11 +27,7 @@ _OPERATIONS = (
     ms_column("dur_ms", "duration", "dur_ns"),
     ms_column("slack_ms", "slack", "slack_ns"),
 )  # fmt: skip
-_WHAT = (
-    Column("name", "operation"),
-    Column("cat", "category"),
-    Column("rank", "rank", value=lambda share: share.owner),
-)
+_WHAT = (_NAME, _CAT, Column("rank", "rank", value=lambda share: share.owner))
 #: Columns of a `NameShare`.
 BY_NAME = (
     *_WHAT,
@@ -165,10 +161,7 @@ def records(path: NamedPath, *, owned: bool, why: bool = False) -> LazySequence[
 
 
 def _slack_table(operations: Sequence[OperationSlack]) -> Table:
-    def key(operation: OperationSlack) -> tuple[float, float]:
-        return operation.slack_ns, -operation.dur_ns
-
-    return Table.of("operations", "Slack", _OPERATIONS, operations, key)
+    return Table.of("operations", "Slack", _OPERATIONS, operations, lambda of: (of.slack_ns, -of.dur_ns))
 
 
 def _mean(args: Namespace) -> Result:

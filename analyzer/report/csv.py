@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from argparse import Namespace
+from types import SimpleNamespace
 from typing import TextIO
 
 from analyzer.base.errors import AnalyzeError
@@ -20,20 +21,12 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
     if not result.files_tables:
         raise AnalyzeError(f"--format csv: {result.option} has no table here; use --format json")
     table = result.files_tables[0]
+    # `csv.writer` ends rows in CR LF, so that it quotes names with CR and with LF; these rows end in LF.
+    lines = SimpleNamespace(write=lambda row: stream.write(row.removesuffix("\r\n") + "\n"))
     # Python 3.10 takes a NUL in a name for the escape character if none is set; no text has this one.
-    writer = csv.writer(_Lines(stream), escapechar="\udfff")
+    writer = csv.writer(lines, escapechar="\udfff")
     writer.writerow([column.key for column in table.columns])
     writer.writerows([_plain(cell) for cell in row] for row in table.rows)
-
-
-class _Lines:
-    """Ends rows in LF; `csv.writer` ends them in CR LF, so that it quotes names with CR and with LF."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, row: str) -> None:
-        self._stream.write(row.removesuffix("\r\n") + "\n")
 
 
 def _plain(cell: Cell) -> Cell:

@@ -158,20 +158,18 @@ def _payload(chart: Chart, keys: Mapping[str, int], groups: Sequence[str]) -> di
     if isinstance(chart, Timeline):
         return _timeline(chart, keys, groups)
     is_small = isinstance(chart, Bars) and chart.is_small
+    grid = None
+    if isinstance(chart, HeatMap) and chart.in_3d:  # the marks of the map become columns
+        names = {"columns": labels(chart.columns, IN_A_LANE), "rows": labels(chart.rows, IN_A_LANE)}
+        grid = {**names, "values": chart.values}
     return {
         "kind": "drawing",
         "title": chart.title,
         "narrow": is_small,
         "svg": plot.painted(chart, SMALL if is_small else WIDTH)[0],
         "large": isinstance(chart, Network),
-        "grid": _grid(chart) if isinstance(chart, HeatMap) and chart.in_3d else None,
+        "grid": grid,
     }
-
-
-def _grid(chart: HeatMap) -> dict[str, Any]:
-    """Encode a map for the view in 3-D, in which the marks of the map become columns."""
-    names = {"columns": labels(chart.columns, IN_A_LANE), "rows": labels(chart.rows, IN_A_LANE)}
-    return {**names, "values": chart.values}
 
 
 def _timeline(chart: Timeline, keys: Mapping[str, int], groups: Sequence[str]) -> dict[str, Any]:

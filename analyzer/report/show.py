@@ -26,12 +26,9 @@ from analyzer.report.result import Result, Table
 FILES = {"xlsx": "analyzer.report.xlsx", "html": "analyzer.report.html", PARQUET: FORMATS[PARQUET]}
 #: Options whose `--output` is a drawing of the first chart.
 _DRAWN = ("graph", "3dcompare")
-#: Suffixes of drawings and their modules.
-PICTURES = {
-    ".html": "analyzer.report.html",
-    **dict.fromkeys((".png", ".svg", ".pdf"), "analyzer.report.pictures.plot"),
-    **dict.fromkeys((".dot", ".graphml"), "analyzer.report.pictures.draw"),
-}
+#: The module of stills, and suffixes of other drawings with their modules.
+_STILLS, _GRAPHS = "analyzer.report.pictures.plot", "analyzer.report.pictures.draw"
+_DRAWINGS = {".html": FILES["html"], ".dot": _GRAPHS, ".graphml": _GRAPHS}
 
 
 def show(result: Result, args: Namespace, outputs: Outputs) -> Result:
@@ -80,9 +77,9 @@ def _wanted_files(args: Namespace) -> Iterator[tuple[Path, str]]:
             is_named = wanted is not True
             yield Path(wanted) if is_named else default_file(args.path[0], args.option, suffix), module
     if args.picture is not None:
-        yield args.picture, "analyzer.report.pictures.plot"
+        yield args.picture, _STILLS
     if args.option in _DRAWN and args.output is not None:
-        yield args.output, PICTURES.get(args.output.suffix.lower(), "analyzer.report.pictures.plot")
+        yield args.output, _DRAWINGS.get(args.output.suffix.lower(), _STILLS)
 
 
 def _open(page: Path) -> None:

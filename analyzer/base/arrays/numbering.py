@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -95,8 +95,8 @@ def narrowest(numbers: NDArray[np.integer]) -> Int64:
     """Convert numbers to the narrowest of 16, 32 or 64 bits; for storage, not for sums."""
     low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
     bits = max(low.bit_length(), high.bit_length())
-    narrowed: Any = numbers.astype(np.int16 if bits < 16 else np.int32 if bits < 32 else np.int64, copy=False)
-    return cast(Int64, narrowed)
+    narrow: Any = np.int16 if bits < 16 else np.int32 if bits < 32 else np.int64
+    return numbers.astype(narrow, copy=False)
 
 
 def connected(n: int, tails: Int64, heads: Int64) -> Int64:

@@ -24,11 +24,12 @@ _ALIGNED = 8  # bytes, of arrays in the file
 _PIECE = 64 << 20  # bytes of a mapped piece of the file, and bytes to read before memory is given back
 
 
-def _is_aside(array: Any) -> bool:
-    """Test if an array, or the base of a view, is in the file."""
-    while isinstance(array, np.ndarray):
-        array = array.base
-    return isinstance(array, mmap.mmap)
+def _own_bytes(array: Any) -> int:
+    """Count the bytes of an array that are not in the file yet, as itself or as the base of a view."""
+    base = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return 0 if isinstance(base, mmap.mmap) else int(array.nbytes)
 
 
 def _write(file: FileIO, array: NDArray[Any]) -> None:
@@ -66,7 +67,7 @@ class Spill:
 
     def put_arrays(self, arrays: Sequence[Any]) -> Sequence[Any]:
         """Move arrays to the file together; return `arrays` itself if they stay in memory."""
-        n_bytes = sum(map(self._own_bytes, arrays))
+        n_bytes = sum(map(_own_bytes, arrays))
         self._left -= n_bytes
         if self._left >= 0 or n_bytes <= _LEAST:
             return arrays
@@ -75,11 +76,6 @@ class Spill:
         except OSError:  # no room, or no temporary files
             self._left = float("inf")
             return arrays
-
-    @staticmethod
-    def _own_bytes(array: Any) -> int:
-        """Count the bytes of an array that are not in the file yet."""
-        return 0 if _is_aside(array) else int(array.nbytes)
 
     def look_at(self, n_bytes: int) -> None:
         """Count the bytes to be read next; give memory back after each `_PIECE`."""
@@ -98,7 +94,7 @@ class Spill:
         self._file.seek(self._begin + offset)
         aside = []
         for array in arrays:
-            if self._own_bytes(array):
+            if _own_bytes(array):
                 _write(self._file, array)
                 self._file.seek(-array.nbytes % _ALIGNED, os.SEEK_CUR)
                 array = np.ndarray(array.shape, array.dtype, self._pieces[-1], offset)

@@ -109,10 +109,7 @@ class Outputs:
             fd, name = tempfile.mkstemp(dir=target.parent, prefix=_prefix(target), suffix=".tmp")
             prepared = _Prepared(path, target, Path(name))
             try:
-                with (
-                    os.fdopen(fd, "wb") as raw,
-                    _gzip_writer(raw) if target.suffix == ".gz" else raw as stream,
-                ):
+                with os.fdopen(fd, "wb") as raw, _packed(raw) if target.suffix == ".gz" else raw as stream:
                     yield stream
             except BaseException:
                 prepared.temporary.unlink(missing_ok=True)
@@ -232,16 +229,11 @@ def _mode(path: Path) -> int:
         return 0o666 & ~umask
 
 
-def _gzip_writer(raw: IO[bytes]) -> IO[bytes]:
+def _packed(raw: IO[bytes]) -> IO[bytes]:
     """Open a gzip stream over `raw`, without a name and a time, so that equal content makes equal bytes."""
-    try:
-        from isal import igzip  # several times as fast
+    from isal import igzip
 
-        return cast("IO[bytes]", igzip.GzipFile("", "wb", 2, raw, mtime=0))  # type: ignore[no-untyped-call]
-    except ImportError:
-        import gzip
-
-        return cast("IO[bytes]", gzip.GzipFile("", "wb", 6, raw, mtime=0))
+    return cast("IO[bytes]", igzip.GzipFile("", "wb", 2, raw, mtime=0))  # type: ignore[no-untyped-call]
 
 
 # ---- the outputs of a command line

@@ -26,6 +26,7 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
     target = output or (root if root.is_dir() else root.parent) / TIMELINE
     n_events = write_captured(network, target)
     wire = network.wire
+    length_ns = wire.response_end_ns.max() - wire.request_start_ns.min()
     every_worker = all(key.waiting_ns is not None for key in network.keys)
     keys = Table.of("network_keys", "Transfers by key", _KEYS, network.keys, note=_WHERE)
     return Result(
@@ -37,10 +38,7 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
         figures=[
             ("transfers", f"{len(wire):,}"),
             ("bytes", f"{int(wire.value_bytes.sum()):,}"),
-            (
-                "capture length",
-                f"{in_digits((wire.response_end_ns.max() - wire.request_start_ns.min()) / 1e9)} s",
-            ),
+            ("capture length", f"{in_digits(length_ns / 1e9)} s"),
         ],
         notes=[f"written: {target}", *([] if every_worker else [_NOT_EVERY_WORKER])],
         repairs=network.repairs,

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from analyzer import cli
 from analyzer.base.errors import UsageError
-from analyzer.cli import (
-    READING,
-    REAL,
-    WHAT_IF,
-    add_flags,
-    add_variants,
-    asked,
-    real,
-    real_notes,
-    refuse,
-    variant_of,
-    whole_above_zero,
-)
+from analyzer.cli import WHAT_IF, asked, refuse, variant_of
 from analyzer.report.result import Result
 
 HELP = "simulate the recorded steps, as they are or with changes"
@@ -37,10 +26,10 @@ _DELAY = 1.1
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the flags of this option."""
-    add_flags(parser, *READING, *REAL, "del_queue", "head", "output")
-    add_variants(parser, VARIANTS)
+    cli.add_flags(parser, *cli.READING, *cli.REAL, "del_queue", "head", "output")
+    cli.add_variants(parser, VARIANTS)
     add = parser.add_argument
-    add("--step_num", metavar="N", type=whole_above_zero,
+    add("--step_num", metavar="N", type=cli.whole_above_zero,
         help="replay N steps in sequence (default: the recorded ones)")  # fmt: skip
     add("--delay_ratio", metavar="R", type=float,
         help=f"factor of smlt_delay_cmp, smlt_delay_comm and map_delay (default {_DELAY:g})")  # fmt: skip
@@ -65,9 +54,9 @@ def run(args: Namespace) -> Result:
         if args.sub_option is None:
             return replayed.replay(args, loaded)
         answer = replayed.change_in_turn if args.sub_option in _IN_TURN else whatif.forecast
-    job = real(args, loaded)
+    job = cli.real(args, loaded)
     result = answer(args, loaded if job is None else job.loaded)
-    return result if job is None else result._replace(notes=[*result.notes, *real_notes(job.step)])
+    return result if job is None else result._replace(notes=[*result.notes, *cli.real_notes(job.step)])
 
 
 def _check(args: Namespace) -> None:
@@ -83,10 +72,11 @@ def _check(args: Namespace) -> None:
     if args.sub_option in _IN_TURN:
         refuse(args, variant_of(args), "step_num")
     if args.sub_option is None:
-        refuse(args, "has no effect with a plain --option replay, which replays the recorded steps", *REAL)
+        refuse(
+            args, "has no effect with a plain --option replay, which replays the recorded steps", *cli.REAL
+        )
     args.set = [text if text == "help" else str(EditRequest.of(text)) for text in args.set]
     if args.set and "help" not in args.set and args.sub_option != WHAT_IF:
         raise UsageError(f"--set belongs to whatif: analyze.py whatif JOB {args.set[0]}")
     for flag in ("step_num", "output") if args.sub_option == WHAT_IF and not args.set else ():
-        if getattr(args, flag) is not None:
-            raise UsageError(f"--{flag} needs an edit: analyze.py whatif JOB bandwidth=2 --{flag} …")
+        refuse(args, f"needs an edit: analyze.py whatif JOB bandwidth=2 --{flag} …", flag)

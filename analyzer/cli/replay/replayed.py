@@ -6,7 +6,7 @@ import itertools
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,14 +23,9 @@ from analyzer.reading.formats.columns import Track
 from analyzer.report.result import MOST_BARS, Bars, Chart, Column, Result, Table, key_of, ms_column
 from dag_utils import LoadedSteps, NamedPath, critical_path
 from replay.answer import Answer, answer, replayed_rows
-from replay.forecast import Forecast
 from replay.real_step import mean_step_ns
 from replay.runs import Simulation, simulated
 from replay.sensitivity import Effect, changed_in_turn
-from replay.slowdown import Slowdown
-
-if TYPE_CHECKING:
-    from analyzer.answers.diagnose.helpful_edits import HelpfulEdit
 
 
 def write_synthetic(result: Simulation, path: Path) -> int:
@@ -71,6 +66,18 @@ def _rows(result: Simulation) -> list[ThreadRow]:
 _TRIED = "tried: the 20 operations with the most time on the critical path, of each kind"
 #: The factor by which `bottleneck` shortens each candidate.
 _FASTER = 0.9
+_STEPS = (
+    Column("step", "step", "int"),
+    Column("measured_ms", "recorded (ms)", "float"),
+    Column("predicted_ms", "replayed (ms)", "float"),
+)
+_EFFECTS = (
+    Column("kind", "kind"),
+    Column("name", "name"),
+    Column("cat", "category"),
+    ms_column("added_ms", "work changed by", "added_ns"),
+    ms_column("effect_ms", "step changed by", "effect_ns"),
+)
 
 
 def replay(args: Namespace, loaded: LoadedSteps) -> Result:
@@ -81,12 +88,14 @@ def replay(args: Namespace, loaded: LoadedSteps) -> Result:
     row = recording.choose_step()
     path = path_of(args, recording, recording.steps[row])
     written = write(simulation, args.output)
-    tables = [*path_tables(recording.steps[row].number, path), step_table(replayed)]
+    numbers = [recording.steps[i].number for i in replayed.rows]
+    times_ms = ((ns / 1e6).tolist() for ns in replayed.by_step_ns)  # NaN: not recorded
+    steps = Table("steps", "Iteration time", _STEPS, list(zip(numbers, *times_ms, strict=True)))
     return Result(
         **common(args, loaded),
         headline=f"{recording.one_step} takes {in_ms(replayed.iteration_ns)}.",
         document=document(args, replayed, row, path),
-        tables=tables,
+        tables=[*path_tables(recording.steps[row].number, path), steps],
         charts=timelines(recording, simulation, row) if args.html else (),
         notes=[*recording.notes, *damage_notes(loaded.files), *written, command(args, WHAT_IF)],
     )
@@ -105,21 +114,19 @@ def change_in_turn(args: Namespace, loaded: LoadedSteps) -> Result:
     path = path_of(args, recording, recording.steps[row])
     key = "delays" if is_delay else "bottlenecks"
     title = f"Each operation x {ratio:g}" if is_delay else "What gives most when 10 % faster"
-    table = effect_table(key, title, effects, replayed.iteration_ns)
+    step_ns = replayed.iteration_ns
+    share = Column("effect", "change of the step", "percent", 2, value=lambda e: e.effect_ns / step_ns)
+    table = Table.of(key, title, (*_EFFECTS, share), effects)
+    rows = ((f"{effect.kind} {brief(effect.name)}", effect.effect_ns, None) for effect in effects)
     return Result(
         **common(args, loaded),
         headline=_largest_effect(effects, replayed, ratio),
         document={**document(args, replayed, row, path), key: table},
         tables=[table],
-        charts=_largest(title, effects) if args.html and effects else (),
-        figures=[("iteration time", in_ms(replayed.recorded_ns or replayed.iteration_ns))],
+        charts=bars(title, "change of the step", rows) if args.html and effects else (),
+        figures=[("iteration time", in_ms(replayed.recorded_ns or step_ns))],
         notes=[*recording.notes, _TRIED, command(args, WHAT_IF)],
     )
-
-
-def _largest(title: str, effects: Sequence[Effect]) -> list[Chart]:
-    rows = ((f"{effect.kind} {brief(effect.name)}", effect.effect_ns, None) for effect in effects)
-    return bars(title, "change of the step", rows)
 
 
 def _largest_effect(effects: Sequence[Effect], replayed: Answer, ratio: float) -> str:
@@ -192,45 +199,6 @@ def _n_operations(recording: Recording, parts: bool) -> int:
 
 # ---- tables and charts
 
-_WHATIF = (
-    Column("set", "what if", value=lambda edit: edit.name),
-    ms_column("before_ms", "before", "before_ns"),
-    ms_column("after_ms", "after", "after_ns"),
-    Column("change", "change", "percent", 1, value=lambda edit: edit.ratio - 1),
-    Column("low_ms", "mean step, from (ms)", "float", value=lambda edit: _bounds(edit)[0]),
-    Column("high_ms", "to (ms)", "float", value=lambda edit: _bounds(edit)[1]),
-)
-
-_HELPFUL = (
-    ms_column("saved_ms", "saves per step", "forecast.saved_ns"),
-    ms_column("low_ms", "95 %: from", "forecast.gain_ns.low_ns"),
-    ms_column("high_ms", "to", "forecast.gain_ns.high_ns"),
-    Column("share", "of the step", "percent", 0, value=lambda edit: saved_share(edit.forecast)),
-    Column("set", "what if", value=lambda edit: edit.forecast.name),
-    Column("finding", "removes", "sentence"),
-)
-
-
-def _bounds(edit: Forecast) -> list[float | None]:
-    return [ms_of(ns) for ns in edit.interval_ns or (None, None)]
-
-
-def saved_share(forecast: Forecast) -> float:
-    """Share of the mean step that an edit saves, as in a diagnosis."""
-    return forecast.saved_ns / (forecast.recorded.recorded_ns or forecast.before_ns)
-
-
-def step_table(answer: Answer) -> Table:
-    """List the iteration time of each step, recorded and replayed."""
-    columns = (
-        Column("step", "step", "int"),
-        Column("measured_ms", "recorded (ms)", "float"),
-        Column("predicted_ms", "replayed (ms)", "float"),
-    )
-    numbers = [answer.recording.steps[row].number for row in answer.rows]
-    recorded, replayed = ((ns / 1e6).tolist() for ns in answer.by_step_ns)  # NaN: not recorded
-    return Table("steps", "Iteration time", columns, list(zip(numbers, recorded, replayed, strict=True)))
-
 
 def path_tables(step: int, path: NamedPath) -> list[Table]:
     """List the critical path through one step, summed by operation, and whole."""
@@ -242,39 +210,6 @@ def path_tables(step: int, path: NamedPath) -> list[Table]:
         Table.of("path_by_name", f"{title}, by operation", BY_NAME, shares, full=True, about=of_names),
         Table("critical_path", title, PATH, rows, full=True, about=of_rows),
     ]
-
-
-def whatif_table(forecasts: Sequence[Forecast]) -> Table:
-    """List the step before and after each edit."""
-    few = any(edit.interval_ns is None for edit in forecasts)
-    return Table.of(
-        "whatif", "What if", _WHATIF, forecasts, note="too few steps for an interval" if few else ""
-    )
-
-
-def helpful_table(edits: Sequence[HelpfulEdit]) -> Table:
-    """List the savings: a row for each edit."""
-    return Table.of("helpful", "What each edit would save", _HELPFUL, edits)
-
-
-def slowdown_table(slowdown: Slowdown) -> Table:
-    """List the slowdown of the job, and the part of each rank, stage and kind of work."""
-    columns = (Column("by", "by"), Column("name", "own work of"), Column("slowdown", "slowdown", "float"))
-    parts = [(by, name, ratio) for by, group in slowdown.by.items() for name, ratio in group.items()]
-    return Table("slowdown", "Slowdown over the ideal job", columns, [("all", "", slowdown.ratio), *parts])
-
-
-def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns: float) -> Table:
-    """List the effect of each change."""
-    columns = (
-        Column("kind", "kind"),
-        Column("name", "name"),
-        Column("cat", "category"),
-        ms_column("added_ms", "work changed by", "added_ns"),
-        ms_column("effect_ms", "step changed by", "effect_ns"),
-        Column("effect", "change of the step", "percent", 2, value=lambda e: e.effect_ns / iteration_ns),
-    )
-    return Table.of(name, title, columns, effects)
 
 
 def bars(

@@ -6,26 +6,13 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from analyzer.answers.diagnose.helpful_edits import HelpfulEdit, helpful_edits
+from analyzer.answers.diagnose.helpful_edits import helpful_edits
 from analyzer.base.errors import as_sentence
 from analyzer.base.names import brief
 from analyzer.base.units import in_ms, in_percent, in_range
 from analyzer.cli import WHAT_IF, command, damage_notes
-from analyzer.cli.replay.replayed import (
-    bars,
-    common,
-    document,
-    helpful_table,
-    in_milliseconds,
-    path_of,
-    path_tables,
-    saved_share,
-    slowdown_table,
-    timelines,
-    whatif_table,
-    write,
-)
-from analyzer.report.result import Chart, Column, Result, Table
+from analyzer.cli.replay import replayed
+from analyzer.report.result import Column, Result, Table, ms_column
 from dag_utils import LoadedSteps
 from replay import edit as registry
 from replay.answer import replayed_rows
@@ -41,6 +28,32 @@ _MOST_HELPFUL = 10
 _ALIKE = 0.995
 #: The edit whose answer has the slowdown over the ideal job, too.
 _IDEAL = EditRequest("straggler", "mean")
+_WHATIF = (
+    Column("set", "what if", value=lambda edit: edit.name),
+    ms_column("before_ms", "before", "before_ns"),
+    ms_column("after_ms", "after", "after_ns"),
+    Column("change", "change", "percent", 1, value=lambda edit: edit.ratio - 1),
+    Column("low_ms", "mean step, from (ms)", "float", value=lambda edit: _bounds_ms(edit)[0]),
+    Column("high_ms", "to (ms)", "float", value=lambda edit: _bounds_ms(edit)[1]),
+)
+_HELPFUL = (
+    ms_column("saved_ms", "saves per step", "forecast.saved_ns"),
+    ms_column("low_ms", "95 %: from", "forecast.gain_ns.low_ns"),
+    ms_column("high_ms", "to", "forecast.gain_ns.high_ns"),
+    Column("share", "of the step", "percent", 0, value=lambda edit: _saved_share(edit.forecast)),
+    Column("set", "what if", value=lambda edit: edit.forecast.name),
+    Column("finding", "removes", "sentence"),
+)
+_SLOWDOWN = (Column("by", "by"), Column("name", "own work of"), Column("slowdown", "slowdown", "float"))
+
+
+def _bounds_ms(forecast: Forecast) -> Sequence[float | None]:
+    return replayed.in_milliseconds(forecast.interval_ns) or (None, None)
+
+
+def _saved_share(forecast: Forecast) -> float:
+    """Share of the mean step that an edit saves, as in a diagnosis."""
+    return forecast.saved_ns / (forecast.recorded.recorded_ns or forecast.before_ns)
 
 
 def list_edits(args: Namespace, loaded: LoadedSteps) -> Result:
@@ -56,7 +69,7 @@ def list_edits(args: Namespace, loaded: LoadedSteps) -> Result:
     rows = [(kind, name) for kind, of_kind in names.items() for name in dict.fromkeys(of_kind) if name]
     edits = [(forms, words) for _, forms, words in registry.EDITS]
     return Result(
-        **common(args, loaded),
+        **replayed.common(args, loaded),
         headline=f"{len(edits)} edits; names of this job: {', '.join(recording.owners[:4])}, …",
         document={"edits": [{"set": name, "help": words} for name, words in edits]},
         figures=edits,
@@ -68,32 +81,29 @@ def most_helpful(args: Namespace, loaded: LoadedSteps) -> Result:
     """Find the edits that save most, each with its command."""
     edits = helpful_edits(loaded, args.progress)[: max(args.head or 0, _MOST_HELPFUL)]
     commands = [command(args, WHAT_IF, *map(str, edit.requests)) for edit in edits]
+    title = "What each edit would save"
+    gains = [
+        (edit.forecast.name, gain.mid_ns, (gain.low_ns, gain.high_ns))
+        for edit in edits
+        for gain in [edit.forecast.gain_ns]
+    ]
     headline = "No edit that was tried saves 1 % of a step for certain."
     if edits:
         best = edits[0].forecast
-        saved = f"{in_ms(best.saved_ns)} or {in_percent(saved_share(best))} of a step"
+        saved = f"{in_ms(best.saved_ns)} or {in_percent(_saved_share(best))} of a step"
         headline = f"{brief(best.name)} would save most, {saved}."
     records = [
         {**_record(edit.forecast), "finding": edit.finding or None, "command": command}
         for edit, command in zip(edits, commands, strict=True)
     ]
     return Result(
-        **common(args, loaded),
+        **replayed.common(args, loaded),
         headline=headline,
         document={"whatif": records[: args.head]},
-        tables=[helpful_table(edits)] if edits else (),
-        charts=_savings(edits) if args.html and edits else (),
+        tables=[Table.of("helpful", title, _HELPFUL, edits)] if edits else (),
+        charts=replayed.bars(title, "saved in a step", gains) if args.html and edits else (),
         notes=commands[:1],
     )
-
-
-def _savings(edits: Sequence[HelpfulEdit]) -> list[Chart]:
-    gains = [edit.forecast.gain_ns for edit in edits]
-    rows = [
-        (edit.forecast.name, gain.mid_ns, (gain.low_ns, gain.high_ns))
-        for edit, gain in zip(edits, gains, strict=True)
-    ]
-    return bars("What each edit would save", "saved in a step", rows)
 
 
 class _Question(NamedTuple):
@@ -113,20 +123,31 @@ def forecast(args: Namespace, loaded: LoadedSteps) -> Result:
     edits, last = questions[-1].edits, answers[-1]
     row = recording.choose_step()
     simulation = forecasts.simulation(edits, own_gaps=last.as_recorded)
-    path = path_of(args, simulation.recording, simulation.step(simulation.position(row)))
+    path = replayed.path_of(args, simulation.recording, simulation.step(simulation.position(row)))
     slower = slowdown(recording) if any(question.is_ideal for question in questions) else None
-    written = write(simulation, args.output)
+    written = replayed.write(simulation, args.output)
+    few = any(answer.interval_ns is None for answer in answers)
+    note = "too few steps for an interval" if few else ""
     tables = [
-        whatif_table(answers),
-        *path_tables(recording.steps[row].number, path),
-        *([slowdown_table(slower)] if slower else []),
+        Table.of("whatif", "What if", _WHATIF, answers, note=note),
+        *replayed.path_tables(recording.steps[row].number, path),
     ]
+    if slower:
+        parts = [(by, name, ratio) for by, group in slower.by.items() for name, ratio in group.items()]
+        rows = [("all", "", slower.ratio), *parts]
+        tables.append(Table("slowdown", "Slowdown over the ideal job", _SLOWDOWN, rows))
+    charts = []
+    if args.html:
+        times = [(brief(answer.name), answer.after_ns, answer.interval_ns) for answer in answers]
+        times.insert(0, ("without a change", last.before_ns, None))
+        charts = replayed.bars("The step before and after", "mean step", times)
+        charts += replayed.timelines(recording, simulation, row)
     return Result(
-        **common(args, loaded),
+        **replayed.common(args, loaded),
         headline=_headline(last),
         further=" ".join(as_sentence(edit.caution) for edit in edits if edit.caution),
         document={
-            **document(args, last.recorded, row, path, last.after_ns / last.recorded.iteration_ns),
+            **replayed.document(args, last.recorded, row, path, last.after_ns / last.recorded.iteration_ns),
             **{key: value for key, value in _record(last).items() if key != "set"},
             "whatif": [
                 _record(answer, slower if question.is_ideal else None)
@@ -134,7 +155,7 @@ def forecast(args: Namespace, loaded: LoadedSteps) -> Result:
             ],
         },
         tables=tables,
-        charts=[*_before_and_after(answers), *timelines(recording, simulation, row)] if args.html else (),
+        charts=charts,
         notes=[*recording.notes, *damage_notes(loaded.files), *written, command(args, WHAT_IF)],
     )
 
@@ -165,18 +186,12 @@ def _headline(forecast: Forecast) -> str:
     return f"{edit} a step takes {times}: {change}."
 
 
-def _before_and_after(answers: Sequence[Forecast]) -> list[Chart]:
-    rows = [(brief(answer.name), answer.after_ns, answer.interval_ns) for answer in answers]
-    rows.insert(0, ("without a change", answers[-1].before_ns, None))
-    return bars("The step before and after", "mean step", rows)
-
-
 def _record(forecast: Forecast, slower: Slowdown | None = None) -> dict[str, Any]:
     record = {
         "set": forecast.name,
         "before_ms": forecast.before_ns / 1e6,
         "after_ms": forecast.after_ns / 1e6,
         "change": forecast.ratio - 1,
-        "interval_ms": in_milliseconds(forecast.interval_ns),
+        "interval_ms": replayed.in_milliseconds(forecast.interval_ns),
     }
     return record if slower is None else record | {"slowdown": slower.ratio, "slowdown_by": slower.by}

@@ -14,7 +14,10 @@ drawers.drawing = (chart, place) => {
   const marks = [...drawing.querySelectorAll("[role='graphics-symbol']")];
   if (chart.large) place.append(zoomable(drawing, frame, marks, width));
   place.append(frame, tip);
-  if (chart.grid) offer3d(chart.grid, marks, tip, place);
+  if (chart.grid) {
+    const button = buttonOf("Show in 3-D", () => button.replaceWith(...columnsIn3d(chart.grid, marks, tip)));
+    place.prepend(button);
+  }
   pickSteps(marks.filter((mark) => mark.dataset.step), place, drawing);
   frame.addEventListener("pointermove", (event) => {
     showTip(tip, event.target.closest("[role='graphics-symbol']")?.getAttribute("aria-label"), event);
@@ -42,13 +45,6 @@ function zoomable(drawing, frame, marks, width) {
     move: (pixels) => frame.scrollBy(-pixels, 0),
     fit: () => show(0),
   });
-}
-
-/** A button that shows the cells of a map as columns in 3-D. */
-function offer3d(grid, marks, tip, place) {
-  const button = element("button", { type: "button" }, "Show in 3-D");
-  button.addEventListener("click", () => button.replaceWith(...columnsIn3d(grid, marks, tip)));
-  place.prepend(button);
 }
 
 /** Draws a column for each cell of a grid, in the colour of its mark; a drag turns the drawing. */
@@ -114,7 +110,6 @@ function columnsIn3d({ columns, rows, values }, marks, tip) {
   const move = (pixels) => change({ turn: view.turn - pixels / 200 });
   listenToPointers(canvas, {
     hover: (event) => showTip(tip, event && cellAt(event.offsetX, event.offsetY)?.mark.getAttribute("aria-label"), event),
-    click: () => {},
     drag: move,
     zoom,
   });

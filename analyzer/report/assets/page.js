@@ -15,6 +15,10 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
+function buttonOf(words, onclick, properties = {}) {
+  return element("button", { type: "button", ...properties, onclick }, words);
+}
+
 /** Formats a number as the terminal does: three significant digits, at most `digits` decimals. */
 function formatted(value, digits) {
   const size = value ? Number(value.toExponential(2).split("e")[1]) : 2;
@@ -106,12 +110,11 @@ function header() {
 
 /** A command in short, and a button that copies it whole. */
 function commandOf(text, command) {
-  const button = element("button", { type: "button", "aria-label": `Copy the command: ${text}` }, "Copy");
-  button.addEventListener("click", async () => {
+  const button = buttonOf("Copy", async () => {
     await navigator.clipboard.writeText(command);
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
-  });
+  }, { "aria-label": `Copy the command: ${text}` });
   return [element("code", { title: command }, text), " ", button];
 }
 
@@ -131,28 +134,22 @@ function barOf([value, low, high], most) {
 function cards() {
   const most = Math.max(...data.cards.map(({ bar }) => (bar ? Math.max(...bar) : 0)));
   const made = data.cards.map((card, index) => {
-    const lines = card.lines.flatMap(([label, text, command]) => {
-      if (!label) return [];
-      if (!command) return [element("dt", {}, label), element("dd", {}, ...prose(text))];
-      return [element("dt", {}, label), element("dd", {}, ...commandOf(text, command))];
-    });
+    const lines = card.lines.filter(([label]) => label).flatMap(([label, text, command]) => (
+      [element("dt", {}, label), element("dd", {}, ...(command ? commandOf(text, command) : prose(text)))]));
     const plain = card.lines.filter(([label]) => !label).map(([, text]) => element("p", {}, ...prose(text)));
     const name = element("h2", {}, element("span", { className: "place" }, String(index + 1)), card.title);
-    const [, low, high] = card.bar ?? [];
-    const between = (low ?? null) === null ? ""
-      : `95 %: ${formatted(low, 6)} to ${formatted(high, 6)} ms`;
+    const [, low = null, high] = card.bar ?? [];
+    const between = low === null ? "" : `95 %: ${formatted(low, 6)} to ${formatted(high, 6)} ms`;
     const doubt = element("span", { className: "soft" }, between);
     const head = element("summary", {}, name, element("span", { className: "gain" }, card.figure, doubt));
     if (card.bar) head.append(barOf(card.bar, most));
     const more = element("details", { open: index === 0 }, head, ...plain, element("dl", {}, ...lines));
     const made = element("li", {}, more);
     if (card.about.length) {
-      const show = element("button", { type: "button", className: "show" }, "Show in the timeline");
-      show.addEventListener("click", () => {
+      more.append(buttonOf("Show in the timeline", () => {
         if (card.step) steps.pick(card.step);
         links.pin(card.about, "visit", card);
-      });
-      more.append(show);
+      }, { className: "show" }));
       made.addEventListener("pointerenter", () => links.mark(card.about));
       made.addEventListener("pointerleave", () => links.release());
     }
@@ -199,8 +196,8 @@ function chartSection(chart) {
 /** The choice of the step to draw; a chart by step is another way to choose it. */
 function stepPicker() {
   const names = [...steps.drawn].sort((a, b) => a - b);
-  const choice = element("select", {}, ...names.map((name) => element("option", {}, name)));
-  choice.addEventListener("change", () => steps.pick(choice.value));
+  const options = names.map((name) => element("option", {}, name));
+  const choice = element("select", { onchange: () => steps.pick(choice.value) }, ...options);
   const follow = () => { choice.value = steps.picked; };
   steps.followers.push(follow);
   follow();

@@ -39,12 +39,12 @@ function fullColour(rows, index) {
 function tableSection(table) {
   const shown = (value) => table.short[value] ?? value; // short names of C++ functions
   const about = new Map(table.about.map((keys, index) => [table.rows[index], keys]));
-  const state = { search: "", column: -1, direction: 0, page: 0, rows: table.rows };
+  const state = { column: -1, direction: 0, page: 0, rows: table.rows };
   const body = element("tbody");
   const count = element("span", { className: "soft", role: "status" });
   const place = element("span", { className: "soft" });
-  const earlier = element("button", { type: "button" }, "‹ Previous");
-  const later = element("button", { type: "button" }, "Next ›");
+  const earlier = buttonOf("‹ Previous", () => turn(-1));
+  const later = buttonOf("Next ›", () => turn(+1));
   const searched = table.rows.map((row) =>
     row.filter((cell) => typeof cell === "string").join("\n").toLowerCase());
   const full = table.columns.map((column, index) =>
@@ -56,7 +56,7 @@ function tableSection(table) {
   }
 
   function select() {
-    const words = state.search.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     state.rows = table.rows.filter((_, index) => words.every((word) => searched[index].includes(word)));
     if (state.direction) {
       state.rows.sort((a, b) => compareCells(a[state.column], b[state.column], state.direction));
@@ -75,6 +75,12 @@ function tableSection(table) {
     earlier.disabled = state.page === 0;
     later.disabled = state.page + 1 >= pages;
     for (const part of [earlier, place, later]) part.hidden = pages === 1 && table.rows.length <= ROWS_A_PAGE;
+  }
+
+  function turn(by) {
+    state.page += by;
+    show();
+    scroll.scrollTop = 0;
   }
 
   function tableRow(row) {
@@ -126,7 +132,7 @@ function tableSection(table) {
   }
   if (about.size) links.followers.push(follow);
 
-  function sortBy(index, heads) {
+  function sortBy(index) {
     const first = isNumber(table.columns[index]) ? -1 : 1; // largest numbers first
     const next = state.column !== index || !state.direction ? first : state.direction === first ? -first : 0;
     Object.assign(state, { column: index, direction: next });
@@ -136,17 +142,12 @@ function tableSection(table) {
   }
 
   const heads = table.columns.map((column, index) => {
-    const button = element("button", { type: "button" }, column.title);
-    button.addEventListener("click", () => sortBy(index, heads));
     const className = isNumber(column) ? "number" : "";
+    const button = buttonOf(column.title, () => sortBy(index));
     return element("th", { scope: "col", "aria-sort": "none", className }, button);
   });
   const label = `Search ${table.title}`;
-  const search = element("input", { type: "search", placeholder: "Search", "aria-label": label });
-  search.addEventListener("input", () => { state.search = search.value; select(); });
-  const turn = (by) => () => { state.page += by; show(); scroll.scrollTop = 0; };
-  earlier.addEventListener("click", turn(-1));
-  later.addEventListener("click", turn(+1));
+  const search = element("input", { type: "search", placeholder: "Search", "aria-label": label, oninput: select });
 
   const pager = element("span", { className: "tools push" }, earlier, place, later);
   const grid = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body);

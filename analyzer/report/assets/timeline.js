@@ -287,7 +287,7 @@ drawers.timeline = (chart, place) => {
 };
 
 /** Calls hover(event, or null), click(event), drag(pixels) and zoom(factor, x) for the pointer on a canvas. */
-function listenToPointers(canvas, { hover, click, drag, zoom }) {
+function listenToPointers(canvas, { hover, click = () => {}, drag, zoom }) {
   let last = null; // place of the pressed pointer
   let travelled = 0;
   canvas.addEventListener("pointerdown", (event) => {

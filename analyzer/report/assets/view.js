@@ -16,11 +16,7 @@ function zoomTools(drawing, finder, { zoom, move, fit }) {
     keys[event.key]();
   });
   const buttons = [["+", "Zoom in", closer], ["−", "Zoom out", wider], ["Fit", "Show all", fit]].map(
-    ([sign, name, act]) => {
-      const button = element("button", { type: "button", "aria-label": name, title: name }, sign);
-      button.addEventListener("click", act);
-      return button;
-    });
+    ([sign, name, act]) => buttonOf(sign, act, { "aria-label": name, title: name }));
   return element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...buttons));
 }
 

@@ -73,17 +73,13 @@ def of(name: str) -> str:
 
 
 def ink_on(colour: str) -> str:
-    """Choose black or white for more contrast: (L1 + 0.05) / (L2 + 0.05), by WCAG 2.2."""
-    return "#000000" if luminance(colour) > math.sqrt(1.05 * 0.05) - 0.05 else "#ffffff"
-
-
-def luminance(colour: str) -> float:
-    """Compute the relative luminance of ``#rrggbb``, 0 to 1, as WCAG 2.2 defines it."""
+    """Choose black or white for more contrast to ``#rrggbb``: (L1 + 0.05) / (L2 + 0.05), by WCAG 2.2."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
     )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue  # 0 to 1
+    return "#000000" if luminance > math.sqrt(1.05 * 0.05) - 0.05 else "#ffffff"
 
 
 @functools.lru_cache(4096)
