@@ -95,7 +95,7 @@ def test_the_cost_of_a_late_rank_is_the_median_of_its_span(tmp_path: Path) -> No
 
 
 def test_a_stall_of_another_rank_in_a_span_is_named(tmp_path: Path) -> None:
-    """Rank 2 loads 30 ms longer in steps 40 to 89; in steps 20 and 60 rank 0 writes a checkpoint for 300 ms."""
+    """Rank 2 loads 30 ms longer in steps 40 to 89; in steps 20 and 60 rank 0 is 300 ms longer."""
     late = held_up(2, lambda step: 30 * (40 <= step < 90))
     stalling = held_up(0, lambda step: 300 * (step in (20, 60)))
 
