@@ -14,6 +14,7 @@ import shutil
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ def run(args: Namespace, show: Callable[..., Any]) -> Any:
     from analyzer.base.outputs.atomic import Outputs, check_named, guard
     from trace_utils import is_input
 
-    with Outputs(guard(args, is_input)) as outputs:
+    with Outputs(partial(guard, args, is_input)) as outputs:
         check_named(args, outputs)
         with contextlib.ExitStack() as stack:
             if args.cluster is not None:

@@ -24,9 +24,6 @@ from msgspec import Struct
 from analyzer.base.errors import OutputError, UsageError
 from analyzer.base.inputs import is_marked
 
-#: Called with each existing file before it is replaced; raises `UsageError` if the file must stay.
-Guard = Callable[[Path], None]
-
 #: Names of this process's open streams: written directly, even if they are regular files.
 _DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/self/fd/")
 _TEMPORARY_NAME = re.compile(r"\..*\.analyze-.*\.tmp")
@@ -57,10 +54,11 @@ class _Prepared(Struct):
 class Outputs:
     """The files of one command. `open_output` within ``with outputs:`` prepares, `commit` renames all.
 
-    At the end of the block, prepared files without a commit are removed.
+    At the end of the block, prepared files without a commit are removed. `guard` is called with each existing
+    file before it is replaced; it raises `UsageError` if the file must stay.
     """
 
-    def __init__(self, guard: Guard = lambda path: None) -> None:
+    def __init__(self, guard: Callable[[Path], None] = lambda path: None) -> None:
         self._guard = guard
         self._prepared: list[_Prepared] = []
 
@@ -239,20 +237,16 @@ def _packed(raw: IO[bytes]) -> IO[bytes]:
 # ---- the outputs of a command line
 
 
-def guard(args: Namespace, is_input: Callable[[Path, Sequence[Path]], bool]) -> Guard:
-    """Make the check of an existing file before it is replaced.
+def guard(args: Namespace, is_input: Callable[[Path, Sequence[Path]], bool], path: Path) -> None:
+    """Raise `UsageError` for an existing file that must stay.
 
     Inputs are never replaced; `is_input` tests a file against the paths of the command. Other files need
     `--force`, except empty files and JSON files with this program's mark.
     """
-
-    def check(path: Path) -> None:
-        if is_input(path, args.path):
-            raise UsageError(f"{path}: is one of the inputs")
-        if not args.force and path.stat().st_size and not is_marked(path):
-            raise UsageError(f"{path}: exists; --force overwrites it")
-
-    return check
+    if is_input(path, args.path):
+        raise UsageError(f"{path}: is one of the inputs")
+    if not args.force and path.stat().st_size and not is_marked(path):
+        raise UsageError(f"{path}: exists; --force overwrites it")
 
 
 def check_named(args: Namespace, outputs: Outputs) -> None:
