@@ -13,7 +13,7 @@ import pytest
 from conftest import REPO
 
 #: The most there may be. A larger number is a decision, with its reason in the commit message.
-PRODUCT_LINES = 46_542
+PRODUCT_LINES = 46_540  # of Python, C and page assets
 PUBLIC_TYPES = 220
 MODULES_ENTERED = {"statistic": 60, "critical": 70, "diagnose": 110}  # on examples/lenet
 

@@ -357,16 +357,14 @@ def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
     if not any(rank.comm_ns for rank in ranks):
         lost = [note.partition(":")[0] for file in job.files for note in file.lost_work]
         return f"{length}; {lost[0] if lost else 'no communication was recorded'}."
-    walls_ns = max(sum(rank.mean_ns for rank in ranks), 1)
-    if not any(rank.compute_ns for rank in ranks):
-        comm_ns = sum(rank.comm_ns for rank in ranks)
-        unknown = "is communication; no computation is recorded, so its overlap is unknown"
-        return f"{length}; {in_ms(comm_ns / len(ranks))} ({in_percent(comm_ns / walls_ns)}) {unknown}."
-    exposed_ns = sum(rank.exposed_comm_ns for rank in ranks)
-    most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
-    rank = f"; most on {most.rank}, {in_ms(most.exposed_comm_ns)}" if len(ranks) > 1 and exposed_ns else ""
-    exposed = f"{in_ms(exposed_ns / len(ranks))} ({in_percent(exposed_ns / walls_ns)})"
-    return f"{length}; {exposed} is exposed communication, waiting for other ranks included{rank}."
+    most, has_work = max(ranks, key=lambda rank: rank.exposed_comm_ns), any(rank.compute_ns for rank in ranks)
+    comm_ns = sum(rank.exposed_comm_ns if has_work else rank.comm_ns for rank in ranks)
+    share = in_percent(comm_ns / max(sum(rank.mean_ns for rank in ranks), 1))
+    part = f"{length}; {in_ms(comm_ns / len(ranks))} ({share}) is"
+    if not has_work:
+        return f"{part} communication; no computation is recorded, so its overlap is unknown."
+    rank = f"; most on {most.rank}, {in_ms(most.exposed_comm_ns)}" if len(ranks) > 1 and comm_ns else ""
+    return f"{part} exposed communication, waiting for other ranks included{rank}."
 
 
 def _mean_steps(ranks: Sequence[RankSummary]) -> Bars:

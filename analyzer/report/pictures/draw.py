@@ -17,7 +17,7 @@ from analyzer.report.result import Network, Result
 _UNIT = (190, 34)  # pixels of one layer and one row
 _BOX = (156, 26)
 _BESIDE = 14  # pixels of the edges beside the first and the last layer
-_LEAST_WIDTH = 640
+_LEAST_WIDTH = 640  # pixels of a drawing
 _LABEL = 25  # columns of a name in a box
 _NAME, _SMALL = 10.5, 8.5  # font sizes
 _EDGE = "#7d8896"

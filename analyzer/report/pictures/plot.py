@@ -18,7 +18,7 @@ from analyzer.report.result import Bars, HeatMap, Network, Result, Roofline, Tim
 _MOST_BITMAP_PIXELS = 50_000_000
 _ROW, _THICK = 18, 12  # pixels of a row of a map or a bar with its space, and of a bar without
 _COLUMN, _WIDEST = 48, 60  # pixels of a cell that shows its value, and of a bar that stands upright
-_WIDEST_NAME = 300
+_WIDEST_NAME = 300  # pixels of the names of rows
 _NAME, _SERIES = 44, 24  # columns of a name beside its row, and in the legend
 #: ColorBrewer's YlOrRd, of nine classes.
 _SHADES = (
